@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 
 WAITER = Path(__file__).with_name("waiter.py")
@@ -38,11 +38,11 @@ def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
             wall = time.perf_counter() - start
             log.seek(0)
             lines = log.read().strip().splitlines() or [""]
-        used = files.read_json(report) if report.exists() else {"exit": None}
+        used = io.read_json(report) if report.exists() else {"exit": None}
         if used["exit"] != 0:
             raise InputError(f"python -m {module} {' '.join(arguments)} failed: {lines[-1]}")
         return {
-            "result": files.read_json(target),
+            "result": io.read_json(target),
             "wall_s": wall,
             "cpu_s": used["cpu_s"],
             "peak_bytes": used["peak_bytes"],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.record import measure, provenance
 
@@ -27,12 +27,12 @@ def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: ob
         InputError: the path cannot be written; nothing was measured then.
     """
     if path is not None:
-        files.check_writable(path)
+        io.check_writable(path)
     code = code_digest(work)
     with measure() as measurement:
         findings = work()
     print(json.dumps(findings, indent=2))
     record = {**findings, "provenance": provenance(measurement=measurement, code=code, **facts)}
     if path is not None:
-        files.write_json(path, record)
+        io.write_json(path, record)
     return record

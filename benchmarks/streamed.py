@@ -62,8 +62,8 @@ def write_model(folder: Path, cfg: ModelConfig, seed: int) -> None:
             tensors[entry.name] = tensor.astype(ml_dtypes.bfloat16)
             table[entry.name] = name
         save_file(tensors, folder / name, metadata={"format": "pt"})
-    files.write_json(folder / "config.json", config_json(cfg, family, dtype="bfloat16", tokenizer=None))
-    files.write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
+    io.write_json(folder / "config.json", config_json(cfg, family, dtype="bfloat16", tokenizer=None))
+    io.write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
 
 
 def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:

@@ -30,15 +30,14 @@ from benchmarks.recorded import run
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, logits_of
 from bornbiased_jax.model.memory import needed_operations
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import preference
 from bornbiased_jax.probes.inputs import Inputs, random_tokens
-from bornbiased_jax.probes.measure import order_inputs, stream
+from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import observe
-from bornbiased_jax.sweep import Work, sweep
+from bornbiased_jax.sweep import Probe, sweep
 
 SEEDS, SEQUENCES, LENGTH = 8, 256, 128
 BATCHES = (4, 8, 16, 32)
@@ -53,7 +52,7 @@ def model() -> ModelConfig:
     return preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
 
 
-def our_work(cfg: ModelConfig, *, equal: bool = False) -> Work:
+def our_probe(cfg: ModelConfig, *, equal: bool = False) -> Probe:
     """Count the top-1 tokens, as the loop does.
 
     Args:
@@ -61,29 +60,26 @@ def our_work(cfg: ModelConfig, *, equal: bool = False) -> Work:
         equal: compute every position of the last block too, as the loop does.
     """
 
-    def birth(seed: jax.Array) -> Params:
-        return init_seed(cfg, seed)
-
-    def step(params: Params, state: Counts, batch: dict[str, jax.Array]) -> Counts:
+    def update(state: Counts, params: Params, batch: dict[str, jax.Array]) -> Counts:
         if not equal:
             return preference.update(state, observe(cfg, params, batch["x"]), batch["weight"])
         final_BD = apply(cfg, params, batch["x"], logits=False).final_BTD[:, -1]
         top_B = jnp.argmax(logits_of(cfg, params, final_BD), axis=-1)
         return state.at[top_B].add(batch["weight"].astype(state.dtype))
 
-    def finish(_params: Params, state: Counts) -> dict[str, jax.Array]:
+    def finish(state: Counts, _params: Params) -> dict[str, jax.Array]:
         return {"counts": state if equal else state.token_counts_V}
 
-    def zero() -> Counts:
-        return jnp.zeros(cfg.vocab_size, jnp.int32) if equal else preference.zero(cfg)
+    def init() -> Counts:
+        return jnp.zeros(cfg.vocab_size, jnp.int32) if equal else preference.init(cfg)
 
-    return Work(birth, zero, step, finish)
+    return Probe(init, update, finish)
 
 
-def run_ours(work: Work, inputs: Inputs, batch_size: int, seeds: int = SEEDS) -> None:
+def run_ours(cfg: ModelConfig, probe: Probe, inputs: Inputs, batch_size: int, seeds: int = SEEDS) -> None:
     """Run one sweep over the seeds."""
     batches = list(stream(inputs, order_inputs(inputs, batch_size)))
-    for _ in sweep(work, range(seeds), lambda: batches):
+    for _ in sweep(probe, initial_params(cfg, None), range(seeds), lambda: batches):
         pass
 
 
@@ -179,27 +175,27 @@ def measure(
     seeds, sequences, length = seeds or SEEDS, sequences or SEQUENCES, length or LENGTH
     inputs = random_tokens(sequences, length, cfg.vocab_size)
     tokens_NT = inputs.batch(0, sequences)
-    work, equal = our_work(cfg), our_work(cfg, equal=True)
+    plain, equal = our_probe(cfg), our_probe(cfg, equal=True)
     tuning = min(seeds, TUNING_SEEDS)
     # A GPU takes the seeds together: two of them would tell nothing of all, and nothing else slows a single run.
     ours_tuning, repeats = (tuning, 3) if device == "cpu" else (seeds, 1)
-    ours_at = best_batch(lambda size: run_ours(work, inputs, size, ours_tuning), batches, repeats)
+    ours_at = best_batch(lambda size: run_ours(cfg, plain, inputs, size, ours_tuning), batches, repeats)
     theirs_at = best_batch(lambda size: run_torch(cfg, tokens_NT, size, tuning, device), batches, repeats)
     operations = seeds * sequences * needed_operations(cfg, length)
-    run_ours(work, inputs, ours_at, seeds)
-    run_ours(equal, inputs, ours_at, seeds)
+    run_ours(cfg, plain, inputs, ours_at, seeds)
+    run_ours(cfg, equal, inputs, ours_at, seeds)
     # Sweep, loop and sweep with equal work take turns, so that other load hits all three.
     turns, rates = [], []
     for _ in range(pairs):
         start = time.perf_counter()
-        run_ours(work, inputs, ours_at, seeds)
+        run_ours(cfg, plain, inputs, ours_at, seeds)
         middle = time.perf_counter()
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
         rates.append(matmul_rate(cfg, ours_at * length))
         theirs_start = time.perf_counter()
         run_torch(cfg, tokens_NT, theirs_at, seeds, device)
         equal_start = time.perf_counter()
-        run_ours(equal, inputs, ours_at, seeds)
+        run_ours(cfg, equal, inputs, ours_at, seeds)
         turns.append((middle - start, equal_start - theirs_start, time.perf_counter() - equal_start))
     jax_seconds = statistics.median(mine for mine, _, _ in turns)
     # Ratios within a turn.

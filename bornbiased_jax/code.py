@@ -1,9 +1,8 @@
-"""A digest of the code behind a number, so that caches and records know when it has changed."""
+"""A digest of the code behind a number, so that stores, caches and records know when it has changed."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -16,43 +15,28 @@ from bornbiased_jax.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder of the packages."""
-
 PACKAGES = ("theory", "bornbiased_jax", "experiments")
-
-# "bornbiased_jax.lineage.paper:paper_test" in a table of what is loaded when it is asked for.
-_LOADED_BY_NAME = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?$")
-
 SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
-    *("bornbiased_jax.code", "bornbiased_jax.ledger", "experiments.base", "experiments.runner"),
+    *("bornbiased_jax.code", "bornbiased_jax.executors", "bornbiased_jax.store"),
+    *("experiments.base", "experiments.runner"),
 )
-"""What no number depends on: display, the command line, and the machinery that keeps records."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Statement:
-    """One statement of a module: what it binds (None: it is always needed), what it reads, and what it imports."""
-
-    binds: frozenset[str] | None
-    reads: frozenset[str]
-    imports: tuple[tuple[str, tuple[str, ...] | None], ...]
-    text: str
+"""Modules that no number depends on: display, the command line, and the machinery that keeps records."""
+# "bornbiased_jax.lineage.paper:paper_test" in a table of functions that are imported when first used.
+_LOADED_BY_NAME = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?$")
+_NO_CODE = ("ctx", "kind", "type_comment")
 
 
 def code_digest(compute: Callable[..., Any]) -> str:
     """Compute a digest of the code that a function runs, as it lies on disk: 16 hexadecimal digits.
 
-    Covered is the static import closure of the function's module within :data:`PACKAGES`, with imports inside functions
-    and modules that a string names in full. Modules count whole, but for two kinds: of the function's own module what
-    the function reaches, and of a package's ``__init__`` what is imported from it. So the tables and claims beside an
-    experiment's ``run``, and a new name in a list, change nothing. Comments, docstrings, layout and :data:`SILENT`
-    modules are left out, paths too: the digest is the same on every machine and Python.
-
-    A process computes it once for each function: its own code does not change while it runs.
+    Covered are the modules of the static import closure of the function's module within :data:`PACKAGES`, with imports
+    inside functions and modules that a string names in full. A package's ``__init__`` counts where a name is imported
+    from it. Comments, docstrings, layout, ``__version__``, paths and :data:`SILENT` modules are left out: the digest is
+    the same on every machine and Python. A process computes it once for each module.
 
     Args:
-        compute: a function; one defined inside another counts as that one. Outside the packages (in a test) its own
-            file is where the closure begins.
+        compute: a function. Outside the packages (in a test) its own file is where the closure begins.
 
     Raises:
         InputError: the function's source, or a file of the closure, cannot be read.
@@ -60,184 +44,111 @@ def code_digest(compute: Callable[..., Any]) -> str:
     while isinstance(compute, functools.partial):
         compute = compute.func
     compute = inspect.unwrap(compute)
-    module, name = compute.__module__, compute.__qualname__.split(".")[0]
-    if module.split(".")[0] in PACKAGES:
-        return _digest(module, name, ROOT, None)
+    if compute.__module__.split(".")[0] in PACKAGES:
+        return _digest(compute.__module__, ROOT, None)
     try:
         source = inspect.getsourcefile(compute)
     except TypeError:
         source = None
     if source is None:
-        raise InputError(f"{name} has no source file to take a digest of: define it in a module")
-    return _digest(module, name, ROOT, Path(source))
+        raise InputError(f"{compute.__qualname__} has no source file to take a digest of: define it in a module")
+    return _digest(compute.__module__, ROOT, Path(source))
 
 
 @functools.cache
-def _digest(module: str, name: str, root: Path, source: Path | None) -> str:
-    return hashlib.sha256("\n".join(closure(module, name, root, source)).encode()).hexdigest()[:16]
+def _digest(module: str, root: Path, source: Path | None) -> str:
+    modules = closure(module, root, source)
+    text = "\n".join(f"{name}\n{modules[name]}" for name in sorted(modules))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def closure(module: str, name: str | None = None, root: Path = ROOT, source: Path | None = None) -> Iterator[str]:
-    """Yield every module that a function of a module needs, in order: its name, then the statements that count.
+def closure(module: str, root: Path = ROOT, source: Path | None = None) -> dict[str, str]:
+    """Return every module that a module imports, directly or not, and its syntax as text.
 
     Args:
-        module: where the function is defined.
-        name: the function; None takes the whole module.
+        module: the first one.
         root: the folder of the packages.
         source: the module's file, where it lies outside the packages.
     """
-    first = source or _find(root, module)
-    if first is None:
+    path = source or _find(root, module)
+    if path is None:
         raise InputError(f"the module {module} does not lie below {root}")
-    statements = _read(first)
-    defined = {bound for statement in statements for bound in statement.binds or ()}
-    # Module -> the names that are wanted of it, None for all.
-    needed: dict[str, frozenset[str] | None] = {module: frozenset({name}) if name in defined else None}
-    paths = {module: first}
-    # Follow imports until no module is asked for further names.
-    waiting = [module]
+    modules: dict[str, str] = {}
+    waiting = [(module, path)]
     while waiting:
-        current = waiting.pop()
-        for statement in _reached(_read(paths[current]), needed[current]):
-            for target, names in _targets(statement, root):
-                path = _find(root, target)
-                if path is None or _silent(target):
-                    continue
-                paths[target] = path
-                before = needed.get(target, frozenset())
-                after = None if before is None or names is None else before | names
-                if target not in needed or after != before:
-                    needed[target] = after
-                    waiting.append(target)
-    for module in sorted(needed):
-        yield module
-        yield from (statement.text for statement in _reached(_read(paths[module]), needed[module]))
-
-
-def _silent(module: str) -> bool:
-    return any(module == room or module.startswith(f"{room}.") for room in SILENT)
+        name, path = waiting.pop()
+        if name in modules:
+            continue
+        try:
+            facts = path.stat()
+            modules[name], imports = _parse(path, facts.st_mtime_ns, facts.st_size)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise InputError(f"{path} cannot be read as Python: {error}") from error
+        for target, member in imports:
+            # A member of a package is a module, or a name of its __init__.
+            for candidate in (f"{target}.{member}", target):
+                place = _find(root, candidate)
+                if place is not None:
+                    break
+            if place is None or any(f"{candidate}.".startswith(f"{silent}.") for silent in SILENT):
+                continue
+            if (
+                candidate == target
+                and member
+                and place.name == "__init__.py"
+                and "def __getattr__(" in place.read_text()
+            ):
+                raise InputError(f"{member} of {target} is found by name: import it from its module")
+            waiting.append((candidate, place))
+    return modules
 
 
 def _find(root: Path, module: str) -> Path | None:
     if module.split(".")[0] not in PACKAGES:
         return None
     path = root.joinpath(*module.split("."))
-    candidates = (path.with_suffix(".py"), path / "__init__.py")
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
-
-
-def _targets(statement: _Statement, root: Path) -> Iterator[tuple[str, frozenset[str] | None]]:
-    """Yield the modules that a statement imports, and the names that it needs of each; None for all."""
-    for module, names in statement.imports:
-        parts = module.split(".")
-        for length in range(1, len(parts)):
-            yield ".".join(parts[:length]), frozenset()
-        path = _find(root, module)
-        if names is None or (path is not None and path.name != "__init__.py"):
-            yield module, None
-            continue
-        # A package, or a folder without an __init__.
-        bound = frozenset(name for name in names if _find(root, f"{module}.{name}") is None)
-        named = {name for entry in _read(path) for name in entry.binds or ()} if path is not None else set()
-        if "__getattr__" in named and (hidden := bound - named):
-            raise InputError(f"{', '.join(sorted(hidden))} of {module} is found by name: import it from its module")
-        yield module, bound
-        for name in names:
-            yield f"{module}.{name}", None
-
-
-def _reached(statements: tuple[_Statement, ...], needed: frozenset[str] | None) -> list[_Statement]:
-    """Return the statements that the needed names depend on, and those that bind nothing and so act."""
-    if needed is None:
-        return [statement for statement in statements if statement.text]
-    reached: set[int] = set()
-    names: set[str] = set(needed)
-    while True:
-        added = {
-            index
-            for index, statement in enumerate(statements)
-            if index not in reached and (statement.binds is None or statement.binds & names)
-        }
-        if not added:
-            return [statements[index] for index in sorted(reached) if statements[index].text]
-        reached |= added
-        names.update(*(statements[index].reads for index in added))
-
-
-def _read(path: Path) -> tuple[_Statement, ...]:
-    try:
-        facts = path.stat()
-        return _parse(path, facts.st_mtime_ns, facts.st_size)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as Python: {error}") from error
+    return next((place for place in (path.with_suffix(".py"), path / "__init__.py") if place.is_file()), None)
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse(path: Path, _mtime_ns: int, _size: int) -> tuple[_Statement, ...]:
-    return tuple(map(_statement, ast.parse(path.read_text()).body))
+def _parse(path: Path, _mtime_ns: int, _size: int) -> tuple[str, list[tuple[str, str]]]:
+    """Return the syntax of a file as text, and its imports: (module, member or "")."""
+    tree = ast.parse(path.read_text())
+    imports = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level or node.names[0].name == "*":
+                raise ValueError(f"line {node.lineno}: import by the module's full name, and what is used by its own")
+            imports += [(node.module or "", alias.name) for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _LOADED_BY_NAME.match(node.value):
+            imports.append((node.value.partition(":")[0], ""))
+    return "".join(_syntax(tree)), imports
 
 
-def _statement(node: ast.stmt) -> _Statement:
-    reads: set[str] = set()
-    imports: list[tuple[str, tuple[str, ...] | None]] = []
-    for child in ast.walk(node):
-        if isinstance(child, ast.Name):
-            reads.add(child.id)
-        elif isinstance(child, ast.Import):
-            imports += [(alias.name, None) for alias in child.names]
-        elif isinstance(child, ast.ImportFrom):
-            if child.level or child.names[0].name == "*":
-                raise ValueError(f"line {child.lineno}: import by the module's full name, and what is used by its own")
-            imports.append((child.module or "", tuple(alias.name for alias in child.names)))
-        elif isinstance(child, ast.Constant) and isinstance(child.value, str) and _LOADED_BY_NAME.match(child.value):
-            imports.append((child.value.partition(":")[0], None))
-    text: list[str] = []
-    _write(node, text)
-    return _Statement(_bound(node), frozenset(reads), tuple(imports), "".join(text))
-
-
-def _bound(node: ast.stmt) -> frozenset[str] | None:
-    """Return the names that a definition, an import or an assignment binds; None for a statement that acts."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return frozenset({node.name})
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return frozenset(alias.asname or alias.name.split(".")[0] for alias in node.names)
-    targets: list[ast.expr]
-    if isinstance(node, ast.Assign):
-        targets = [leaf for target in node.targets for leaf in getattr(target, "elts", [target])]
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
-    else:
-        return None
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
-    return frozenset(names) if len(names) == len(targets) else None
-
-
-def _write(value: object, text: list[str]) -> None:
-    """Write a syntax tree as text without docstrings, places and ``__version__``; alike on every Python."""
+def _syntax(value: object) -> Iterator[str]:
+    """Yield a syntax tree as text without docstrings and places; alike on every Python."""
     if isinstance(value, ast.AST):
-        if _says_nothing(value):
-            return
-        text.append(f"({type(value).__name__}")
+        yield type(value).__name__
         for name, field in ast.iter_fields(value):
-            if field is None or field == [] or name in ("ctx", "kind", "type_comment"):
-                continue
-            text.append(f" {name}=")
-            _write(field, text)
-        text.append(")")
+            if field is not None and field != [] and name not in _NO_CODE:
+                yield f" {name}="
+                yield from _syntax(field)
     elif isinstance(value, list):
-        text.append("[")
+        yield "["
         for entry in value:
-            _write(entry, text)
-        text.append("]")
+            if not _is_silent(entry):
+                yield from _syntax(entry)
+        yield "]"
     else:
-        text.append(repr(value))
+        yield repr(value)
 
 
-def _says_nothing(node: ast.AST) -> bool:
+def _is_silent(node: object) -> bool:
+    """Check for a string that stands alone, and for ``__all__`` and ``__version__``."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-    # __all__, __version__: names for others.
     return isinstance(node, ast.Assign) and all(
         isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.schema import shown, span
+from bornbiased_jax.schema import shown
 
 # Sizes of a model.
 Layers = Annotated[int, Interval(ge=1, le=10_000)]
@@ -110,3 +110,21 @@ def within(kind: Any, value: Any, name: str) -> Any:
     if not numeric or not low <= value <= high or value != number(value):
         raise InputError(f"{name}={shown(value)} is not {in_words(kind)}")
     return number(value)
+
+
+def span(low: float | None, high: float | None) -> str:
+    """Write a range in words, to stand after "an integer" or "a number".
+
+    Example:
+        >>> span(1, 10_000), span(0.0, None)
+        (' from 1 to 10,000', ' of at least 0')
+    """
+    if low is None:
+        return "" if high is None else f" of at most {_digits(high)}"
+    return f" of at least {_digits(low)}" if high is None else f" from {_digits(low)} to {_digits(high)}"
+
+
+def _digits(number: float) -> str:
+    if isinstance(number, int) or (number.is_integer() and abs(number) < 1e6):
+        return f"{int(number):,}"
+    return f"{number:.12g}"

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import numpy as np
@@ -196,11 +196,43 @@ def lasting(value: Any) -> Any:
 def content_digest(record: Mapping[str, Any]) -> str:
     """Compute the SHA-256 of what lasts of a record, as JSON with sorted names and no spaces: a commitment to it.
 
-    A key "digest" of the record itself is left out.
+    The record's own keys "digest" and "verified" are left out: a later rerun does not change the commitment.
     """
-    content = lasting({name: entry for name, entry in record.items() if name != "digest"})
+    content = lasting({name: entry for name, entry in record.items() if name not in ("digest", "verified")})
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Verification(TypedDict):
+    """Field ``verified`` of a record: a later rerun, which leaves the commit and the digest that made the record."""
+
+    commit: str
+    scale: str
+    command: str
+    largest_difference: float
+
+
+def largest_difference(first: Any, second: Any, place: str = "result") -> float:
+    """Return the largest difference of two results' numbers, relative to the larger one; times and memory are left out.
+
+    Raises:
+        InputError: they differ in anything but numbers, with the first such place.
+
+    Example:
+        >>> largest_difference({"share": [0.5, 4], "wall_s": 1.0}, {"share": [0.25, 4], "wall_s": 9.0})
+        0.5
+    """
+    first, second = lasting(first), lasting(second)
+    pairs: list[tuple[Any, Any, Any]] = []
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        pairs = [(name, first[name], second[name]) for name in first]
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        pairs = list(zip(range(len(first)), first, second, strict=True))
+    elif not isinstance(first, bool) and isinstance(first, (int, float)) and isinstance(second, (int, float)):
+        return 0.0 if first == second else abs(first - second) / max(abs(first), abs(second))
+    elif first != second:
+        raise InputError(f"the results differ at {place}, not in a number alone: run the experiment again at its scale")
+    return max((largest_difference(left, right, f"{place}.{key}") for key, left, right in pairs), default=0.0)
 
 
 def cpu() -> dict[str, Any]:

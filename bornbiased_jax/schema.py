@@ -1,7 +1,6 @@
-"""Check values that come from a file against types with ranges, and refuse what does not fit in one sentence.
+"""Parse JSON and check it against types: one sentence names the file, the field, what pydantic expects, and the remedy.
 
-A file's schema is a type: a ``TypedDict`` of annotated fields, as pydantic reads it. Which value of which field is
-refused, and what it should have been, follows from the type alone.
+A file's schema is a type: a ``TypedDict`` of annotated fields, or a pydantic model.
 """
 
 from __future__ import annotations
@@ -114,10 +113,10 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> Any:
-    """Return the value, if it is of the type, read strictly as JSON: no text is a number, no number a flag.
+    """Return the value, if pydantic reads it as the type, strictly: no text is a number, no number a flag.
 
     Args:
-        kind: the type, as pydantic reads it.
+        kind: a type with its ranges: a ``TypedDict``, a dataclass, a pydantic model.
         value: parsed JSON.
         where: what to call it in an error.
         remedy: what the error advises.
@@ -134,25 +133,27 @@ def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> 
         {'x': 3}
         >>> check(Point, {"x": 30}, "p.json")
         Traceback (most recent call last):
-        bornbiased_jax.errors.InputError: p.json has x=30, which is not an integer from 0 to 9: fetch it again
+        bornbiased_jax.errors.InputError: p.json has x=30, but input should be less than or equal to 9: fetch it again
     """
     from pydantic import ValidationError
 
     try:
         return _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
-        # Of several ways to read a value the last error is that of the way it comes closest to.
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path, part = _reached(value, first["loc"])
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+    # The path of the first error, as far as the value has it: its end may name one of several types.
+    path, part = _reached(value, errors[0]["loc"])
     name = ".".join(map(str, path))
-    if first["type"] == "missing":
+    if errors[0]["type"] == "missing":
         raise InputError(f"{where} has no field {name!r}: {remedy}")
-    if first["type"] == "extra_forbidden":
+    if errors[0]["type"] == "extra_forbidden":
         raise InputError(f"{where} has {name}={shown(part)}, a field that is not understood: {remedy}")
-    expected = _wanted(_rules(kind), path)
-    if not path:
-        raise InputError(f"{where} is not {expected}: {remedy}")
-    raise InputError(f"{where} has {name}={shown(part)}, which is not {expected}: {remedy}")
+    # One message for each type that the value might have had.
+    messages = [
+        error["msg"][0].lower() + error["msg"][1:] for error in errors if _reached(value, error["loc"])[0] == path
+    ]
+    place = f"{where} has {name}={shown(part)}, but" if path else f"{where} cannot be used:"
+    raise InputError(f"{place} {' or '.join(dict.fromkeys(messages))}: {remedy}")
 
 
 @functools.cache
@@ -162,14 +163,8 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-@functools.cache
-def _rules(kind: Any) -> dict[str, Any]:
-    rules: dict[str, Any] = _adapter(kind).json_schema()
-    return rules
-
-
 def _reached(value: Any, path: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Return the part of a path that lies in the value (its end may name one of several types), and the value there."""
+    """Return the part of a path that lies in the value, and the value there."""
     taken: list[Any] = []
     for step in path:
         if isinstance(value, Mapping):
@@ -182,60 +177,3 @@ def _reached(value: Any, path: Sequence[Any]) -> tuple[list[Any], Any]:
             break
         value = value[step]
     return taken, value
-
-
-def _wanted(rules: Mapping[str, Any], path: Sequence[Any]) -> str:
-    """Describe in words what should stand at a path, from the JSON schema of the root."""
-    node: Mapping[str, Any] = rules
-    for step in path:
-        node = _resolved(rules, node)
-        node = next((way for way in _ways(rules, node) if way.get("type") in ("object", "array")), node)
-        if isinstance(step, int) and "items" in node:
-            node = node["items"]
-        else:
-            node = node.get("properties", {}).get(step) or node.get("additionalProperties") or {}
-    return " or ".join(dict.fromkeys(_words(way) for way in _ways(rules, _resolved(rules, node))))
-
-
-def _resolved(rules: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = node.get("$ref", "").rpartition("/")[2]
-    return rules["$defs"][name] if name else node
-
-
-def _ways(rules: Mapping[str, Any], node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [_resolved(rules, way) for way in node.get("anyOf", [node])]
-
-
-def _words(node: Mapping[str, Any]) -> str:
-    if "const" in node:
-        return shown(node["const"])
-    if "enum" in node:
-        return f"one of {', '.join(map(str, node['enum']))}"
-    kind = node.get("type")
-    if kind in ("integer", "number"):
-        low, high = node.get("minimum"), node.get("maximum")
-        return f"{'an integer' if kind == 'integer' else 'a number'}{span(low, high)}"
-    if kind == "array" and "maxItems" in node:
-        return f"a list of at most {node['maxItems']:,}"
-    if kind == "string" and "pattern" in node:
-        return f"a text of the form {node['pattern']}"
-    names = {"boolean": "true or false", "string": "a text", "array": "a list", "object": "an object", "null": "null"}
-    return names.get(str(kind), "of a kind that is understood")
-
-
-def span(low: float | None, high: float | None) -> str:
-    """Write a range in words, to stand after "an integer" or "a number".
-
-    Example:
-        >>> span(1, 10_000), span(0.0, None)
-        (' from 1 to 10,000', ' of at least 0')
-    """
-    if low is None:
-        return "" if high is None else f" of at most {_digits(high)}"
-    return f" of at least {_digits(low)}" if high is None else f" from {_digits(low)} to {_digits(high)}"
-
-
-def _digits(number: float) -> str:
-    if isinstance(number, int) or (number.is_integer() and abs(number) < 1e6):
-        return f"{int(number):,}"
-    return f"{number:.12g}"

@@ -1,13 +1,14 @@
-"""Run a function of one seed over hundreds of seeds.
+"""Sweep a probe over hundreds of seeds.
 
-The work is always: a birth (seed → weights), a stream of input batches folded into a small state, and
-a last reduction. Seeds run in chunks; within a chunk they are vmapped, or taken one after the other by
-``lax.map``; over a mesh with an axis ``seed`` each device takes its part. The result does not depend
-on any of this beyond the rounding of matrix products whose shapes differ (see ``tests/test_sweep.py``).
+A probe is three pure functions of one model: an empty state, the state after one more batch of inputs, and a last
+reduction. Seeds run in chunks; within a chunk they are vmapped, or taken one after the other by ``lax.map``; over a
+mesh with an axis ``seed`` each device takes its part. The result does not depend on any of this beyond the rounding of
+matrix products whose shapes differ (see ``tests/test_sweep.py``).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,24 +31,47 @@ MAX_SHARDS = 4
 STEADY_CHUNK = 8
 
 
-class Work(NamedTuple):
-    """What is done for each seed; all pure functions, traced once per chunk size.
+class Probe(NamedTuple):
+    """A measurement of one model on batches of inputs; pure functions, traced once per chunk size.
 
-    Equal works (the same function objects) share their compiled programs between calls.
+    Equal probes (the same function objects) share their compiled programs between calls.
     """
 
-    birth: Callable[[jax.Array], Any] | None
-    """seed (uint32 scalar) → parameters; None where the parameters are given to :func:`sweep`."""
-    zero: Callable[[], Any]
+    init: Callable[[], Any]
     """→ the empty state"""
-    step: Callable[[Any, Any, Any], Any]
-    """(parameters, state, batch) → state"""
+    update: Callable[[Any, Any, Any], Any]
+    """(state, parameters, batch) → state"""
     finish: Callable[[Any, Any], Any]
-    """(parameters, state) → a small pytree of arrays"""
+    """(state, parameters) → a small pytree of arrays"""
+
+
+InitParams = Callable[[jax.Array], Any]
+"""seed (uint32 scalar) → parameters"""
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepOptions:
+    """Layout of a sweep.
+
+    Attributes:
+        mode: "vmap", "map" (one after the other) or "auto".
+        chunk: seeds held in memory together; chosen by memory unless given.
+        mesh: devices along an axis ``seed``; for one given model along ``data`` and ``fsdp``, and batches are to be
+            multiples of their number. It may be of several processes, which all call this alike and get all results.
+        steady: the same bits for a seed whatever else is swept (see :func:`plan`): for results kept in a store.
+    """
+
+    mode: Mode = "auto"
+    chunk: int | None = None
+    mesh: jax.sharding.Mesh | None = None
+    steady: bool = False
+
+
+DEFAULT = SweepOptions()
 
 
 class Plan(NamedTuple):
-    """How the seeds are laid out."""
+    """The layout of the seeds."""
 
     mode: Literal["vmap", "map"]
     chunk: int
@@ -62,17 +86,7 @@ class Plan(NamedTuple):
         return self.chunk // (self.cpu_shards * self.devices)
 
 
-def plan(
-    work: Work,
-    batch: Any,
-    num_seeds: int,
-    *,
-    mode: Mode = "auto",
-    chunk: int | None = None,
-    mesh: jax.sharding.Mesh | None = None,
-    weights: Any = None,
-    steady: bool = False,
-) -> Plan:
+def plan(probe: Probe, params: Any, batch: Any, num_seeds: int, options: SweepOptions = DEFAULT) -> Plan:
     """Choose mode and chunk from the memory that one seed needs.
 
     On a CPU the products of one seed fill the cores but what lies between them does not, so seeds run
@@ -83,36 +97,44 @@ def plan(
     machine: one seed in a program at a time, or, where they are vmapped, as many as the sizes of the model say (or
     ``chunk``). Cores then only say how many programs run side by side.
 
+    Args:
+        probe: as of :func:`sweep`.
+        params: as of :func:`sweep`.
+        batch: the first one; unused with ``steady``.
+        num_seeds: distinct ones.
+        options: the choices that are fixed already.
+
     Raises:
         InputError: a chunk below 1, or a mesh without an axis ``seed``.
     """
+    chunk, mesh = options.chunk, options.mesh
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk={chunk} is not at least 1")
     if mesh is not None and "seed" not in mesh.axis_names:
         raise InputError(f"the mesh has axes {', '.join(mesh.axis_names)}: a sweep needs an axis seed")
     # One given model is one seed: its devices share the inputs.
-    devices = 1 if mesh is None or work.birth is None else mesh.shape["seed"]
+    devices = 1 if mesh is None or not callable(params) else mesh.shape["seed"]
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
-    params = _shapes(weights) if work.birth is None else jax.eval_shape(work.birth, seed)
-    state = jax.eval_shape(work.zero)
-    held = _bytes(state) + (0 if work.birth is None else _bytes(params))
+    shapes = jax.eval_shape(params, seed) if callable(params) else _shapes(params)
+    state = jax.eval_shape(probe.init)
+    held = _bytes(state) + (_bytes(shapes) if callable(params) else 0)
     on_cpu = jax.default_backend() == "cpu"
-    chosen: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if mode == "auto" else mode
+    mode: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if options.mode == "auto" else options.mode
     budget = float(CPU_BUDGET_BYTES)
     if not on_cpu:
         limit = hardware.device_memory()
         budget = 0.6 * limit if limit else budget
-    threaded = on_cpu and mesh is None and chosen == "map"
+    threaded = on_cpu and mesh is None and mode == "map"
     # A steady layout follows from sizes alone.
-    if steady:
-        if chosen == "vmap":
+    if options.steady:
+        if mode == "vmap":
             most = min(STEADY_CHUNK, max(1, CPU_BUDGET_BYTES // max(1, held)))
-            return Plan(chosen, (math.ceil(chunk / devices) if chunk else most) * devices, held, 1, devices)
+            return Plan(mode, (math.ceil(chunk / devices) if chunk else most) * devices, held, 1, devices)
         shards = min(MAX_SHARDS, hardware.cores(), chunk or num_seeds) if threaded else 1
-        return Plan(chosen, shards * devices, held, shards, devices)
+        return Plan(mode, shards * devices, held, shards, devices)
     # Else as many seeds as fit in the budget.
-    if chosen == "vmap":
-        held += _scratch(work, params, state, batch)
+    if mode == "vmap":
+        held += _scratch_bytes(probe, state, shapes, batch)
     if chunk is None:
         chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
     shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
@@ -120,7 +142,7 @@ def plan(
     parts = devices * shards
     chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
     rounded = math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards
-    return Plan(chosen, rounded, held, shards, devices)
+    return Plan(mode, rounded, held, shards, devices)
 
 
 def _bytes(tree: Any) -> int:
@@ -131,92 +153,96 @@ def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), tree)
 
 
-def _scratch(work: Work, params: Any, state: Any, batch: Any) -> int:
-    """Return the temporary memory of one step of one seed, as the compiler plans it."""
-    leaves, structure = jax.tree.flatten(_shapes((params, state, batch)))
-    return _planned(work, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+def _scratch_bytes(probe: Probe, state: Any, params: Any, batch: Any) -> int:
+    """Return the temporary memory of one update of one seed, as the compiler plans it."""
+    leaves, structure = jax.tree.flatten(_shapes((state, params, batch)))
+    return _planned_bytes(probe, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 
 
 @functools.lru_cache(maxsize=64)
-def _planned(work: Work, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> int:
-    # Kept, because what is compiled to be asked is not what will run: each call would pay for it again.
+def _planned_bytes(probe: Probe, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> int:
+    # Cached: a program that is compiled to be asked for its memory is not the one that runs.
     arguments = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
-    analysis = jax.jit(work.step).lower(*arguments).compile().memory_analysis()
+    analysis = jax.jit(probe.update).lower(*arguments).compile().memory_analysis()
     return int(getattr(analysis, "temp_size_in_bytes", 0) or 0)
 
 
-class Lifted(NamedTuple):
-    """The compiled functions over a chunk of seeds."""
+class _SeedsProbe(NamedTuple):
+    """A probe compiled over a leading axis of seeds."""
 
-    birth: Callable[[Any], tuple[Any, Any]]
-    step: Callable[[Any, Any, Any], Any]
+    start: Callable[[Any], tuple[Any, Any]]
+    """seeds → (states, parameters or None)"""
+    update: Callable[[Any, Any, Any], Any]
     finish: Callable[[Any, Any], Any]
 
 
 @functools.lru_cache(maxsize=16)
-def lift(work: Work, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | None = None) -> Lifted:
-    """Compile the three functions over a leading axis of seeds; the state is donated at each step."""
+def _compiled(
+    probe: Probe, init_params: InitParams | None, mode: Literal["vmap", "map"], mesh: jax.sharding.Mesh | None
+) -> _SeedsProbe:
+    """Compile a probe over a leading axis of seeds.
 
-    def over_seeds(fn: Callable[..., Any], mapped: tuple[Any, ...], shared: tuple[Any, ...] = ()) -> Any:
+    The state is donated at each update. With a mesh the functions take arrays of the host, in each of its processes,
+    and ``finish`` returns such.
+    """
+    num_mapped = 1 if init_params is None else 2
+
+    def over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:
+        # State and drawn parameters have an axis of seeds; given parameters and the batch have none.
+        mapped, shared = arguments[:num_mapped], arguments[num_mapped:]
         if mode == "vmap":
-            axes = (0,) * len(mapped) + (None,) * len(shared)
-            return jax.vmap(fn, in_axes=axes)(*mapped, *shared)
-        return jax.lax.map(lambda args: fn(*args, *shared), mapped)
+            return jax.vmap(function, in_axes=(0,) * len(mapped) + (None,) * len(shared))(*arguments)
+        return jax.lax.map(lambda seed_arguments: function(*seed_arguments, *shared), mapped)
 
-    def over_mesh(fn: Callable[..., Any], in_specs: tuple[PartitionSpec, ...]) -> Callable[..., Any]:
-        # What is done to one given model the compiler cuts itself, by where weights and inputs lie.
-        if mesh is None or work.birth is None:
-            return fn
-        # check_vma: a scan inside starts from constants, which the checker takes for replicated.
-        return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=PartitionSpec("seed"), check_vma=False)
+    def start(seed: jax.Array) -> tuple[Any, Any]:
+        return probe.init(), None if init_params is None else init_params(seed)
 
+    functions: dict[str, Callable[..., Any]] = {
+        "start": lambda seeds: over_seeds(start, seeds),
+        "update": lambda state, params, batch: over_seeds(probe.update, state, params, batch),
+        "finish": lambda state, params: over_seeds(probe.finish, state, params),
+    }
     by_seed, everywhere = PartitionSpec("seed"), PartitionSpec()
-
-    def born(seed: jax.Array) -> tuple[Any, Any]:
-        return None if work.birth is None else work.birth(seed), work.zero()
-
-    def step(params: Any, state: Any, batch: Any) -> Any:
-        if work.birth is None:
-            return over_seeds(lambda seed_state, p, b: work.step(p, seed_state, b), (state,), (params, batch))
-        return over_seeds(work.step, (params, state), (batch,))
-
-    def finish(params: Any, state: Any) -> Any:
-        if work.birth is None:
-            return over_seeds(lambda seed_state, p: work.finish(p, seed_state), (state,), (params,))
-        return over_seeds(work.finish, (params, state))
-
-    return Lifted(
-        birth=jax.jit(over_mesh(lambda seeds: over_seeds(born, (seeds,)), (by_seed,))),
-        step=jax.jit(over_mesh(step, (by_seed, by_seed, everywhere)), donate_argnums=(1,)),
-        finish=jax.jit(over_mesh(finish, (by_seed, by_seed))),
+    if mesh is not None and init_params is not None:
+        in_specs = {"start": (by_seed,), "update": (by_seed, by_seed, everywhere), "finish": (by_seed, by_seed)}
+        # check_vma: a scan inside starts from constants, which the checker takes for replicated.
+        functions = {
+            name: jax.shard_map(function, mesh=mesh, in_specs=in_specs[name], out_specs=by_seed, check_vma=False)
+            for name, function in functions.items()
+        }
+    begin, finish = jax.jit(functions["start"]), jax.jit(functions["finish"])
+    update = jax.jit(functions["update"], donate_argnums=(0,))
+    if mesh is None:
+        return _SeedsProbe(begin, update, finish)
+    # The compiler itself cuts the work on one given model, by the places of weights and inputs.
+    seeds_spec, batch_spec = (
+        (by_seed, everywhere) if init_params is not None else (everywhere, PartitionSpec(parallel.BATCH_AXES))
+    )
+    return _SeedsProbe(
+        lambda seeds: begin(parallel.place(seeds, mesh, seeds_spec)),
+        lambda state, params, batch: update(state, params, parallel.place(batch, mesh, batch_spec)),
+        lambda state, params: parallel.fetch(finish(state, params)),
     )
 
 
 def sweep(
-    work: Work,
+    probe: Probe,
+    params: Any,
     seeds: Sequence[int],
     batches: Callable[[], Iterable[Any]],
+    options: SweepOptions = DEFAULT,
     *,
-    mode: Mode = "auto",
-    chunk: int | None = None,
-    mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], None] | None = None,
-    weights: Any = None,
-    steady: bool = False,
 ) -> Iterator[tuple[int, Any]]:
-    """Run the work for every seed and yield (seed, result on the host) in the order given.
+    """Run a probe on the model of every seed and yield (seed, result on the host) in the order given.
 
     Args:
-        work: birth, zero, step and finish of one seed.
+        probe: the measurement.
+        params: draws the parameters of a seed (:data:`InitParams`); or the parameters of one model, for every seed.
         seeds: distinct or not; results come in this order.
         batches: called once per chunk; yields pytrees of equal shapes.
-        mode: "vmap", "map" (one after the other) or "auto".
-        chunk: seeds held in memory together; chosen by memory unless given.
-        mesh: devices along an axis ``seed``; where weights are given, along ``data`` and ``fsdp``, and batches are to
-            be multiples of their number. It may be of several processes, which all call this alike and get all results.
-        weights: the parameters, the same for every seed, where ``work.birth`` is None.
+        options: the layout.
         advance: called with the number of (real) seeds after each batch, for a progress display.
-        steady: the same bits for a seed whatever else is asked for (see :func:`plan`): for what is kept in a ledger.
 
     Raises:
         InputError: no seeds, or a bad seed.
@@ -225,20 +251,20 @@ def sweep(
     if not seeds:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
     distinct = list(dict.fromkeys(seeds))
-    first = next(iter(batches()))
-    layout = plan(work, first, len(distinct), mode=mode, chunk=chunk, mesh=mesh, weights=weights, steady=steady)
-    lifted = lift(work, layout.mode, mesh)
-    if mesh is not None:
-        cut = PartitionSpec("seed") if work.birth is not None else PartitionSpec()
-        lifted = _over(lifted, mesh, cut)
-        weights = None if weights is None else parallel.place_params(weights, mesh)
+    layout = plan(probe, params, next(iter(batches())), len(distinct), options)
+    compiled = _compiled(probe, params if callable(params) else None, layout.mode, options.mesh)
+    weights = None if callable(params) else params
+    if weights is not None and options.mesh is not None:
+        weights = parallel.place_params(weights, options.mesh)
     results: dict[int, Any] = {}
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]
         # The last chunk is padded, so that one compiled program serves all.
         padded = part + [part[-1]] * (layout.chunk - len(part))
-        tick = functools.partial(_tick, advance, len(part))
-        result = _run_chunk(lifted, padded, layout.cpu_shards, weights, batches(), tick)
+        tick = None if advance is None else functools.partial(advance, len(part))
+        result = _sweep_chunk(
+            compiled, weights, np.split(np.asarray(padded, np.uint32), layout.cpu_shards), batches(), tick
+        )
         for i, seed in enumerate(part):
             results[seed] = jax.tree.map(lambda leaf, i=i: leaf[i], result)
     # Seeds given twice are computed once.
@@ -246,39 +272,26 @@ def sweep(
         yield seed, results[seed]
 
 
-def _over(lifted: Lifted, mesh: jax.sharding.Mesh, seeds: PartitionSpec) -> Lifted:
-    """Make the functions take arrays on the host and return results on the host, in every process of a mesh."""
-    rows = PartitionSpec(parallel.BATCH_AXES) if seeds == PartitionSpec() else PartitionSpec()
-    return Lifted(
-        birth=lambda chunk_seeds: lifted.birth(parallel.place(chunk_seeds, mesh, seeds)),
-        step=lambda params, state, batch: lifted.step(params, state, parallel.place(batch, mesh, rows)),
-        finish=lambda params, state: parallel.fetch(lifted.finish(params, state)),
-    )
-
-
-def _tick(advance: Callable[[int], None] | None, num_seeds: int) -> None:
-    if advance is not None:
-        advance(num_seeds)
-
-
-def _run_chunk(
-    lifted: Lifted, seeds: list[int], shards: int, weights: Any, batches: Iterable[Any], tick: Callable[[], None]
+def _sweep_chunk(
+    compiled: _SeedsProbe,
+    weights: Any,
+    shards: Sequence[np.ndarray],
+    batches: Iterable[Any],
+    tick: Callable[[], None] | None,
 ) -> Any:
-    size = len(seeds) // shards
-    parts = [np.asarray(seeds[i * size : (i + 1) * size], np.uint32) for i in range(shards)]
+    """Run a compiled probe on the seeds of each shard, each shard in a thread of its own."""
 
-    def step(shard: int, batch: Any) -> None:
-        states[shard] = lifted.step(params[shard], states[shard], batch)
+    def update(shard: int, batch: Any) -> None:
+        states[shard] = compiled.update(states[shard], params[shard], batch)
         # Wait, so that batches do not pile up in memory and progress is honest.
         jax.block_until_ready(jax.tree.leaves(states[shard])[:1])
 
-    with ThreadPoolExecutor(shards) as threads:
-        born, states = map(list, zip(*threads.map(lifted.birth, parts), strict=True))
-        params = [weights if drawn is None else drawn for drawn in born]
+    with ThreadPoolExecutor(len(shards)) as threads:
+        states, drawn = map(list, zip(*threads.map(compiled.start, shards), strict=True))
+        params = [weights if each is None else each for each in drawn]
         for batch in batches:
-            list(threads.map(step, range(shards), [batch] * shards))
-            tick()
-        results = list(
-            threads.map(lambda shard: jax.device_get(lifted.finish(params[shard], states[shard])), range(shards))
-        )
+            list(threads.map(update, range(len(shards)), [batch] * len(shards)))
+            if tick is not None:
+                tick()
+        results = list(threads.map(lambda *arguments: jax.device_get(compiled.finish(*arguments)), states, params))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *results)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
-from bornbiased_jax.ledger.drive import Request, fulfil
-from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.ledger.pages import Chunk, Compute
+from bornbiased_jax.executors import Engine, local
+from bornbiased_jax.io import Folder
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table
+from bornbiased_jax.store import Chunk, Compute, Request, fulfill
 
 MAKER = "bornbiased reproduce"
 
@@ -38,6 +37,7 @@ Record = Mapping[str, Any]
     result                                what ``run`` returned (complete)
     error                                 why there is no result (failed)
     provenance                            versions, device, precision, revision, wall time, peak memory
+    verified                              commit, scale, command and largest difference of a later rerun (optional)
 """
 
 
@@ -85,7 +85,7 @@ class Context:
         """Compute values of the parts of a long loop, each kept, with the engine of ``--engine``.
 
         Args:
-            name: of the ledger's folder, shared by the output folder's experiments.
+            name: of the store's folder, shared by the output folder's experiments.
             function: ``module:compute``, which yields :func:`part_of` a value for each chunk in any process.
             settings: all that the values depend on besides the span and the function's code.
             spans: of the loop, the ends left out; a loop in a loop names chunks, the outer place in place of a seed.
@@ -95,7 +95,7 @@ class Context:
         """
         chunks = [span if isinstance(span, Chunk) else Chunk(0, *span) for span in spans]
         request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
-        outcomes = fulfil(request, self.work.parent / name, self.engine, advance)
+        outcomes = fulfill(request, self.work.parent / name, self.engine, advance)
         return [json.loads(str(part["value"])) for part in outcomes]
 
 
@@ -121,17 +121,17 @@ def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
     store = Folder(folder, MAKER)
     for path in (array, value):
         if path.exists() and not _whole(store, path):
-            aside = files.set_aside(path)
+            aside = io.set_aside(path)
             progress.warn(f"{path} is damaged: set aside as {aside.name}, and computed again")
     if not array.exists() and not value.exists():
         computed = compute(folder)
         if isinstance(computed, np.ndarray):
-            stream = io.BytesIO()
+            stream = BytesIO()
             np.save(stream, computed)
             store.write_bytes(array.name, stream.getvalue())
         else:
             store.write_json(value.name, {"identity": jsonable(identity), "value": jsonable(computed)})
-    return np.load(array) if array.exists() else files.read_json(value)["value"]
+    return np.load(array) if array.exists() else io.read_json(value)["value"]
 
 
 def _whole(store: Folder, path: Path) -> bool:
@@ -139,7 +139,7 @@ def _whole(store: Folder, path: Path) -> bool:
     if store.knows(path.name):
         return store.owns(path.name)
     try:
-        return np.load(path) is not None if path.suffix == ".npy" else "value" in files.read_json(path)
+        return np.load(path) is not None if path.suffix == ".npy" else "value" in io.read_json(path)
     except (InputError, ValueError, EOFError, OSError, TypeError):
         return False
 

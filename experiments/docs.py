@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import experiments
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
@@ -106,7 +106,7 @@ def record_of(block: Block) -> Record | None:
     """Return the record behind a block, or None."""
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
-        return files.read_json(path) if path.exists() else None
+        return io.read_json(path) if path.exists() else None
     if block.name in experiments.SELECTIONS:
         names = experiments.SELECTIONS[block.name]
         committed_records = {
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str]) -> int:
             if before != after:
                 changed.append(path.relative_to(ROOT))
                 if not arguments:
-                    files.write_text(path, after)
+                    io.write_text(path, after)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.record import git_revision
 from experiments.birth import table1_rows
 from experiments.lineage import table4a, table4a_sizes
@@ -93,7 +93,7 @@ def run(steps: list[Step], scale: str, out: Path, minutes: float) -> dict[str, s
 def is_finished(step: Step, out: Path) -> bool:
     """Return whether a step's record is there, complete, and of a run that reached its end."""
     paths = [out / f"{step.name}.json", out / "reproduce" / "records" / f"{step.name}.json"]
-    records = [files.read_json(path) for path in paths if path.exists()]
+    records = [io.read_json(path) for path in paths if path.exists()]
     return any(row.get("status", "complete") == "complete" and row.get("finished", True) for row in records)
 
 

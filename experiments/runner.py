@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import experiments
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
-from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.executors import Engine, local
+from bornbiased_jax.io import Folder
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
@@ -86,7 +86,7 @@ def reproduce(
         quiet: show no progress.
         mesh: passed on to the experiments.
         overwrite: take a folder that holds other things; files in the way of records and page are replaced.
-        engine: who computes what the experiments cut into chunks (:mod:`bornbiased_jax.ledger.engines`).
+        engine: who computes what the experiments cut into chunks (:mod:`bornbiased_jax.executors`).
 
     Raises:
         InputError: an unknown name or scale, or an output that cannot be written or holds other things.
@@ -100,7 +100,7 @@ def reproduce(
     # Check the output before anything is computed.
     folder = output_folder(out, overwrite)
     out = folder.path
-    target = files.check_writable(out / PAGE)
+    target = io.check_writable(out / PAGE)
     folder.claim()
     completed: list[str] = []
     unchanged: list[str] = []
@@ -221,7 +221,7 @@ def _check_data(data: str | None) -> None:
     for _, source in split_data(data):
         # What has a scheme or names a part of a run is not a plain path, and left to the experiment.
         plain = source and not {":", "@", ","} & set(source)
-        if plain and not files.user_path(source).exists():
+        if plain and not io.user_path(source).exists():
             raise InputError(f"--data {source} does not exist: name a file, a folder or builtin:prose")
 
 
@@ -230,7 +230,7 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
     if not path.exists():
         return False
     try:
-        record = files.read_json(path)
+        record = io.read_json(path)
     except InputError:
         return False
     expected = {**_identity(experiment, scale, data), "status": "complete"}
@@ -245,6 +245,15 @@ def is_current(record: Record, experiment: Experiment) -> bool:
     """Check whether the code and the libraries that made a record are the present ones."""
     source = record.get("provenance", {})
     return source.get("code") == code_digest(experiment.run) and source.get("versions") == library_versions()
+
+
+def verified_by(record: Record) -> str:
+    """Say which rerun verified a record, to stand after its origin; "" where none did."""
+    if "verified" not in record:
+        return ""
+    rerun = record["verified"]
+    difference = f"largest difference {rerun['largest_difference']:.1e}"
+    return f", verified at {rerun['commit'][:10]} by {rerun['command']}: {difference}"
 
 
 def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
@@ -267,7 +276,7 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
     if old:
         for path in (folder.path / PAGE, *(folder.path / RECORDS).glob("*.json")):
             if path.is_file():
-                folder.note(str(path.relative_to(folder.path)), files.sha256(path))
+                folder.note(str(path.relative_to(folder.path)), io.sha256(path))
     return folder
 
 
@@ -295,7 +304,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record["digest"] = content_digest(record)
     name = f"{RECORDS}/{experiment.name}.json"
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
-        moved_path = files.set_aside(folder.path / name)
+        moved_path = io.set_aside(folder.path / name)
         progress.warn(f"{folder.path / name} was damaged or changed: set aside as {moved_path.name}, and made again")
     folder.write_json(name, record)
     return failure
@@ -329,7 +338,7 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
             continue
         experiment = load(name)
         try:
-            record = files.read_json(path)
+            record = io.read_json(path)
             shown = section(experiment, record, out)
             sections.append(shown if new is None else dataclasses.replace(shown, figures=FIGURES))
         except Exception as error:
@@ -359,7 +368,7 @@ def headlines(out: Path | str, names: Sequence[str]) -> dict[str, str]:
     sentences = {}
     for name in (name for name in experiments.MODULES if name in names):
         path = record_path(out, name)
-        record = files.read_json(path) if path.exists() else {}
+        record = io.read_json(path) if path.exists() else {}
         if record.get("status") == "complete" and (sentence := load(name).headline(record)):
             sentences[name] = sentence
     return sentences
@@ -375,7 +384,7 @@ def section(experiment: Experiment, record: Record, out: Path | str = "out") -> 
     return dataclasses.replace(
         empty,
         record=record,
-        notice="" if is_current(record, experiment) else OLDER,
+        notice="" if is_current(record, experiment) else OLDER + verified_by(record).replace(", v", " V", 1),
         headline=experiment.headline(record),
         claims=tuple(experiment.claims(record)),
         tables=tuple(experiment.tables(record)),

@@ -12,7 +12,7 @@ from bornbiased_jax import lineage
 
 ROOT = Path(__file__).resolve().parent.parent
 # A room for the command line alone, and those that are used module by module (their __init__ say why).
-APART = {"cli", "lineage.audit", "ledger"}
+APART = {"cli", "lineage.audit"}
 # Names that a room exports beside its own: a model is used with its initial weights and their tree.
 HANDED_ON = {"model": ("bornbiased_jax.init", "bornbiased_jax.parameters")}
 NESTED = {"lineage.audit", "probes.inputs", "training.data"}

@@ -13,23 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {
-        "code",
-        "config",
-        "schemes",
-        "files",
-        "folders",
-        "hardware",
-        "hub",
-        "keys",
-        "parallel",
-        "progress",
-        "ranges",
-        "record",
-    }
-    | {"schema", "sealed", "sweep"},
+    {"code", "config", "hardware", "hub", "io", "keys", "parallel", "progress", "ranges", "record"}
+    | {"schema", "schemes", "sweep"},
     {"parameters", "init"},
-    {"ledger"},
+    {"executors"},
+    {"store"},
     {"stats"},
     {"model", "models"},
     {"given_table", "predict", "text"},

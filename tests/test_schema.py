@@ -21,6 +21,7 @@ class Outer(TypedDict):
     kind: Literal["a", "b"]
     flag: NotRequired[bool]
     table: NotRequired[dict[str, Inner]]
+    size: NotRequired[int | list[int]]
 
 
 GOOD = {"inner": {"seeds": [1, 2], "rate": 1}, "kind": "a", "other": [None]}
@@ -33,16 +34,20 @@ def test_what_fits_passes():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"inner": 3}, "f has inner=3, which is not an object: fetch it again"),
+        ({"inner": 3}, "f has inner=3, but input should be a valid dictionary: fetch it again"),
         ({"inner": {}}, "f has no field 'inner.seeds': fetch it again"),
-        ({"inner": {"seeds": [1, 10]}}, "f has inner.seeds.1=10, which is not an integer from 0 to 9"),
-        ({"inner": {"seeds": [True]}}, "f has inner.seeds.0=True, which is not an integer from 0 to 9"),
-        ({"inner": {"seeds": [1, 2, 3, 4]}}, "f has inner.seeds=[1, 2, 3, 4], which is not a list of at most 3"),
-        ({"inner": {"seeds": [1], "rate": -1.5}}, "f has inner.rate=-1.5, which is not a number of at least 0 or null"),
-        ({"kind": "c"}, "f has kind='c', which is not one of a, b"),
-        ({"kind": ["a"] * 99}, "…, which is not one of a, b"),
-        ({"flag": 1}, "f has flag=1, which is not true or false"),
-        ({"table": {"x": {"seeds": "1"}}}, "f has table.x.seeds='1', which is not a list"),
+        ({"inner": {"seeds": [1, 10]}}, "f has inner.seeds.1=10, but input should be less than or equal to 9"),
+        ({"inner": {"seeds": [True]}}, "f has inner.seeds.0=True, but input should be a valid integer"),
+        ({"inner": {"seeds": [1, 2, 3, 4]}}, "f has inner.seeds=[1, 2, 3, 4], but list should have at most 3 items"),
+        (
+            {"inner": {"seeds": [1], "rate": -1.5}},
+            "f has inner.rate=-1.5, but input should be greater than or equal to 0",
+        ),
+        ({"kind": "c"}, "f has kind='c', but input should be 'a' or 'b'"),
+        ({"kind": ["a"] * 99}, "…, but input should be 'a' or 'b'"),
+        ({"flag": 1}, "f has flag=1, but input should be a valid boolean"),
+        ({"size": "x"}, "f has size='x', but input should be a valid integer or input should be a valid list"),
+        ({"table": {"x": {"seeds": "1"}}}, "f has table.x.seeds='1', but input should be a valid list"),
     ],
 )
 def test_what_does_not_fit_is_named_with_what_it_should_be(change, words):
@@ -53,7 +58,7 @@ def test_what_does_not_fit_is_named_with_what_it_should_be(change, words):
 
 
 def test_a_file_that_is_another_thing():
-    with pytest.raises(InputError, match="^f is not an object: make it again$"):
+    with pytest.raises(InputError, match="^f cannot be used: input should be a valid dictionary: make it again$"):
         schema.check(Outer, [1], "f", "make it again")
 
 

@@ -11,25 +11,32 @@ import pytest
 
 from bornbiased_jax import keys
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.sweep import Work, plan, sweep
+from bornbiased_jax.sweep import Probe, SweepOptions, plan, sweep
 
 BATCHES = [{"x": np.full((4, 8), float(i), np.float32)} for i in range(3)]
 
 
-def work() -> Work:
-    return Work(
-        birth=lambda seed: {"w": jax.random.normal(keys.init_key(seed), (8, 8))},
-        zero=lambda: {"sum": jnp.zeros((4, 8)), "count": jnp.zeros((), jnp.int32)},
-        step=lambda params, state, batch: {
+def draw(seed):
+    return {"w": jax.random.normal(keys.init_key(seed), (8, 8))}
+
+
+def product_probe() -> Probe:
+    return Probe(
+        init=lambda: {"sum": jnp.zeros((4, 8)), "count": jnp.zeros((), jnp.int32)},
+        update=lambda state, params, batch: {
             "sum": state["sum"] + jnp.matmul(batch["x"], params["w"], precision="highest"),
             "count": state["count"] + 1,
         },
-        finish=lambda params, state: {"total": state["sum"].sum(), "nested": {"count": state["count"]}},
+        finish=lambda state, params: {"total": state["sum"].sum(), "nested": {"count": state["count"]}},
     )
 
 
 def totals(seeds, **options):
-    return {seed: result for seed, result in sweep(work(), seeds, lambda: BATCHES, **options)}
+    return dict(sweep(product_probe(), draw, seeds, lambda: BATCHES, SweepOptions(**options)))
+
+
+def planned(batch, num_seeds, **options):
+    return plan(product_probe(), draw, batch, num_seeds, SweepOptions(**options))
 
 
 @pytest.mark.parametrize("mode", ["vmap", "map", "auto"])
@@ -90,7 +97,7 @@ def test_a_steady_sweep_gives_a_seed_the_same_bits_alone_and_among_others(monkey
 
 def test_what_a_steady_layout_puts_into_one_program_follows_from_sizes_alone(monkeypatch):
     def at_once(**options):
-        return plan(work(), None, 100, steady=True, **options).at_once
+        return planned(None, 100, steady=True, **options).at_once
 
     for cores, memory in ((1, 10**6), (64, 10**12)):
         monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda cores=cores: cores)
@@ -101,13 +108,13 @@ def test_what_a_steady_layout_puts_into_one_program_follows_from_sizes_alone(mon
 
 def test_chunks_are_bounded_by_memory(monkeypatch):
     batch = BATCHES[0]
-    one = plan(work(), batch, 1000, mode="map").bytes_per_seed
+    one = planned(batch, 1000, mode="map").bytes_per_seed
     assert one == 8 * 8 * 4 + 4 * 8 * 4 + 4
     monkeypatch.setattr("bornbiased_jax.sweep.CPU_BUDGET_BYTES", 10 * one)
     monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 1)
-    assert plan(work(), batch, 1000, mode="map").chunk == 10
-    assert plan(work(), batch, 3, mode="map").chunk == 3
-    assert plan(work(), batch, 1000, mode="vmap").bytes_per_seed >= one
+    assert planned(batch, 1000, mode="map").chunk == 10
+    assert planned(batch, 3, mode="map").chunk == 3
+    assert planned(batch, 1000, mode="vmap").bytes_per_seed >= one
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2, 5])
@@ -116,7 +123,7 @@ def test_cpu_shards_agree(monkeypatch, num_seeds):
     monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 1)
     alone = totals(range(num_seeds), mode="map")
     monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 4)
-    layout = plan(work(), BATCHES[0], num_seeds, mode="map")
+    layout = planned(BATCHES[0], num_seeds, mode="map")
     assert layout.cpu_shards == min(3, num_seeds) and layout.chunk % layout.cpu_shards == 0
     for seed, result in totals(range(num_seeds), mode="map").items():
         # Not bitwise: a loop of length one is compiled without the loop, and sums are then fused otherwise.
@@ -132,39 +139,42 @@ def test_bad_calls_are_refused(seeds, options, word):
         totals(seeds, **options)
 
 
-def wide() -> Work:
-    """Each step needs a square of 256 × 256 between two products."""
-    return Work(
-        birth=lambda seed: {"w": jax.random.normal(keys.init_key(seed), (8, 256))},
-        zero=lambda: jnp.zeros((256, 8)),
-        step=lambda params, state, batch: state + jnp.matmul(jnp.matmul(batch["x"], params["w"]), batch["x"]),
-        finish=lambda params, state: {"total": state.sum()},
+def wide() -> Probe:
+    """Each update needs a square of 256 × 256 between two products."""
+    return Probe(
+        init=lambda: jnp.zeros((256, 8)),
+        update=lambda state, params, batch: state + jnp.matmul(jnp.matmul(batch["x"], params["w"]), batch["x"]),
+        finish=lambda state, params: {"total": state.sum()},
     )
+
+
+def draw_wide(seed):
+    return {"w": jax.random.normal(keys.init_key(seed), (8, 256))}
 
 
 def test_the_plan_counts_what_a_step_needs_between(monkeypatch):
     """On an accelerator 60% of its memory hold so many seeds: weights, state and scratch of each."""
     batch = {"x": np.ones((256, 8), np.float32)}
     held, square = 4 * (8 * 256 + 256 * 8), 4 * 256 * 256
-    assert plan(wide(), batch, 100, mode="map").bytes_per_seed == held
-    needed = plan(wide(), batch, 100, mode="vmap").bytes_per_seed
+    assert plan(wide(), draw_wide, batch, 100, SweepOptions(mode="map")).bytes_per_seed == held
+    needed = plan(wide(), draw_wide, batch, 100, SweepOptions(mode="vmap")).bytes_per_seed
     assert held + square <= needed <= held + 2 * square
     monkeypatch.setattr("bornbiased_jax.sweep.jax.default_backend", lambda: "gpu")
     monkeypatch.setattr("bornbiased_jax.hardware.device_memory", lambda: 10 * needed)
-    layout = plan(wide(), batch, 100)
+    layout = plan(wide(), draw_wide, batch, 100)
     assert (layout.mode, layout.chunk, layout.cpu_shards) == ("vmap", 6, 1)
-    assert plan(wide(), batch, 4).chunk == 4
+    assert plan(wide(), draw_wide, batch, 4).chunk == 4
 
 
 def test_the_plan_of_equal_calls_is_compiled_once():
-    from bornbiased_jax.sweep import _planned
+    from bornbiased_jax.sweep import _planned_bytes
 
-    work, batch = wide(), {"x": np.ones((256, 8), np.float32)}
-    asked = [plan(work, batch, 100, mode="vmap").bytes_per_seed for _ in range(3)]
-    before = _planned.cache_info()
-    assert plan(work, batch, 7, mode="vmap").bytes_per_seed == asked[0] == asked[2]
-    after = _planned.cache_info()
+    probe, batch = wide(), {"x": np.ones((256, 8), np.float32)}
+    asked = [plan(probe, draw_wide, batch, 100, SweepOptions(mode="vmap")).bytes_per_seed for _ in range(3)]
+    before = _planned_bytes.cache_info()
+    assert plan(probe, draw_wide, batch, 7, SweepOptions(mode="vmap")).bytes_per_seed == asked[0] == asked[2]
+    after = _planned_bytes.cache_info()
     assert (after.hits, after.misses) == (before.hits + 1, before.misses)
     # Other functions are another plan.
-    plan(wide(), batch, 7, mode="vmap")
-    assert _planned.cache_info().misses == after.misses + 1
+    plan(wide(), draw_wide, batch, 7, SweepOptions(mode="vmap"))
+    assert _planned_bytes.cache_info().misses == after.misses + 1

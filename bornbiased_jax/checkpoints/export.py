@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files, folders
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
 from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT, WEIGHTS
@@ -62,7 +62,7 @@ def export_hugging_face(
     ...     family, open_checkpoint(folder).digest() == born.digest()
     ('llama', True)
     """
-    place = folders.Folder(folder, MAKER, overwrite=overwrite)
+    place = io.Folder(folder, MAKER, overwrite=overwrite)
     _check_replaceable(place)
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
@@ -74,16 +74,16 @@ def export_hugging_face(
                 f"transformers' {family.name} has no {path}, and these weights have one that is not zero: "
                 "train with bias=false to export"
             )
-    with folders.fresh(place.path, MAKER) as fresh:
+    with io.replace_folder(place.path, MAKER) as fresh:
         entries = family.entries(shapes)
         _write_weights(fresh / WEIGHTS, cfg, flat, entries, shapes)
         if tokenizer is not None:
             tokenizer.save(fresh)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
         config = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
-        files.write_json(fresh / "config.json", config if context is None else {**config, TRAINING_CONTEXT: context})
+        io.write_json(fresh / "config.json", config if context is None else {**config, TRAINING_CONTEXT: context})
         # Again, now that the time has passed that writing took.
-        _check_replaceable(folders.Folder(folder, MAKER, overwrite=overwrite))
+        _check_replaceable(io.Folder(folder, MAKER, overwrite=overwrite))
     return family.name
 
 
@@ -98,7 +98,7 @@ def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = 
     Raises:
         InputError: the folder holds other things, or the model itself.
     """
-    place = folders.Folder(folder, MAKER, overwrite=overwrite)
+    place = io.Folder(folder, MAKER, overwrite=overwrite)
     target = place.path.resolve()
     for source in filter(None, (checkpoint, checkpoint.rpartition("@")[0])):
         # A reference may be no path at all, or one that no file can have: then it is not there.
@@ -108,7 +108,7 @@ def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = 
     _check_replaceable(place)
 
 
-def _check_replaceable(place: folders.Folder) -> None:
+def _check_replaceable(place: io.Folder) -> None:
     """Refuse a folder that holds more than an earlier export, untouched; or, to be overwritten, a model's files."""
     if place.path.exists() and not place.path.is_dir():
         raise InputError(f"cannot write {place.path}: it is a file; name a folder")
@@ -121,7 +121,7 @@ def _check_replaceable(place: folders.Folder) -> None:
         if not place.overwrite:
             origin = "was changed since an export wrote it" if place.knows(name) else "no export of this program wrote"
             raise InputError(
-                f"{place.path} holds a {name} that {origin}: choose a new folder, or give {folders.OVERWRITE} to "
+                f"{place.path} holds a {name} that {origin}: choose a new folder, or give {io.OVERWRITE} to "
                 "replace the model there"
             )
 

@@ -173,7 +173,7 @@ def _weights(api: Any, name: HubName, commit: str, listed: dict[str, RemoteFile]
     """Return the files of weights, in order."""
     if INDEX in listed:
         index = _fetch_file(api, name, commit, INDEX, listed[INDEX], _SILENT)
-        table = schema.check(IndexFile, files.read_json(index), f"{INDEX} of {name}")["weight_map"]
+        table = schema.check(IndexFile, io.read_json(index), f"{INDEX} of {name}")["weight_map"]
         shards = sorted({Path(file).name for file in table.values()})
         for file in shards:
             if file not in listed:
@@ -194,7 +194,7 @@ def _fetch_file(api: Any, name: HubName, commit: str, file: str, listed: RemoteF
     if _is_cached(api, name, commit, file):
         return Path(api.try_to_load_from_cache(name.repository, file, revision=commit))
     path = Path(api.hf_hub_download(name.repository, file, revision=commit, tqdm_class=bar))
-    if listed.sha256 is not None and files.sha256(path) != listed.sha256:
+    if listed.sha256 is not None and io.sha256(path) != listed.sha256:
         path.resolve().unlink()
         path.unlink(missing_ok=True)
         raise InputError(f"{file} of {name} came damaged, and was not kept: call again")

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import hub
 from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE
@@ -69,12 +69,12 @@ def parse_ref(text: str | Path) -> Reference:
         return _birth(text)
     if is_named(text):
         return Reference("huggingface", remote=hub.parse_name(text))
-    path = files.user_path(text)
+    path = io.user_path(text)
     options: dict[str, int] = {}
     if not path.exists() and "@" in text:
         before, _, after = text.rpartition("@")
-        if files.user_path(before).exists():
-            path, options = files.user_path(before), _options(text, after)
+        if io.user_path(before).exists():
+            path, options = io.user_path(before), _options(text, after)
     if not path.exists():
         raise InputError(f"{text} does not exist: {FORMS}")
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
@@ -122,7 +122,7 @@ def _options(text: str, after: str) -> dict[str, int]:
 def _kind_of_directory(path: Path) -> Kind:
     config = path / "config.json"
     if config.is_file():
-        content = files.read_json(config)
+        content = io.read_json(config)
         if isinstance(content, dict) and "model_type" in content:
             return "huggingface"
     if (path / RUN_FILE).is_file():
@@ -134,7 +134,7 @@ def _kind_of_directory(path: Path) -> Kind:
 
 
 def _kind_of_file(path: Path) -> Kind:
-    files.check_regular(path)
+    io.check_regular(path)
     try:
         with path.open("rb") as stream:
             head = stream.read(16)

@@ -51,7 +51,7 @@ def audit(
       bornbiased audit listing.json --strict --json audit.json
       bornbiased audit 'hf:EleutherAI/pythia-160m-seed*@step*' --json suite.json
     """
-    from bornbiased_jax import files, hub, progress
+    from bornbiased_jax import hub, io, progress
     from bornbiased_jax.errors import InputError
     from bornbiased_jax.lineage.audit.labels import pattern_of
     from bornbiased_jax.lineage.audit.markdown import write_report
@@ -60,7 +60,7 @@ def audit(
     options.prepare_json(json_file)
     for target in (page, report):
         if target is not None:
-            files.check_writable(target)
+            io.check_writable(target)
     progress.set_quiet(quiet)
     # A suite on the hub, a listing of checkpoints, or a folder.
     names = None if pattern is None else pattern_of(pattern)
@@ -70,7 +70,7 @@ def audit(
         from bornbiased_jax.lineage.audit.suite import audit_suite
 
         result = audit_suite(place, names, weights=weights, all_pairs=all_pairs, frozen=_regex(frozen))
-    elif files.user_path(place).is_file():
+    elif io.user_path(place).is_file():
         from bornbiased_jax.lineage.audit.listing import audit_listing
 
         result = audit_listing(place, names)
@@ -83,9 +83,9 @@ def audit(
     if page is not None:
         from bornbiased_jax.report.audit_page import draw_audit
 
-        files.write_text(page, draw_audit(result, command=options.command_line("page", "report", "json_file", "quiet")))
+        io.write_text(page, draw_audit(result, command=options.command_line("page", "report", "json_file", "quiet")))
     if report is not None:
-        files.write_text(report, text)
+        io.write_text(report, text)
     options.write_result(json_file, result)
     click.echo(text, err=json_file == "-")
     options.tell(sentences.audit(result), to_stderr=json_file == "-")

@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Records: the papers' tables, and this machine": {
         "reproduce": Entry("reproduce", "reproduce", "tables and figures, each a record and a page"),
-        "status": Entry("status", "status", "how far the work in a ledger is"),
+        "status": Entry("status", "status", "how far the work in a store is"),
         "doctor": Entry("doctor", "doctor", "versions, devices, memory, cache, missing extras"),
     },
 }

@@ -15,7 +15,7 @@ from bornbiased_jax.schema import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# bornbiased_jax.ledger.engines.ENGINES, named here because --help does not wait for jax; a test holds them together.
+# bornbiased_jax.executors.ENGINES, named here because --help does not wait for jax; a test holds them together.
 ENGINES = ("local", "processes", "slurm", "ray")
 
 
@@ -37,15 +37,15 @@ def engine_options(function: F) -> F:
             type=click.Choice(ENGINES),
             default=ENGINES[0],
             show_default=True,
-            help="Who computes what the ledger lacks: this process, others here, a Slurm array, or Ray.",
+            help="Who computes what the store lacks: this process, others here, a Slurm array, or Ray.",
         ),
     ):
         function = option(function)
     return function
 
 
-def ledger_options(range_help: str) -> Callable[[F], F]:
-    """Add --resume, --range with its help, and :func:`engine_options`, all of which :func:`ledger` takes out."""
+def store_options(range_help: str) -> Callable[[F], F]:
+    """Add --resume, --range and :func:`engine_options`, all of which :func:`store_settings` takes out."""
 
     def add(function: F) -> F:
         for option in (
@@ -53,7 +53,7 @@ def ledger_options(range_help: str) -> Callable[[F], F]:
             click.option(
                 "--resume",
                 metavar="DIR",
-                help="A ledger: keep finished chunks here; a killed call goes on, and several calls share the work.",
+                help="A store: keep finished chunks here; a killed call goes on, and several calls share the work.",
             ),
         ):
             function = option(function)
@@ -68,7 +68,7 @@ def engine(arguments: dict[str, Any]) -> Any:
     Raises:
         InputError: an option of another engine, a parameter without a value, or an extra that is missing.
     """
-    from bornbiased_jax.ledger.engines import engine_named
+    from bornbiased_jax.executors import engine_named
 
     name, workers, submit, address = (arguments.pop(key) for key in ("engine", "workers", "submit", "ray_address"))
     parameters: dict[str, Any] = {}
@@ -80,22 +80,21 @@ def engine(arguments: dict[str, Any]) -> Any:
     return engine_named(name, workers=workers, submit=parameters, address=address)
 
 
-def ledger(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the ledger settings out of a command's arguments: ``resume``, ``engine``, ``range_size``.
+def store_settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the store settings out of a command's arguments: ``resume``, ``engine``, ``range_size``.
 
     Raises:
         InputError: the folder holds other things, there is none for what needs one, the call is one of several
             processes of one computation, or as :func:`engine`.
     """
-    from bornbiased_jax.ledger.drive import NOT_TOGETHER
-    from bornbiased_jax.ledger.pages import Ledger
+    from bornbiased_jax.store import ONE_COMPUTATION, Store
 
     resume, range_size = arguments.pop("resume"), arguments.pop("range_size")
     # Before the processes join: one that ended afterwards would take the others with it before they say why.
     if resume and (arguments.get("num_processes") or 1) > 1:
-        raise InputError(NOT_TOGETHER)
+        raise InputError(ONE_COMPUTATION)
     if resume:
-        Ledger(resume).check()
+        Store(resume).check()
     elif options.given("engine") or range_size is not None:
-        raise InputError("other processes and chunks of a range need a ledger to keep them in: give --resume DIR")
+        raise InputError("other processes and chunks of a range need a store to keep them in: give --resume DIR")
     return {"resume": Path(resume) if resume else None, "engine": engine(arguments), "range_size": range_size}

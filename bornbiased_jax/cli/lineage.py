@@ -86,7 +86,7 @@ class _Neurons(click.ParamType):
 )
 @_probe_options
 @options.process_options
-@engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given.")
+@engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given.")
 @options.stream_options
 @options.result_options
 def fingerprint(
@@ -223,19 +223,19 @@ def _store_outputs(
     from bornbiased_jax.results import sentences
 
     # Check the options before any work.
-    ledger_settings = engines.ledger(arguments)
+    store_settings = engines.store_settings(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
     files.check_writable(out)
     place = options.scratch_folder(stream, scratch)
-    if place is not None and (mesh is not None or ledger_settings.get("resume") is not None):
+    if place is not None and (mesh is not None or store_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **held))
     outputs = trace.read_outputs(
-        side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **ledger_settings
+        side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **store_settings
     )
     save_outputs(out, outputs)
     side.close()
@@ -333,7 +333,7 @@ def seedprint(
       bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
       bornbiased seedprint model suspect --base-digest $(cat digest-published-in-2024)
     """
-    from bornbiased_jax import files
+    from bornbiased_jax import io
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
@@ -341,7 +341,7 @@ def seedprint(
 
     options.prepare_json(json_file)
     if page is not None:
-        files.check_writable(page)
+        io.check_writable(page)
     options.start(quiet=quiet)
     pair: tuple[Any, Any] = (base, suspect)
     place = options.scratch_folder(stream, scratch)
@@ -362,5 +362,5 @@ def seedprint(
         from bornbiased_jax.report.lineage_page import draw_verdict
 
         command = options.command_line("page", "json_file", "quiet")
-        files.write_text(page, draw_verdict(result.to_json(), command=command))
+        io.write_text(page, draw_verdict(result.to_json(), command=command))
     click.echo(result.text(), err=json_file == "-")

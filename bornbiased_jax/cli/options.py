@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, within
@@ -48,7 +48,7 @@ class OutputType(TextType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text, or "-"."""
         text = super().convert(value, param, ctx)
-        return "-" if files.open_descriptor(text) == 1 else text
+        return "-" if io.open_descriptor(text) == 1 else text
 
 
 TEXT = TextType()
@@ -221,7 +221,7 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
         return None
     from bornbiased_jax.text.cache import cache_dir
 
-    return files.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
+    return io.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
 
 
 def open_model(reference: str, scratch: Path | None, **settings: Any) -> Any:
@@ -299,7 +299,7 @@ def start(
 def prepare_json(json_file: str | None) -> None:
     """Fail before the work rather than after it when the output cannot be written."""
     if json_file and json_file != "-":
-        files.check_writable(Path(json_file))
+        io.check_writable(Path(json_file))
 
 
 def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
@@ -308,7 +308,7 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
         json.dump(value, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     elif json_file:
-        files.write_json(json_file, value)
+        io.write_json(json_file, value)
 
 
 def print_result(

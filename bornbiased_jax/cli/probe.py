@@ -39,7 +39,7 @@ def _probe_options(function: F) -> F:
         click.option(
             "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
         ),
-        engines.ledger_options("Sequences in one chunk of the ledger; by the sizes of model and inputs unless given."),
+        engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given."),
         click.option(
             "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
         ),
@@ -129,12 +129,12 @@ class _Prepared(NamedTuple):
     """The checked options of a probe.
 
     Attributes:
-        ledger: ``resume``, ``engine`` and ``range_size``.
+        store: ``resume``, ``engine`` and ``range_size``.
         mesh: of the devices, if one was given; None in a dry run.
         seeds, lengths: in the order given.
     """
 
-    ledger: dict[str, Any]
+    store: dict[str, Any]
     mesh: Any
     seeds: list[int]
     lengths: list[int]
@@ -149,7 +149,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
         beside_theory.check(arguments["input_spec"])
         # As in `bornbiased predict`.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    ledger_settings = engines.ledger(arguments)
+    store_settings = engines.store_settings(arguments)
     common = ("quiet", "mesh", "coordinator", "num_processes", "process_id", "dry_run")
     axis = "data" if arguments["checkpoint"] else "seed"
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
@@ -157,7 +157,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
     if arguments["checkpoint"] and (arguments["model"] or arguments["settings"]):
         raise InputError("--checkpoint and --model exclude each other: give one of them")
-    return _Prepared(ledger_settings, mesh, seeds, lengths)
+    return _Prepared(store_settings, mesh, seeds, lengths)
 
 
 def _dry_run(arguments: dict[str, Any], part: Part) -> None:
@@ -170,10 +170,11 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
     """Probe; return the configuration, and of each seed and length that part of its record."""
     from bornbiased_jax import parallel, progress
     from bornbiased_jax.probes.inputs import parse_inputs
+    from bornbiased_jax.probes.run import ProbeOptions
     from bornbiased_jax.probes.subject import given, newborn
     from bornbiased_jax.results.birth import measured
 
-    ledger_settings, mesh, seeds, lengths = _prepare(arguments)
+    store_settings, mesh, seeds, lengths = _prepare(arguments)
     # What is probed: a checkpoint, or untrained models of all seeds.
     tokenizer: Any = arguments["tokenizer"]
     if arguments["checkpoint"]:
@@ -194,6 +195,10 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         cfg = options.model_config(arguments["model"], arguments["settings"])
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
         subject = newborn(cfg, fixed_embedding_seed=fixed)
+    probe_options = ProbeOptions(
+        range_size=store_settings.pop("range_size"),
+        **{name: arguments[name] for name in ("batch_size", "mode", "chunk")},
+    )
     # One pass over the inputs for each length.
     records: list[dict[str, Any]] = []
     for seq_len in lengths:
@@ -213,12 +218,10 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
                 seeds,
                 inputs,
                 part,
-                batch_size=arguments["batch_size"],
-                mode=arguments["mode"],
-                chunk=arguments["chunk"],
+                probe_options,
                 mesh=mesh,
                 advance=advance,
-                **ledger_settings,
+                **store_settings,
             )
         records += [{**row, "seed": None} for row in rows] if arguments["checkpoint"] else rows
     return subject.cfg, records

@@ -94,13 +94,13 @@ MOST_LINES = 20
 
 def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
     """Compare with the committed records: by experiment place, old and new value; None where it has none."""
-    from bornbiased_jax import files
+    from bornbiased_jax import io
     from experiments import results, runner
 
     moved: dict[str, list[list[Any]] | None] = {}
     for name in names:
         before = results.committed(name, scale)
-        now = files.read_json(runner.record_path(out, name))
+        now = io.read_json(runner.record_path(out, name))
         moved[name] = None if before is None else [list(row) for row in results.differences(before, now)]
     return moved
 

@@ -109,7 +109,7 @@ def sinks(
     place = None if figures is None else Folder(figures, MAKER, overwrite=overwrite)
     if place is not None:
         place.check("sink-map.png")
-        files.check_writable(place.path / "sink-map.png")
+        io.check_writable(place.path / "sink-map.png")
     options.start(quiet=quiet)
     # Measure.
     schemes = [] if quantise is None else parse_schemes(quantise)

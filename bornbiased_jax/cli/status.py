@@ -13,14 +13,14 @@ from bornbiased_jax.cli import options
 @click.argument("directory", metavar="DIR")
 @options.result_options
 def status(directory: str, json_file: str | None) -> None:
-    """How far is the work that a ledger keeps (--resume DIR), how fast does it go, and what failed?
+    """How far is the work that a store keeps (--resume DIR), how fast does it go, and what failed?
 
     \b
     Example:
       bornbiased status out/probes
     """
-    from bornbiased_jax.ledger.status import status as look
     from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.store import status as look
 
     options.prepare_json(json_file)
     state = look(directory)

@@ -31,7 +31,7 @@ def _seed_range(text: str) -> range:
     show_default=True,
     help="Numbers drawn of each seed in the search.",
 )
-@engines.ledger_options("Seeds in one chunk of the ledger; a million unless given.")
+@engines.store_options("Seeds in one chunk of the store; a million unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
 def whichseed(
@@ -60,7 +60,7 @@ def whichseed(
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
-    ledger_settings = engines.ledger(arguments)
+    store_settings = engines.store_settings(arguments)
     options.start(quiet=quiet)
     candidates = _seed_range(seeds)
     # The suspect, and the architecture whose initial weights are drawn.
@@ -69,7 +69,7 @@ def whichseed(
         raise InputError("--set changes the model of --model: name that too")
     cfg = reader.cfg if model is None else options.model_config(model, settings)
     with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
-        verdict = which_seed(cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **ledger_settings)
+        verdict = which_seed(cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **store_settings)
     value = {"suspect": reader.description, **verdict.to_json()}
     options.write_result(json_file, value)
     err = json_file == "-"

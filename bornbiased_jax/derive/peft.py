@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
 from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
@@ -26,7 +26,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.tensors import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.adapters import IN, OUT
 from bornbiased_jax.model.adapters import Adapter as Trained
 from bornbiased_jax.parameters import Params, flatten, unflatten
@@ -116,7 +116,7 @@ def _read_config(folder: Path) -> tuple[int, float]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
-    config = files.read_json(folder / CONFIG)
+    config = io.read_json(folder / CONFIG)
     if not isinstance(config, dict):
         raise InputError(f"{folder / CONFIG} is not a JSON object: it should be a PEFT adapter's configuration")
     for name, value in config.items():

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.config import ModelConfig
@@ -184,7 +184,7 @@ def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
     data = read_run(folder)["config"]["data"]
     if ":" in data or ":" in str(source):
         return str(source) == data
-    return files.user_path(source).resolve() == files.user_path(data).resolve()
+    return io.user_path(source).resolve() == io.user_path(data).resolve()
 
 
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A model's outputs in a ledger: ranges of the inputs, computed in whatever process opens the same checkpoint."""
+"""A model's outputs in a store: ranges of the inputs, computed in whatever process opens the same checkpoint."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from bornbiased_jax import parallel
+from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.checkpoint import open_verified
 from bornbiased_jax.checkpoints.reference import portable_source
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger import drive
-from bornbiased_jax.ledger.engines import Engine, local
-from bornbiased_jax.ledger.pages import Chunk
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage.outputs import check_memory, last_outputs, storage_of
 from bornbiased_jax.model.memory import FLOAT, weights_bytes
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of, facts_of, from_facts
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS
+from bornbiased_jax.store import Chunk
 
 FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
 
@@ -55,17 +54,17 @@ def kept_outputs(
     mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """Compute :func:`.outputs.last_outputs` by way of a ledger: the same bits, whoever computes them.
+    """Compute :func:`.outputs.last_outputs` by way of a store: the same bits, whoever computes them.
 
     Args:
         checkpoint: the model; other processes open it by its reference.
         inputs, mean, std, layer, batch_size, mesh, advance: as there.
-        folder: the ledger.
-        engine: who computes what it lacks (:mod:`bornbiased_jax.ledger.engines`).
+        folder: the store.
+        engine: who computes what it lacks (:mod:`bornbiased_jax.executors`).
         range_size: sequences in a chunk of it; by the sizes of model and inputs unless given.
 
     Raises:
-        InputError: as there, or a ledger that cannot be written.
+        InputError: as there, or a store that cannot be written.
     """
     inputs.check_fits(checkpoint.cfg)
     if mesh is not None and engine is not local:
@@ -79,7 +78,7 @@ def kept_outputs(
     def here(_: Any, __: Any, todo: list[Chunk]) -> Iterator[dict[str, Any]]:
         yield from compute_outputs(checkpoint, inputs, {**reading, "mesh": mesh}, todo, advance)
 
-    request = drive.Request(
+    request = store.Request(
         FUNCTION,
         {
             "weights": checkpoint.digest(),
@@ -93,7 +92,7 @@ def kept_outputs(
         sources={} if engine is local else portable_source(checkpoint.reference),
         arrays=arrays_of(inputs),
     )
-    return np.concatenate([part["outputs"] for part in drive.fulfil(request, folder, engine, advance)])
+    return np.concatenate([part["outputs"] for part in store.fulfill(request, folder, engine, advance)])
 
 
 def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:

@@ -18,11 +18,10 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, record, schema
+from bornbiased_jax import io, record, schema, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger import drive
-from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage.output_chunks import kept_outputs
 from bornbiased_jax.lineage.outputs import check_memory, embedding_moments, last_outputs, storage_of
 from bornbiased_jax.model.streaming import check_plain
@@ -99,18 +98,18 @@ def fingerprint_outputs(
         layer: None for the output of the final norm, or a block (1 to L) to read the residual after.
         batch_size: sequences at a time.
         advance: called with the number of sequences done since the last call.
-        resume: a ledger, in which finished ranges of inputs are kept, so that a killed call goes on and several
+        resume: a store, in which finished ranges of inputs are kept, so that a killed call goes on and several
             processes may share the work.
-        engine: who computes what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
-        range_size: sequences in a chunk of the ledger; by the sizes of model and inputs unless given.
+        engine: who computes what the store lacks (:mod:`bornbiased_jax.executors`).
+        range_size: sequences in a chunk of the store; by the sizes of model and inputs unless given.
         mesh: devices that share the inputs (``data``) and the weights too (``fsdp``); of several processes, which all
             call this alike, too.
 
     Raises:
-        InputError: inputs that do not fit the model, outputs that are not finite, a ledger that cannot be written, or
+        InputError: inputs that do not fit the model, outputs that are not finite, a store that cannot be written, or
             another engine without one.
     """
-    drive.check(resume, engine)
+    store.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, batch_size)
     # Vectors are scaled to the moments given, or to the embedding's; ids are not.
@@ -161,7 +160,7 @@ def save_outputs(path: Path | str, saved: OutputFingerprint) -> Path:
     tensor = {"dtype": "F32", "shape": list(outputs_ND.shape), "data_offsets": [0, outputs_ND.nbytes]}
     header = json.dumps({"__metadata__": metadata, "outputs": tensor}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return files.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
+    return io.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
 
 
 def load_outputs(path: Path | str) -> OutputFingerprint:
@@ -170,7 +169,7 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
     Raises:
         InputError: it is missing, damaged, or another kind of file.
     """
-    path = files.check_regular(path)
+    path = io.check_regular(path)
     try:
         with safe_open(path, framework="numpy") as opened:
             metadata = opened.metadata() or {}

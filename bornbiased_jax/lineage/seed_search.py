@@ -18,10 +18,9 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_unit
-from bornbiased_jax.ledger.drive import Request
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.schemes import Kind
+from bornbiased_jax.store import Chunk, Request
 
 SEARCH_ENTRIES = 256
 """Numbers drawn of each seed in the search."""
@@ -34,7 +33,7 @@ CANDIDATES = 256
 CHUNK = 1 << 14
 """Seeds drawn at once."""
 RANGE = 1 << 20
-"""Seeds in a chunk of a ledger: ten to thirty seconds of two cores."""
+"""Seeds in a chunk of a store: ten to thirty seconds of two cores."""
 MOST_RANGES = 1 << 20
 FUNCTION = "bornbiased_jax.lineage.seed_search:compute"
 
@@ -191,7 +190,7 @@ def request(
     range_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Request:
-    """Describe a search as a request to a ledger; arguments as of :func:`.whichseed.which_seed`."""
+    """Describe a search as a request to a store; arguments as of :func:`.whichseed.which_seed`."""
     places = tuple(search_places(cfg, entries))
     suspect_N = unit(read_entries(suspect, list(places))).astype(np.float32)
     return Request(

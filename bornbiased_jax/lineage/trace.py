@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import checkpoints, files, progress
+from bornbiased_jax import checkpoints, io, progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError

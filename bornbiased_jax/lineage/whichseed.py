@@ -28,12 +28,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger import drive
-from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage.seed_search import (
     CHUNK,
     SEARCH_ENTRIES,
@@ -155,26 +154,26 @@ def which_seed(
             default.
         alpha: level of the decision.
         entries: numbers drawn of each seed in the search.
-        resume: a ledger, in which finished ranges of seeds are kept, so that a killed search goes on and a finished one
+        resume: a store, in which finished ranges of seeds are kept, so that a killed search goes on and a finished one
             can be extended. Several processes may share it.
-        engine: who searches what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
-        range_size: seeds in a chunk of the ledger; :data:`.seed_search.RANGE` unless given.
+        engine: who searches what the store lacks (:mod:`bornbiased_jax.executors`).
+        range_size: seeds in a chunk of the store; :data:`.seed_search.RANGE` unless given.
         advance: called with the number of seeds searched since the last call.
 
     Raises:
         InputError: no seeds, seeds out of range, sizes that differ, weights without variation, alpha outside (0, 1), a
-            ledger that cannot be written, or another engine without one.
+            store that cannot be written, or another engine without one.
     """
     reader = suspect if isinstance(suspect, Checkpoint) else Checkpoint.from_params(suspect_cfg or cfg, suspect)
     _check(cfg, reader.cfg, seeds, alpha, entries)
-    drive.check(resume, engine)
+    store.check(resume, engine)
     hardware.check_memory(
         8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
     )
     # Search: correlate a few numbers of every seed, chunk by chunk.
     search = request(cfg, reader, seeds, entries=entries, range_size=range_size, advance=advance)
     best: dict[int, float] = {}
-    for chunk in drive.fulfil(search, resume, engine, advance):
+    for chunk in store.fulfill(search, resume, engine, advance):
         best = best_of(best, chunk["seeds"], chunk["correlations"])
     # Decision: many more numbers of the best seeds.
     decided = _decide(cfg, reader, list(best))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import math
 import os
 import re
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress, sealed
+from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 
 LIST = "whole.json"
@@ -73,10 +73,10 @@ class Page:
             return NOTHING
         try:
             # Every file that the list names must be as it was written.
-            listing: Whole = sealed.read(Whole, self.path / LIST, "remove its folder")
+            listing: Whole = io.read_sealed(Whole, self.path / LIST, "remove its folder")
             self._files = dict(listing["files"])
             for name, digest in self._files.items():
-                current = self._stream_digest(name) if name.endswith(".f32") else files.sha256(self.path / name)
+                current = self._stream_digest(name) if name.endswith(".f32") else io.sha256(self.path / name)
                 if current != digest:
                     return None
         except (InputError, OSError, ValueError):
@@ -173,17 +173,17 @@ class Page:
 
     def _store(self, name: str, arrays: Sequence[Sequence[np.ndarray]]) -> None:
         # One archive for all batches, each array under its batch and its place.
-        buffer = io.BytesIO()
+        buffer = BytesIO()
         named: dict[str, Any] = {
             f"{batch}.{index}": array for batch, row in enumerate(arrays) for index, array in enumerate(row)
         }
         np.savez(buffer, **named)
         data = buffer.getvalue()
-        files.write_bytes(self.path / name, data)
+        io.write_bytes(self.path / name, data)
         self._files[name] = hashlib.sha256(data).hexdigest()
 
     def _write_list(self, blocks: int) -> None:
-        sealed.write(self.path / LIST, {"blocks": blocks, "files": self._files})
+        io.write_sealed(self.path / LIST, {"blocks": blocks, "files": self._files})
 
     def remove(self) -> None:
         """Remove the page, and nothing that somebody else put there."""

@@ -8,7 +8,7 @@ from bornbiased_jax.probes.activation import Preactivation, preactivation
 from bornbiased_jax.probes.contraction import ContractionRecord
 from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, measure_outliers, super_neurons
 from bornbiased_jax.probes.preference import PreferenceRecord
-from bornbiased_jax.probes.run import ProbeRecord, probe
+from bornbiased_jax.probes.run import ProbeOptions, ProbeRecord, probe
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
 from bornbiased_jax.probes.subject import Subject, given, newborn
 from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
@@ -19,6 +19,7 @@ __all__ = [
     "PositionMoments",
     "Preactivation",
     "PreferenceRecord",
+    "ProbeOptions",
     "ProbeRecord",
     "Subject",
     "attention_maps",

@@ -1,34 +1,32 @@
-"""Probes in a ledger: what one task is about, and its chunks computed in whatever process."""
+"""Probes in a store: the settings of a task, and its chunks computed in any process."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from bornbiased_jax import sweep
 from bornbiased_jax.checkpoints.checkpoint import open_verified
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
-from bornbiased_jax.probes.measure import Batches, order_inputs, stream, work_of
+from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
 from bornbiased_jax.probes.subject import Subject, given, newborn
-from bornbiased_jax.sweep import Mode, Work
+from bornbiased_jax.store import Chunk
+from bornbiased_jax.sweep import Mode, Probe, SweepOptions, sweep
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"
 
 
 class Pass(NamedTuple):
-    """Everything of one probe but its seeds.
+    """Everything of one call of :func:`bornbiased_jax.probes.run.probe` but its seeds.
 
     Attributes:
-        subject, inputs, batches: what is probed with what.
-        intra, second_moment, dtype: as of :func:`bornbiased_jax.probes.run.probe`.
+        subject, inputs, batches: the models and the inputs.
+        intra, second_moment, dtype: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
         mode: "vmap" or "map".
         at_once: seeds in one program on one device.
         shards: parts of a batch of a given model on devices of their own.
@@ -45,23 +43,16 @@ class Pass(NamedTuple):
     shards: int = 1
 
     @property
-    def whole(self) -> tuple[int, int]:
-        """The range of all inputs."""
-        return 0, self.inputs.num_inputs
+    def params(self) -> Any:
+        """Initial weights as a function of the seed, or the weights of the one model."""
+        if self.subject.weights is not None:
+            return self.subject.weights
+        return initial_params(self.subject.cfg, self.subject.fixed_embedding_seed)
 
-    def work(self, *, partial: bool) -> Work:
-        """Return the sweep's functions for each seed."""
+    def probe(self, *, partial: bool = False) -> Probe:
+        """Return the probe of one seed, of all inputs or of a range."""
         scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
-        return work_of(
-            self.subject.cfg,
-            self.subject.weights is None,
-            self.subject.fixed_embedding_seed,
-            scale,
-            self.intra,
-            self.second_moment,
-            None if self.dtype is None else jnp.dtype(self.dtype),
-            partial,
-        )
+        return last_token_probe(self.subject.cfg, scale, self.intra, self.second_moment, self.dtype, partial)
 
     def settings(self) -> dict[str, Any]:
         """Return all that the numbers depend on besides seed and range, JSON-ready."""
@@ -79,17 +70,17 @@ class Pass(NamedTuple):
 
 
 def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Compute the chunks of a job, from JSON alone.
+    """Compute chunks of one range in a worker.
 
     Raises:
         InputError: the inputs, or the weights, are not those of the settings.
     """
     texts = (json.dumps(part, sort_keys=True) for part in (settings, found_at))
-    yield from compute_pass(_pass(*texts), chunks)
+    yield from compute_pass(_open_pass(*texts), chunks)
 
 
 @functools.lru_cache(maxsize=2)
-def _pass(settings: str, found_at: str) -> Pass:
+def _open_pass(settings: str, found_at: str) -> Pass:
     content = json.loads(settings)
     about = content["subject"]
     cfg = ModelConfig.from_dict(about["model"])
@@ -109,30 +100,28 @@ def _pass(settings: str, found_at: str) -> Pass:
 
 def compute_pass(
     probe_pass: Pass,
-    chunks: list[Chunk],
+    chunks: Sequence[Chunk],
     *,
     mesh: jax.sharding.Mesh | None = None,
-    advance: Any = None,
+    advance: Callable[[int], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Compute the results of some seeds on one range of inputs, in the order of the chunks.
 
     Args:
         probe_pass: all but the seeds.
-        chunks: of one range; of all inputs the results are whole, else they are sums.
-        mesh: as of :func:`bornbiased_jax.sweep.sweep`.
+        chunks: of one range; of all inputs the results are final, else they are sums.
+        mesh: as of :class:`bornbiased_jax.sweep.SweepOptions`.
         advance: called with the number of seeds after each batch.
     """
     (span,) = {(chunk.start, chunk.stop) for chunk in chunks}
-    vmapped, has_weights = probe_pass.mode == "vmap", probe_pass.subject.weights is not None
-    rows = sweep.sweep(
-        probe_pass.work(partial=span != probe_pass.whole),
+    devices = 1 if mesh is None or probe_pass.subject.weights is not None else mesh.shape["seed"]
+    chunk = probe_pass.at_once * devices if probe_pass.mode == "vmap" else None
+    rows = sweep(
+        probe_pass.probe(partial=span != (0, probe_pass.inputs.num_inputs)),
+        probe_pass.params,
         [chunk.seed for chunk in chunks],
         lambda: stream(probe_pass.inputs, probe_pass.batches, *span),
-        mode=probe_pass.mode,
-        chunk=probe_pass.at_once * (1 if mesh is None or has_weights else mesh.shape["seed"]) if vmapped else None,
-        mesh=mesh,
-        weights=probe_pass.subject.weights,
+        SweepOptions(probe_pass.mode, chunk, mesh, steady=True),
         advance=advance,
-        steady=True,
     )
     yield from (result for _, result in rows)

@@ -56,7 +56,7 @@ class ContractionState(NamedTuple):
     intra_squared_L: jax.Array
 
 
-def zero(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
+def init(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
     """Return empty sums. Without ``second_moment`` the D×D sums, and the standard deviation, are left out."""
     L, D = cfg.num_layers + 1, cfg.d_model
     layers, wide = jnp.zeros(L), jnp.zeros((L, D))

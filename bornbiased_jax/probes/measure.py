@@ -1,4 +1,4 @@
-"""One pass over inputs for every probe of birth: batches, and what is summed of them for each seed."""
+"""The probe of preference and contraction, its batches of inputs, and its memory."""
 
 from __future__ import annotations
 
@@ -20,81 +20,83 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.observe import observe
-from bornbiased_jax.sweep import Work
+from bornbiased_jax.sweep import InitParams, Probe
 
 RANGE_OPERATIONS = 2.0**47
 """Of one seed on one range of inputs: about a quarter of an hour of two cores, the most that a kill can cost."""
 
 
 @functools.lru_cache(maxsize=16)
-def work_of(
+def initial_params(cfg: ModelConfig, fixed_embedding_seed: int | None) -> InitParams:
+    """Return the function from a seed to initial weights; with a fixed seed all share embeddings and head."""
+    fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
+    return functools.partial(models.init_seed, cfg, fixed_key=fixed)
+
+
+@functools.lru_cache(maxsize=16)
+def last_token_probe(
     cfg: ModelConfig,
-    born: bool,
-    fixed_embedding_seed: int | None,
     scale: tuple[float, float] | None,
     intra: bool,
     second_moment: bool,
-    dtype: Any,
+    dtype: str | None,
     partial: bool = False,
-) -> Work:
-    """Return the sweep's functions for these settings: one object each, so that equal calls compile once.
+) -> Probe:
+    """Return the probe of preference and contraction; the same object for equal settings, which compile once.
 
-    With ``partial`` a seed's result is its sums over a range of inputs, which :func:`finished` makes one of.
+    Args:
+        cfg: the architecture.
+        scale: mean and standard deviation of vectors that are fed in place of embeddings.
+        intra: as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
+        second_moment: as there.
+        dtype: as there.
+        partial: a seed's result is its sums over a range of inputs, of which :func:`merge_ranges` makes one.
     """
 
-    def birth(seed: jax.Array) -> Params:
-        fixed = None if fixed_embedding_seed is None else keys.stream_key(fixed_embedding_seed, "embedding")
-        return models.init_seed(cfg, seed, fixed_key=fixed)
+    def init() -> Any:
+        return {"preference": preference.init(cfg), "contraction": contraction.init(cfg, second_moment=second_moment)}
 
-    def zero() -> Any:
-        sums = contraction.zero(cfg, second_moment=second_moment)
-        return {"preference": preference.zero(cfg), "contraction": sums}
-
-    def step(params: Params, state: Any, batch: dict[str, jax.Array]) -> Any:
+    def update(state: Any, params: Params, batch: dict[str, jax.Array]) -> Any:
         x = batch["x"]
         if scale is not None:
             # Vectors take the moments of the embedding in whose place they are fed.
             mean, std = scale
             x = x * jnp.float32(std) + jnp.float32(mean)
-        observation = observe(cfg, params, x, intra=intra, dtype=dtype)
+        observation = observe(cfg, params, x, intra=intra, dtype=None if dtype is None else jnp.dtype(dtype))
         return {
             "preference": preference.update(state["preference"], observation, batch["weight"]),
             "contraction": contraction.update(state["contraction"], observation, batch["weight"], batch["last"]),
         }
 
-    def finish(params: Params, state: Any) -> dict[str, Any]:
-        along_D = contraction.direction(state["contraction"])
+    def finish(state: Any, params: Params) -> dict[str, Any]:
+        if partial:
+            return {name: sums._asdict() for name, sums in state.items()}
+        direction_D = contraction.direction(state["contraction"])
         return {
             "preference": state["preference"]._asdict(),
             "contraction": contraction.reduce(state["contraction"])._asdict(),
-            "direction_token": jnp.argmax(models.logits_of(cfg, params, along_D)),
+            "direction_token": jnp.argmax(models.logits_of(cfg, params, direction_D)),
         }
 
-    def keep(_params: Params, state: Any) -> dict[str, Any]:
-        return {name: sums._asdict() for name, sums in state.items()}
-
-    return Work(birth if born else None, zero, step, keep if partial else finish)
+    return Probe(init, update, finish)
 
 
 @functools.lru_cache(maxsize=16)
-def _finisher(work: Work) -> Callable[[Any, Any, Any], Any]:
-    """Return (seed, weights or None, state) -> result; of initial weights no more is drawn than the result needs."""
-
-    def finish(seed: jax.Array, weights: Any, state: Any) -> Any:
-        assert weights is not None or work.birth is not None
-        return work.finish(work.birth(seed) if work.birth is not None else weights, state)
-
-    return jax.jit(finish)
+def _finish_seed(probe: Probe, init_params: InitParams | None) -> Callable[[Any, Any, Any], Any]:
+    """Compile (seed, state, weights or None) → result; initial weights are drawn as far as the result needs them."""
+    return jax.jit(
+        lambda seed, state, weights: probe.finish(state, weights if init_params is None else init_params(seed))
+    )
 
 
-def finished(work: Work, seed: int, weights: Params | None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge_ranges(probe: Probe, params: Any, seed: int, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Compute one seed's result from its sums over successive ranges of inputs.
 
     Args:
-        work: of all inputs.
-        seed: the birth.
-        weights: of the model, where it is given.
-        parts: results of the same work made with ``partial``, in order.
+        probe: of all inputs.
+        params: as of :func:`bornbiased_jax.sweep.sweep`.
+        seed: the seed.
+        parts: results of the same probe made with ``partial``, in order.
     """
     counts = [preference.PreferenceState(**part["preference"]) for part in parts]
     sums = [contraction.ContractionState(**part["contraction"]) for part in parts]
@@ -102,7 +104,9 @@ def finished(work: Work, seed: int, weights: Params | None, parts: Sequence[dict
         "preference": functools.reduce(preference.merge, counts),
         "contraction": functools.reduce(contraction.merge, sums),
     }
-    result: dict[str, Any] = jax.device_get(_finisher(work)(np.uint32(seed), weights, state))
+    is_drawn = callable(params)
+    finish = _finish_seed(probe, params if is_drawn else None)
+    result: dict[str, Any] = jax.device_get(finish(np.uint32(seed), state, None if is_drawn else params))
     return result
 
 

@@ -41,7 +41,7 @@ class PreferenceState(NamedTuple):
     """L blocks, then the output of the final norm: L + 1 rows."""
 
 
-def zero(cfg: ModelConfig) -> PreferenceState:
+def init(cfg: ModelConfig) -> PreferenceState:
     """Return empty counts."""
     return PreferenceState(
         jnp.zeros(cfg.vocab_size, jnp.int32), jnp.zeros((cfg.num_layers + 1, cfg.d_model), jnp.int32)

@@ -1,4 +1,4 @@
-"""Probe newborn models (or one given model) on one set of inputs: one forward pass serves every probe."""
+"""Probe untrained models (or one given model) on one set of inputs: one forward pass serves every probe."""
 
 from __future__ import annotations
 
@@ -10,32 +10,25 @@ from typing import Any, TypedDict
 import jax
 import jax.numpy as jnp
 
-from bornbiased_jax import parallel
+from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.keys import check_seed
-from bornbiased_jax.ledger import drive, engines
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.model.streaming import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
-from bornbiased_jax.probes.measure import (
-    Batches,
-    check_probe,
-    finished,
-    input_ranges,
-    order_inputs,
-    stream,
-)
+from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
 from bornbiased_jax.probes.subject import Subject
-from bornbiased_jax.sweep import Mode, plan, sweep
+from bornbiased_jax.store import Chunk
+from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
 
 
 class ProbeRecord(TypedDict):
-    """What :func:`probe` says of one seed, JSON-ready."""
+    """The measurements of one seed, JSON-ready."""
 
     seed: int
     seq_len: int
@@ -48,44 +41,54 @@ class ProbeRecord(TypedDict):
     direction_matches_top1: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class ProbeOptions:
+    """Choices of :func:`probe`.
+
+    Attributes:
+        intra: also the cosines within sequences (computes every position of the last block).
+        second_moment: also the standard deviation over pairs (D² numbers a layer).
+        dtype: compute dtype, float32 unless given.
+        batch_size: sequences in one forward pass; chosen by their length unless given.
+        mode, chunk: as of :class:`bornbiased_jax.sweep.SweepOptions`.
+        range_size: sequences in a chunk of the store; chosen by the sizes of the model and the inputs unless given.
+    """
+
+    intra: bool = False
+    second_moment: bool = True
+    dtype: Any = None
+    batch_size: int | None = None
+    mode: Mode = "auto"
+    chunk: int | None = None
+    range_size: int | None = None
+
+
 def probe(
     subject: Subject,
     seeds: Sequence[int],
     inputs: Inputs,
+    options: ProbeOptions = ProbeOptions(),  # noqa: B008
     *,
-    intra: bool = False,
-    second_moment: bool = True,
-    dtype: Any = None,
-    batch_size: int | None = None,
-    mode: Mode = "auto",
-    chunk: int | None = None,
     mesh: jax.sharding.Mesh | None = None,
-    advance: Callable[[int], None] | None = None,
     resume: Path | None = None,
-    engine: engines.Engine = engines.local,
-    range_size: int | None = None,
+    engine: Engine = local,
+    advance: Callable[[int], None] | None = None,
 ) -> Iterator[ProbeRecord]:
     """Measure preference and contraction of every seed on the same inputs, one record a seed, in order.
 
     Args:
         subject: :func:`.subject.newborn` or :func:`.subject.given`.
-        seeds: the seeds to be born.
+        seeds: the seeds of the initial weights.
         inputs: N sequences of T tokens, or of T vectors as wide as the model.
-        intra: also the cosines within sequences (computes every position of the last block).
-        second_moment: also the standard deviation over pairs (D² numbers a layer).
-        dtype: compute dtype, float32 unless given.
-        batch_size: sequences in one forward pass; chosen by their length unless given.
-        mode: as of :func:`bornbiased_jax.sweep.sweep`.
-        chunk: as of :func:`bornbiased_jax.sweep.sweep`.
-        mesh: as of :func:`bornbiased_jax.sweep.sweep`.
+        options: what is measured, and in what layout.
+        mesh: as of :class:`bornbiased_jax.sweep.SweepOptions`.
+        resume: a store, in which finished seeds are kept, so that a killed probe resumes and a finished one can be
+            extended by further seeds, bit for bit as if all had been requested at once. Several processes may share it.
+        engine: makes the executors of what the store lacks (:mod:`bornbiased_jax.executors`).
         advance: called with the number of sequences probed since the last call.
-        resume: a ledger, in which finished seeds are kept, so that a killed probe goes on and a finished one can be
-            extended by further seeds, bit for bit as if all had been asked for at once. Several processes may share it.
-        engine: who computes what the ledger lacks (:mod:`bornbiased_jax.ledger.engines`).
-        range_size: sequences in a chunk of the ledger; chosen by the sizes of the model and the inputs unless given.
 
     Raises:
-        InputError: inputs that do not fit the model, a ledger that cannot be written, or another engine without one.
+        InputError: inputs that do not fit the model, a store that cannot be written, or another engine without one.
 
     Example:
         >>> from bornbiased_jax.config import preset
@@ -103,76 +106,81 @@ def probe(
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
     # Batches that fit the devices and the memory.
-    size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, batch_size)
+    size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
     size = -(-size // shards) * shards
-    check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=second_moment)
+    check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=options.second_moment)
     batches = order_inputs(inputs, size)
-    name = None if dtype is None else jnp.dtype(dtype).name
-    probe_pass = chunks.Pass(subject, inputs, batches, intra, second_moment, name, mode, 1, shards)
-    layout: dict[str, Any] = dict(mode=mode, chunk=chunk, mesh=mesh, weights=subject.weights)
+    dtype = None if options.dtype is None else jnp.dtype(options.dtype).name
+    probe_pass = chunks.Pass(
+        subject, inputs, batches, options.intra, options.second_moment, dtype, options.mode, 1, shards
+    )
+    store.check(resume, engine)
+    layout = SweepOptions(options.mode, options.chunk, mesh, steady=resume is not None)
     if resume is None:
-        # Without a ledger: one sweep over all inputs.
-        drive.check(resume, engine)
-        if range_size is not None:
-            raise InputError("ranges of inputs need a ledger: name a folder to resume in")
-        work = probe_pass.work(partial=False)
-        ticker = _Ticker(advance, batches)
-        rows = sweep(work, seeds, lambda: stream(inputs, batches), advance=ticker, **layout)
+        # Without a store: one sweep over all inputs.
+        if options.range_size is not None:
+            raise InputError("ranges of inputs need a store: name a folder to resume in")
+        results = sweep(
+            probe_pass.probe(),
+            probe_pass.params,
+            seeds,
+            lambda: stream(inputs, batches),
+            layout,
+            advance=_Ticker(advance, batches),
+        )
     else:
-        # With a ledger: programs whose results do not depend on how many seeds are computed together.
-        steady = plan(probe_pass.work(partial=False), None, len(seeds) or 1, steady=True, **layout)
+        # With a store: programs whose results do not depend on how many seeds are computed together.
+        steady = plan(probe_pass.probe(), probe_pass.params, None, len(seeds) or 1, layout)
         probe_pass = probe_pass._replace(mode=steady.mode, at_once=steady.at_once)
-        rows = iter(_from_ledger(probe_pass, seeds, resume, engine, steady.chunk, mesh, range_size, advance))
-    for seed, result in rows:
-        yield _record(cfg, seed, inputs, result, intra)
+        spans = input_ranges(cfg, inputs.seq_len, batches, options.range_size)
+        request = _request(probe_pass, seeds, spans, steady.chunk, engine, mesh, advance)
+        parts = dict(zip(request.chunks, store.fulfill(request, resume, engine, advance), strict=True))
+        results = ((seed, _result_of_seed(probe_pass, seed, spans, parts)) for seed in seeds)
+    for seed, result in results:
+        yield _record(cfg, seed, inputs, result, options.intra)
 
 
-def _from_ledger(
+def _request(
     probe_pass: chunks.Pass,
     seeds: Sequence[int],
-    folder: Path,
-    engine: engines.Engine,
+    spans: Sequence[tuple[int, int]],
     block: int,
+    engine: Engine,
     mesh: jax.sharding.Mesh | None,
-    range_size: int | None,
     advance: Callable[[int], None] | None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each seed's result by way of a ledger, in the order of the seeds."""
-    drive.check(folder, engine)
+) -> store.Request:
+    """Request a chunk for each seed and range of inputs."""
     distinct = list(dict.fromkeys(check_seed(seed) for seed in seeds))
     if not distinct:
         raise InputError("no seeds: give at least one, as in --seeds 0:8 or --seeds 42,43")
-    elsewhere, reference = engine is not engines.local, probe_pass.subject.reference
-    if elsewhere and probe_pass.subject.weights is not None and reference is None:
+    is_local, reference = engine is local, probe_pass.subject.reference
+    if not is_local and probe_pass.subject.weights is not None and reference is None:
         raise InputError("other processes cannot have weights that lie in this one alone: give their reference as well")
-    if elsewhere and mesh is not None:
+    if not is_local and mesh is not None:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
-    ranges = input_ranges(probe_pass.subject.cfg, probe_pass.inputs.seq_len, probe_pass.batches, range_size)
 
     def compute_here(_: Any, __: Any, group: list[Chunk]) -> Iterator[dict[str, Any]]:
         ticker = _Ticker(advance, probe_pass.batches, *group[0][1:])
-        yield from chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
+        return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
 
-    # One chunk for each seed and range of inputs.
-    requested = [Chunk(seed, *span) for span in ranges for seed in distinct]
-    request = drive.Request(
+    return store.Request(
         chunks.FUNCTION,
         probe_pass.settings(),
-        requested,
+        [Chunk(seed, *span) for span in spans for seed in distinct],
         compute_here,
         block,
         sources={} if reference is None else portable_source(reference),
         arrays=arrays_of(probe_pass.inputs),
     )
-    results = dict(zip(requested, drive.fulfil(request, folder, engine, advance), strict=True))
-    # A seed's result is that of one range, or the sums of several put together.
-    for seed in seeds:
-        parts = [results[Chunk(seed, *span)] for span in ranges]
-        if len(parts) == 1:
-            yield seed, parts[0]
-        else:
-            yield seed, finished(probe_pass.work(partial=False), seed, probe_pass.subject.weights, parts)
+
+
+def _result_of_seed(
+    probe_pass: chunks.Pass, seed: int, spans: Sequence[tuple[int, int]], parts: dict[Chunk, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the result of the only range, or of the merged sums of several."""
+    sums = [parts[Chunk(seed, *span)] for span in spans]
+    return sums[0] if len(sums) == 1 else merge_ranges(probe_pass.probe(), probe_pass.params, seed, sums)
 
 
 @dataclasses.dataclass
@@ -197,17 +205,17 @@ class _Ticker:
 def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any], intra: bool) -> ProbeRecord:
     counts = preference.PreferenceState(**result["preference"])
     sums = contraction.ContractionSums(**result["contraction"])
-    chosen = preference.summarise(counts, vocab_size=cfg.vocab_size)
+    preferred = preference.summarise(counts, vocab_size=cfg.vocab_size)
     chance = inputs.equal_last_tokens_by_chance
-    pulled = contraction.summarise(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)
-    along = int(result["direction_token"])
+    contracted = contraction.summarise(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)
+    direction_token = int(result["direction_token"])
     return {
         "seed": seed,
         "seq_len": inputs.seq_len,
         "num_inputs": inputs.num_inputs,
         "inputs_digest": inputs.digest,
-        "preference": chosen,
-        "contraction": pulled,
-        "direction_token": along,
-        "direction_matches_top1": along == chosen["top1_id"],
+        "preference": preferred,
+        "contraction": contracted,
+        "direction_token": direction_token,
+        "direction_matches_top1": direction_token == preferred["top1_id"],
     }

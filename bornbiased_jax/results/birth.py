@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from bornbiased_jax.probes import ProbeRecord, Subject
+    from bornbiased_jax.probes import ProbeOptions, ProbeRecord, Subject
     from bornbiased_jax.probes.inputs import Inputs
 
 Part = Literal["preference", "contraction"]
@@ -284,13 +284,20 @@ def contraction(cfg: ModelConfig, *, theory: bool = False, **choices: Any) -> Co
 
 
 def measured(
-    subject: Subject, seeds: Sequence[int], inputs: Inputs, part: Part, **settings: Any
+    subject: Subject,
+    seeds: Sequence[int],
+    inputs: Inputs,
+    part: Part,
+    options: ProbeOptions | None = None,
+    **machinery: Any,
 ) -> list[dict[str, Any]]:
     """Measure one part of each seed's record, in the order of the seeds.
 
     Args:
-        subject, seeds, inputs, settings: as :func:`bornbiased_jax.probes.probe` takes them.
+        subject, seeds, inputs: as :func:`bornbiased_jax.probes.probe` takes them.
         part: "preference", or "contraction", which also looks within sequences.
+        options: as there; ``intra`` follows from the part.
+        machinery: mesh, resume, engine and advance, as there.
 
     Raises:
         InputError: fewer than two inputs, or what the probe refuses.
@@ -298,7 +305,8 @@ def measured(
     from bornbiased_jax.probes import run
 
     check_number(inputs)
-    records = run.probe(subject, seeds, inputs, intra=part == "contraction", **settings)
+    options = dataclasses.replace(options or run.ProbeOptions(), intra=part == "contraction")
+    records = run.probe(subject, seeds, inputs, options, **machinery)
     return [_flat(record, part, subject.cfg, inputs) for record in records]
 
 

@@ -112,11 +112,11 @@ def training(folder: str | Path) -> Training:
     Raises:
         InputError: no run, one that is damaged, or one that has logged nothing yet.
     """
-    from bornbiased_jax import files
+    from bornbiased_jax import io
     from bornbiased_jax.training import read_metrics
     from bornbiased_jax.training.runs import describe
 
-    path = files.user_path(folder)
+    path = io.user_path(folder)
     run, lines = describe(path), read_metrics(path)
     if not lines:
         raise InputError(f"{path} has logged nothing yet: let it run first")

@@ -205,7 +205,7 @@ def reproduce(value: Mapping[str, Any]) -> list[str]:
 
 
 def status(value: Mapping[str, Any]) -> list[str]:
-    """Say how many chunks of a ledger are done, and how to compute the rest."""
+    """Say how many chunks of a store are done, and how to compute the rest."""
     chunks, pages = count(value["asked"], "chunk"), count(len(value["pages"]), "page")
     remedy = "Nothing is left to compute."
     if value["failed"]:

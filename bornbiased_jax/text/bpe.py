@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import TokenId, ends
 from bornbiased_jax.schema import cut, parse_json, shown
@@ -160,8 +160,8 @@ class LibraryTokenizer:
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.json``, and ``tokenizer_config.json`` that names the end of a document."""
         if self.eos_id is not None:
-            files.write_json(Path(folder) / CONFIG_FILE, {"eos_token": self.backend.id_to_token(self.eos_id)})
-        return files.write_text(Path(folder) / TOKENIZER_FILE, self.json_text)
+            io.write_json(Path(folder) / CONFIG_FILE, {"eos_token": self.backend.id_to_token(self.eos_id)})
+        return io.write_text(Path(folder) / TOKENIZER_FILE, self.json_text)
 
 
 def from_json(text: str, name: str, eos_token: str | None = None) -> LibraryTokenizer:

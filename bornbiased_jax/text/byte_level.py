@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.text.protocol import checked_ids, checked_text
 
 BYTES_FILE = "tokenizer.bytes.json"
@@ -50,4 +50,4 @@ class ByteTokenizer:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.bytes.json``."""
-        return files.write_json(Path(folder) / BYTES_FILE, IDENTITY)
+        return io.write_json(Path(folder) / BYTES_FILE, IDENTITY)

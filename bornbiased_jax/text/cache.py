@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 
 CACHE_VARIABLE = "BORNBIASED_CACHE"
@@ -46,6 +46,6 @@ def load(name: str) -> bytes | None:
 def store(name: str, data: bytes) -> None:
     """Keep bytes under a name, written atomically; a cache that cannot be written is left alone."""
     try:
-        files.write_bytes(cache_dir() / name, hashlib.sha256(data).digest() + zlib.compress(data, 1))
+        io.write_bytes(cache_dir() / name, hashlib.sha256(data).digest() + zlib.compress(data, 1))
     except InputError:
         return

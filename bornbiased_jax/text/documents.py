@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from bornbiased_jax import files, hub, progress
+from bornbiased_jax import hub, io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import corpora, rows
 
@@ -110,15 +110,15 @@ def list_files(source: str | Path) -> list[Path]:
     Raises:
         InputError: there is none.
     """
-    path = files.user_path(source)
+    path = io.user_path(source)
     if path.is_file():
         return [path]
     if path.exists() and not path.is_dir():
-        files.check_regular(path)
+        io.check_regular(path)
     if not path.is_dir():
         raise InputError(f"{source} does not exist: name a file, a folder, builtin:prose, builtin:code or hf:NAME")
     listing = []
-    for file in files.below(path):
+    for file in io.below(path):
         relative = file.relative_to(path)
         hidden = any(part.startswith(".") for part in relative.parts)
         if not hidden and _kind(file) in TEXT_SUFFIXES + ROW_SUFFIXES and file.is_file():
@@ -136,7 +136,7 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
     Raises:
         InputError: while reading, when the file is missing, damaged, not UTF-8 or lacks the field.
     """
-    path = files.check_regular(path)
+    path = io.check_regular(path)
     kind = _kind(path)
     try:
         if kind == ".jsonl":
@@ -179,7 +179,7 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
         return _joined(read_documents(path), most)
     if Path(path).is_dir():
         return _joined((read_text(file, most) for file in list_files(path)), most)
-    files.check_regular(path)
+    io.check_regular(path)
     # A text file: read blocks until there is enough.
     parts: list[str] = []
     try:
@@ -225,7 +225,7 @@ def source_digest(source: str | Path) -> str:
     if hub.is_named(name):
         digest.update(name.encode())
         return digest.hexdigest()
-    root = files.user_path(source)
+    root = io.user_path(source)
     paths = list_files(source)
     size, read = sum(path.stat().st_size for path in paths), 0
     with progress.bar(size // _BLOCK, "reading the text's digest", "MiB", quiet=size < _LONG_READ) as advance:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text.protocol import ESCAPED_SPACE, checked_ids, checked_text, named_byte
 
@@ -93,7 +93,7 @@ class SentencePieceTokenizer:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.model``."""
-        return files.write_bytes(Path(folder) / MODEL_FILE, self.proto)
+        return io.write_bytes(Path(folder) / MODEL_FILE, self.proto)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"name": self.name, "proto": self.proto}

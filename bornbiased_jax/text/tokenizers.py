@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Pieces, TokenId, within
 from bornbiased_jax.schema import shown
@@ -81,10 +81,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     ...     load_tokenizer(file).name, load_tokenizer(folder).vocab_size
     ('bytes', 256)
     """
-    path = files.user_path(path)
+    path = io.user_path(path)
     if path.is_dir():
         path = _in_folder(path)
-    files.check_regular(path)
+    io.check_regular(path)
     try:
         with path.open("rb") as stream:
             if stream.read(4) == b"GGUF":

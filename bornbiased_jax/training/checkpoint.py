@@ -53,7 +53,7 @@ class _Preservation:
 
 def _read_interrupted(folder: Path) -> frozenset[int]:
     try:
-        return frozenset(step for step in files.read_json(folder / INTERRUPTED) if isinstance(step, int))
+        return frozenset(step for step in io.read_json(folder / INTERRUPTED) if isinstance(step, int))
     except (InputError, TypeError):
         return frozenset()
 
@@ -122,7 +122,7 @@ class Checkpointer:
         """
         self._preservation.passing |= {step}
         if jax.process_index() == 0:
-            files.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
+            io.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
 
     def save(self, step: int, state: State, iterator: dict[str, Any]) -> None:
         """Begin to save; returns as soon as the arrays were copied. An earlier save is waited for.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bornbiased_jax import files, keys, ranges
+from bornbiased_jax import io, keys, ranges
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import Adapter, adapter_shapes
@@ -247,7 +247,7 @@ def scheduled(config: Mapping[str, Any]) -> int | None:
 
 def output_folder(config: PretrainConfig) -> Path:
     """Return the run's folder, absolute."""
-    return files.user_path(config.out).resolve()
+    return io.user_path(config.out).resolve()
 
 
 def with_defaults(before: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def initial_references(reference: str, seeds: Sequence[int]) -> list[str]:
         InputError: one model for several seeds.
     """
     path, _, rest = reference.partition("@")
-    run = files.user_path(path)
+    run = io.user_path(path)
     references = [reference]
     if (run / RUN_FILE).is_file() and "seed=" not in rest and set(seeds) <= set(read_run(run)["config"]["seeds"]):
         references = [f"{path}@seed={seed}" + (f",{rest}" if rest else "") for seed in seeds]

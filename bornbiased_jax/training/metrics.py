@@ -21,7 +21,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress, schema
+from bornbiased_jax import io, progress, schema
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.step import Metrics
@@ -70,9 +70,9 @@ def repair_metrics(folder: Path | str) -> None:
     lines, damage = _read(folder)
     if damage is not None:
         path = Path(folder) / METRICS_FILE
-        place = files.set_aside(path)
+        place = io.set_aside(path)
         progress.warn(f"{damage}: set aside as {place.name}; the {len(lines)} whole lines stay")
-        files.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+        io.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _read(folder: Path | str) -> tuple[list[MetricsLine], InputError | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +28,12 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
     Raises:
         InputError: not a run, nothing logged yet, or an image that cannot be written.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     config = read_run(folder)["config"]
     lines = read_metrics(folder)
     if not lines:
         raise InputError(f"{folder} has logged nothing yet: let it run first")
-    path = files.check_writable(folder / FIGURE_FILE if out is None else Path(out))
+    path = io.check_writable(folder / FIGURE_FILE if out is None else Path(out))
 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -70,9 +70,9 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
         axes.grid(alpha=0.3)
     # Render into memory, so that a failure leaves no partial file.
     kind = path.suffix.lstrip(".") or "png"
-    stream = io.BytesIO()
+    stream = BytesIO()
     try:
         figure.savefig(stream, format=kind, dpi=150)
     except ValueError as error:
         raise InputError(f"cannot draw {path}: {error}") from error
-    return files.write_bytes(path, stream.getvalue())
+    return io.write_bytes(path, stream.getvalue())

@@ -25,11 +25,11 @@ def list_runs(folder: Path | str) -> list[dict[str, Any]]:
     Raises:
         InputError: there is no such folder, or no whole run in it.
     """
-    root = files.user_path(folder)
+    root = io.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
     runs, strange = [], None
-    for path in sorted(files.below(root, RUN_FILE)):
+    for path in sorted(io.below(root, RUN_FILE)):
         try:
             runs.append(describe(path.parent))
         except (InputError, OSError) as error:

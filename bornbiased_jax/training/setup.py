@@ -96,8 +96,8 @@ def hold_folder(folder: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         if jax.process_index() == 0:
-            files.check_writable(folder / LOCK)
-            if not stack.enter_context(files.locked(folder / LOCK, wait=False)):
+            io.check_writable(folder / LOCK)
+            if not stack.enter_context(io.locked(folder / LOCK, wait=False)):
                 raise InputError(f"another process is training in {folder}: wait until it ends, or name another --out")
         yield
 

@@ -10,7 +10,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.predict import predict
 from bornbiased_jax.probes.inputs import KINDS, parse_inputs
-from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.record import measure
 from experiments.base import Context
@@ -76,7 +76,7 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
                     subject,
                     group["seeds"],
                     inputs,
-                    intra=group["intra"],
+                    ProbeOptions(intra=group["intra"]),
                     mesh=context.mesh,
                     advance=advance,
                     resume=resume,

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
@@ -120,7 +120,7 @@ def checkpoints_in(data: str | None) -> list[Path]:
     """
     checkpoints: list[Path] = []
     for part in filter(None, (data or "").split(";")):
-        path = files.user_path(part)
+        path = io.user_path(part)
         if path.is_dir() and not (path / "config.json").exists():
             folders = {config.parent for config in path.rglob("config.json")}
             candidates = sorted({*path.rglob("*.gguf"), *folders})

@@ -17,12 +17,12 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights.bilinear import bilinear_test
 from bornbiased_jax.lineage.weights.compare import weights_test
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, Record, part_of
 from experiments.lineage import table4a
 

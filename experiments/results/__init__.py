@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import experiments
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.record import OF_THE_MACHINE
+from bornbiased_jax.record import OF_THE_MACHINE, Verification, largest_difference
 from experiments import runner
 from experiments.base import SCALES, Record, split_data
 
@@ -22,7 +22,7 @@ TOLERANCE = 1e-3
 def committed(name: str, scale: str) -> Record | None:
     """Return the committed record of an experiment, or None."""
     path = FOLDER / scale / f"{name}.json"
-    return files.read_json(path) if path.exists() else None
+    return io.read_json(path) if path.exists() else None
 
 
 def names() -> Iterator[tuple[str, str]]:
@@ -63,21 +63,77 @@ def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
     Raises:
         InputError: there is none, or one of them is not of a clean tree, or holds a path; nothing is copied then.
     """
-    records = [files.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
+    records = [io.read_json(path) for path in sorted((Path(out) / "records").glob("*.json"))]
     finished = [_portable(record) for record in records if record.get("status") == "complete"]
     if not finished:
         raise InputError(f"{out} holds no finished record: name the folder that reproduce --out was given")
     for record in finished:
-        git = record["provenance"].get("git")
-        if git is None or git["dirty"]:
-            state = "outside a git checkout" if git is None else "by a checkout with uncommitted changes"
-            raise InputError(f"the record {record['experiment']} was made {state}: run it from a clean worktree")
-        if "code" not in record["provenance"]:
-            raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
+        _check_traceable(record)
     return [
-        files.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
+        io.write_text(folder / record["scale"] / f"{record['experiment']}.json", _compact(record))
         for record in finished
     ]
+
+
+def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOLDER) -> list[Path]:
+    """Compare reruns with committed records and note each in the record's field ``verified``.
+
+    The record stays, with the commit and the digest that made it; only :func:`collect` replaces it, by a rerun at
+    its own scale. A rerun at another scale is compared with what the record's own code gives at that scale.
+
+    Args:
+        out: the reruns: what ``bornbiased reproduce --out`` was given.
+        former: the same of the code that made the committed records, for reruns at other scales.
+        folder: the committed place.
+
+    Returns:
+        The records that were verified.
+
+    Raises:
+        InputError: a rerun is not of a clean tree, or differs in more than numbers; or there is nothing to compare.
+    """
+    paths = []
+    for path in sorted((Path(out) / "records").glob("*.json")):
+        rerun = io.read_json(path)
+        if rerun.get("status") != "complete":
+            continue
+        _check_traceable(rerun)
+        name, scale = rerun["experiment"], rerun["scale"]
+        for place in sorted(folder.glob(f"*/{name}.json")):
+            record = io.read_json(place)
+            other = record if record["scale"] == scale else _former_record(former, rerun, record)
+            if other is None or other["settings"] != rerun["settings"]:
+                continue
+            verification: Verification = {
+                "commit": rerun["provenance"]["git"]["revision"],
+                "scale": scale,
+                "command": runner.load(name).command(scale, _portable(rerun)["data"]),
+                "largest_difference": largest_difference(other["result"], rerun["result"]),
+            }
+            paths.append(io.write_text(place, _compact({**record, "verified": verification})))
+    if not paths:
+        raise InputError(f"{out} holds no rerun of a committed record: name the folder that reproduce --out was given")
+    return paths
+
+
+def _former_record(former: Path | str | None, rerun: Record, record: Record) -> Record | None:
+    """Return what the code of a committed record gives at the scale of a rerun, if it was run."""
+    path = None if former is None else runner.record_path(former, rerun["experiment"])
+    if path is None or not path.exists():
+        return None
+    found: Record = io.read_json(path)
+    same_code = found.get("provenance", {}).get("code") == record["provenance"]["code"]
+    return found if same_code and found["scale"] == rerun["scale"] and found.get("status") == "complete" else None
+
+
+def _check_traceable(record: Record) -> None:
+    """Refuse a record whose code cannot be found again."""
+    git = record["provenance"].get("git")
+    if git is None or git["dirty"]:
+        state = "outside a git checkout" if git is None else "by a checkout with uncommitted changes"
+        raise InputError(f"the record {record['experiment']} was made {state}: run it from a clean worktree")
+    if "code" not in record["provenance"]:
+        raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
 
 
 def _portable(record: dict[str, Any]) -> dict[str, Any]:
@@ -149,4 +205,4 @@ def state(name: str, scale: str) -> str:
         return f"{scale}/{name}: none; bornbiased reproduce {name} --scale {scale}"
     source = record["provenance"]
     age = "current" if runner.is_current(record, runner.load(name)) else "made by older code or other libraries"
-    return f"{scale}/{name}: {source['git']['revision'][:10]}, code {source['code']}, {age}"
+    return f"{scale}/{name}: {source['git']['revision'][:10]}, code {source['code']}, {age}{runner.verified_by(record)}"

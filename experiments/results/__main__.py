@@ -1,6 +1,8 @@
-"""``python -m experiments.results [collect OUT]``: list committed records, or take some over."""
+"""``python -m experiments.results [collect OUT | verify OUT [FORMER]]``: list committed records, add or verify some."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from bornbiased_jax.errors import InputError
 from experiments import results
@@ -12,11 +14,17 @@ def main(arguments: list[str]) -> int:
         for name, scale in results.names():
             print(results.state(name, scale))
         return 0
-    if len(arguments) != 2 or arguments[0] != "collect":
-        print("usage: python -m experiments.results [collect OUT]", file=sys.stderr)
+    calls: dict[tuple[str, int], Callable[..., list[Path]]] = {
+        ("collect", 2): results.collect,
+        ("verify", 2): results.verify,
+        ("verify", 3): results.verify,
+    }
+    call = calls.get((arguments[0], len(arguments)))
+    if call is None:
+        print("usage: python -m experiments.results [collect OUT | verify OUT [FORMER]]", file=sys.stderr)
         return 2
     try:
-        for path in results.collect(arguments[1]):
+        for path in call(*arguments[1:]):
             print(path)
     except InputError as error:
         print(error, file=sys.stderr)

@@ -14,11 +14,11 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.ledger.pages import Chunk
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.report.numbers import mean_std
+from bornbiased_jax.store import Chunk
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
 from bornbiased_jax.training import PretrainConfig, pretrain
@@ -45,7 +45,7 @@ def run_mitigations(context: Context) -> dict[str, Any]:
     run with its checkpoints; True or False: training in memory, with or without a BOS token in front), ``lengths``,
     ``num_sequences``, ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the
     held-out part) with ``evaluation`` (sequences and context); ``price`` (may be absent: what rounding and a rolling
-    cache cost is measured too, see :mod:`experiments.sinks.sink_price`). Each mitigation is a chunk of a ledger for
+    cache cost is measured too, see :mod:`experiments.sinks.sink_price`). Each mitigation is a chunk of a store for
     each block of ``seeds_at_once`` seeds.
 
     Returns:

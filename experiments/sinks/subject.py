@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import read_text
@@ -26,7 +26,7 @@ def _named(data: str | None) -> tuple[Path | None, str]:
     """Return the model's path (None where none is installed) and the source of the text, from ``--data``."""
     roles = dict((role or "text", source) for role, source in split_data(data))
     model = roles.get("model")
-    return (find_smollm2() if model is None else files.user_path(model)), roles.get("text", "builtin:prose")
+    return (find_smollm2() if model is None else io.user_path(model)), roles.get("text", "builtin:prose")
 
 
 class Subject(NamedTuple):
@@ -65,7 +65,7 @@ def about(read: Subject) -> dict[str, Any]:
     opened, path, source, _ = read
     return {
         "checkpoint": path.name,
-        "sha256": files.sha256(path) if path.is_file() else None,
+        "sha256": io.sha256(path) if path.is_file() else None,
         "digest": opened.digest(),
         "licence": next((word for name, word in LICENCES.items() if path.name.lower().startswith(name)), None),
         "source": Path(source).name if source.startswith(("/", "~")) else source,

@@ -8,10 +8,10 @@ order; then one of the seeds and the distractor on two further corpora. All runs
 
 from __future__ import annotations
 
-import io
 import math
 import signal
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def _train(
     def compute(folder: Path) -> dict[str, Any]:
         source = sources[role]
         if source == STORIES:
-            source = str(files.write_text(shared / "stories.txt", stories(settings["num_stories"])))
+            source = str(io.write_text(shared / "stories.txt", stories(settings["num_stories"])))
         config = PretrainConfig(
             model=model_config(settings),
             data=source,
@@ -145,15 +145,15 @@ def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], sou
         "tokenizer": data.tokenizer.name,
         **counted,
     }
-    stream = io.BytesIO()
+    stream = BytesIO()
     np.save(stream, held_out_rows(data.validation, config.eval_sequences))
-    files.write_bytes(folder / "held_out.npy", stream.getvalue())
+    io.write_bytes(folder / "held_out.npy", stream.getvalue())
     return facts
 
 
 def facts_of(run: Path) -> dict[str, Any]:
     """Read what :func:`_train` wrote of a run."""
-    return files.read_json(run / "value.json")["value"]
+    return io.read_json(run / "value.json")["value"]
 
 
 def birth(run: Path, seed: int) -> Model:

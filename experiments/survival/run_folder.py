@@ -133,7 +133,7 @@ def open_run(folder: Path | str) -> RunFolder:
     Raises:
         InputError: it is none, holds no checkpoint after the first step, or went on from other weights than births.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     content = read_run(folder)
     if content["initial_digest"] is not None:
         raise InputError(f"{folder} went on from given weights: name a run that began with births")

@@ -18,11 +18,11 @@ from bornbiased_jax.predict import stack_of
 from bornbiased_jax.probes import contraction
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import gaussian
-from bornbiased_jax.probes.measure import order_inputs, stream
+from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.sweep import Work, sweep
+from bornbiased_jax.sweep import Probe, SweepOptions, sweep
 from experiments.base import Context, Experiment, Record
 from theory.attention import prop4
 from theory.mean_field import profile
@@ -35,15 +35,15 @@ PAPER_SIZES = {"d_model": 768, "d_ff": 3072, "num_inputs": 2_000, "seq_len": 128
 
 
 @functools.lru_cache(maxsize=4)
-def _work(cfg: ModelConfig) -> Work:
-    """Initialize two MLP₀ blocks; apply the second one and Attn₀ to the output of the first one."""
+def _probe(cfg: ModelConfig) -> Probe:
+    """Measure the outputs of one MLP₀, and of a second one and of Attn₀ applied to them."""
     block = cfg.replace(num_layers=1)
 
     def mlp0(params: Any, layer: int, x_BTD: jax.Array) -> jax.Array:
         weights = {**params, "blocks": jax.tree.map(lambda w: w[layer : layer + 1], params["blocks"])}
         return models.apply(block, weights, x_BTD, logits=False).final_BTD
 
-    def step(params: Any, state: Any, batch: dict[str, jax.Array]) -> Any:
+    def update(state: Any, params: Any, batch: dict[str, jax.Array]) -> Any:
         h_BTD = mlp0(params, 0, batch["x"] * cfg.embedding_std)
         again_BD = mlp0(params, 1, h_BTD[:, -1:])[:, 0]
         averaged_BD = attn0(h_BTD)[:, -1]
@@ -51,11 +51,10 @@ def _work(cfg: ModelConfig) -> Work:
         observation = Observation(jnp.stack([h_BTD[:, -1], again_BD]), averaged_BD, nothing_B, None)
         return contraction.update(state, observation, batch["weight"], batch["last"])
 
-    return Work(
-        birth=lambda seed: models.init_seed(cfg, seed),
-        zero=lambda: contraction.zero(cfg, second_moment=False),
-        step=step,
-        finish=lambda params, state: contraction.reduce(state)._asdict(),
+    return Probe(
+        init=lambda: contraction.init(cfg, second_moment=False),
+        update=update,
+        finish=lambda state, _params: contraction.reduce(state)._asdict(),
     )
 
 
@@ -71,7 +70,14 @@ def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     records = []
     total = batches.num_batches * len(group["seeds"])
     with progress.bar(total, f"table3 T={group['seq_len']}", unit="batches", quiet=context.quiet) as advance:
-        results = sweep(_work(cfg), group["seeds"], lambda: stream(inputs, batches), mesh=context.mesh, advance=advance)
+        results = sweep(
+            _probe(cfg),
+            initial_params(cfg, None),
+            group["seeds"],
+            lambda: stream(inputs, batches),
+            SweepOptions(mesh=context.mesh),
+            advance=advance,
+        )
         for seed, sums in results:
             summary = contraction.summarise(
                 contraction.ContractionSums(**sums), d_model=cfg.d_model, intra=False, remove_same_last=False

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import sweep_vs_torch
 from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import random_tokens
-from bornbiased_jax.probes.measure import order_inputs, stream
+from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.sweep import sweep
 
 CFG = preset("llama-tiny", d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=64)
@@ -18,7 +18,12 @@ def test_equal_work_finds_the_same_tokens():
     inputs = random_tokens(11, 6, CFG.vocab_size)
     batches = list(stream(inputs, order_inputs(inputs, 4)))
     counts = [
-        [result["counts"] for _, result in sweep(sweep_vs_torch.our_work(CFG, equal=equal), [0, 1], lambda: batches)]
+        [
+            result["counts"]
+            for _, result in sweep(
+                sweep_vs_torch.our_probe(CFG, equal=equal), initial_params(CFG, None), [0, 1], lambda: batches
+            )
+        ]
         for equal in (False, True)
     ]
     np.testing.assert_array_equal(*counts)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import (
     FOLDER,
@@ -42,7 +42,7 @@ def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
     ocp.save_checkpointables(folder / FOLDER / "1", content)
     config = {"data": "builtin:prose", "model": CFG.to_dict(), "seeds": list(SEEDS), "context": 8}
     run = {"config": config, "steps": 1, "tokens_digest": "", "initial_digest": ""}
-    files.write_json(folder / RUN_FILE, run)
+    io.write_json(folder / RUN_FILE, run)
     return folder
 
 

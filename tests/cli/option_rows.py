@@ -37,7 +37,7 @@ CALLS = {
 INPUTS = "bornbiased_jax.probes.inputs:parse_inputs"
 RANDOM = "bornbiased_jax.probes.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
-NAMED = "bornbiased_jax.ledger.engines:engine_named"
+NAMED = "bornbiased_jax.executors:engine_named"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
 QUIET = "bornbiased_jax.progress:set_quiet"
 PREDICT = "bornbiased_jax.predict:predict"
@@ -96,7 +96,7 @@ def kept_by(target: str) -> list[tuple[str, str, dict[str, Any]]]:
     """A ledger, its ranges and its engines."""
     return [
         ("--resume kept", target, {"resume": "kept"}),
-        ("--resume kept --range 5", target, {"range_size": 5}),
+        ("--resume kept --range 5", target, {"options.range_size" if target == SWEEP else "range_size": 5}),
         ("--resume kept --engine processes ", target, {"engine": "the engine"}),
         *engines("--resume kept "),
     ]
@@ -120,9 +120,9 @@ PROBE = [
     ("--fix-embeddings", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 0}),
     ("--embedding-seed 5", "bornbiased_jax.probes.subject:newborn", {"fixed_embedding_seed": 5}),
     *kept_by(SWEEP),
-    ("--chunk 3", SWEEP, {"chunk": 3}),
-    ("--mode map", SWEEP, {"mode": "map"}),
-    ("--batch-size 2", SWEEP, {"batch_size": 2}),
+    ("--chunk 3", SWEEP, {"options.chunk": 3}),
+    ("--mode map", SWEEP, {"options.mode": "map"}),
+    ("--batch-size 2", SWEEP, {"options.batch_size": 2}),
     ("--theory", "bornbiased_jax.results.beside_theory:check", {"input_spec": "tokens"}),
     ("--dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
 ]
@@ -187,8 +187,8 @@ def prepared() -> list[tuple[str, str, dict[str, Any]]]:
 
 ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "models": prepared(),
-    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"intra": False})],
-    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"intra": True})],
+    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"options.intra": False})],
+    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"options.intra": True})],
     "predict": [
         *on_model(PREDICT, "cfg"),
         ("--seq-len 16", PREDICT, {"seq_len": 16}),
@@ -239,8 +239,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--streaming 9", SINKS, {"options.streaming": 9}),
         *streamed("model.gguf"),
         ("--by-step", SINKS, {"by_step": True}),
-        ("--figures drawn", "bornbiased_jax.files:check_writable", {"path": "drawn/sink-map.png"}),
-        ("--figures drawn --overwrite", "bornbiased_jax.folders:Folder", {"overwrite": True}),
+        ("--figures drawn", "bornbiased_jax.io:check_writable", {"path": "drawn/sink-map.png"}),
+        ("--figures drawn --overwrite", "bornbiased_jax.io:Folder", {"overwrite": True}),
         ("--quiet", SINKS, {"quiet": True}),
         *prepared(),
     ],
@@ -292,7 +292,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
         ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
         ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
-        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
+        ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
         ("--baselines", WEIGHT_SCORES, {"base.reference": "seed:1@gpt2-tiny"}),
@@ -319,7 +319,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--data builtin:prose --dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
         *prepared(),
     ],
-    "status": [("<directory>", "bornbiased_jax.ledger.status:status", {"folder": "folder"}), *prepared()],
+    "status": [("<directory>", "bornbiased_jax.store:status", {"folder": "folder"}), *prepared()],
     "runs": [("<directory>", "bornbiased_jax.training:list_runs", {"folder": "folder"}), *prepared()],
     "plot": [
         ("<directory>", "bornbiased_jax.training:plot_run", {"folder": "runs/a"}),
@@ -366,8 +366,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--frozen ^embed", AUDIT, {"frozen": re.compile("^embed")}),
         ("--all-pairs", AUDIT, {"all_pairs": True}),
         ("--quiet", QUIET, {"quiet": True}),
-        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
-        ("--report audit.md", "bornbiased_jax.files:check_writable", {"path": "audit.md"}),
+        ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
+        ("--report audit.md", "bornbiased_jax.io:check_writable", {"path": "audit.md"}),
         # The exit code alone: tests/audit.
         ("--strict", AUDIT, {"folder": "folder"}),
         *prepared(),

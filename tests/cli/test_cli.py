@@ -93,14 +93,13 @@ def test_fixed_embeddings_are_shared_and_free_ones_are_not():
     """With 64 tokens the top-1 tokens may agree by chance, but the whole ranking of 12 seeds does not."""
     from bornbiased_jax import keys
     from bornbiased_jax.config import preset
-    from bornbiased_jax.probes.measure import work_of
+    from bornbiased_jax.probes.measure import initial_params
 
     cfg = preset("gpt2-tiny", num_layers=1, d_model=8, num_heads=1, vocab_size=8)
-    fixed = work_of(cfg, True, 0, None, False, False, None)
-    free = work_of(cfg, True, None, None, False, False, None)
-    one, two = fixed.birth(1)["embed"]["embedding"], fixed.birth(2)["embed"]["embedding"]
+    fixed, free = initial_params(cfg, 0), initial_params(cfg, None)
+    one, two = fixed(1)["embed"]["embedding"], fixed(2)["embed"]["embedding"]
     assert (one == two).all()
-    assert (free.birth(1)["embed"]["embedding"] != free.birth(2)["embed"]["embedding"]).any()
+    assert (free(1)["embed"]["embedding"] != free(2)["embed"]["embedding"]).any()
     assert keys.stable_hash("embedding") != keys.stable_hash("init")
 
 

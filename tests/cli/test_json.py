@@ -88,7 +88,7 @@ WORK = {
     "bornbiased_jax.derive.tune:adapt": SUMMARY,
     "bornbiased_jax.lineage.audit.audit:audit_folder": AUDITED,
     "experiments.runner:reproduce": OUTCOME,
-    "bornbiased_jax.ledger.status:status": LEDGER,
+    "bornbiased_jax.store:status": LEDGER,
 }
 KEYS = {
     "models": {"models", "fields"},

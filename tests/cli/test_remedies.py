@@ -163,7 +163,7 @@ HELPS = (
     Help("is not of the form 0:64 or 42,43", [*PREFERENCE, "--seeds", "x"], 1, ["0:2"]),
     Help("--checkpoint and --model exclude each other: give one of them",
          ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], *BORN], len(BORN), []),
-    Help("need a ledger to keep them in: give --resume DIR", [*PREFERENCE, "--range", "6"], 0, ["--resume", "kept"]),
+    Help("need a store to keep them in: give --resume DIR", [*PREFERENCE, "--range", "6"], 0, ["--resume", "kept"]),
     Help("has no workers: name another --engine, or leave --workers out",
          [*PREFERENCE, "--resume", "kept", "--workers", "2"], 2, []),
     Help("submits nothing: leave --submit out",
@@ -195,9 +195,9 @@ FOLLOWED = {
     "prefix-plus begins at zero": "tests/derive/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
-    "no Ray cluster answers": "tests/ledger/test_engines.py::test_every_engine_writes_what_one_process_does",
+    "no Ray cluster answers": "tests/store/test_executors.py::test_every_engine_writes_what_one_process_does",
     "if it is a llama2.c tokenizer": "tests/docs/test_convert_llama2c.py::test_the_tokenizer_begins_and_ends_texts",
-    "that was given to --resume": "tests/ledger/test_ledger.py::test_status_tells_progress_rate_and_failures",
+    "that was given to --resume": "tests/store/test_store.py::test_status_tells_progress_rate_and_failures",
 }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import experiments
-from bornbiased_jax import files
+from bornbiased_jax import io
 from experiments import runner
 
 ROOT = Path(experiments.__file__).parent
@@ -16,7 +16,7 @@ def test_the_template_is_an_experiment(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "MODULES", {"_template": "experiments._template"})
     outcome = runner.reproduce(["_template"], "smoke", tmp_path, quiet=True)
     assert outcome.done == ("_template",) and not outcome.failed
-    record = files.read_json(runner.record_path(tmp_path, "_template"))
+    record = io.read_json(runner.record_path(tmp_path, "_template"))
     fractions = [row["share"] for row in record["result"]["seeds"]]
     assert len(fractions) == 2 and all(1 / 16 <= fraction <= 1 for fraction in fractions)
     assert "Largest share of one token" in outcome.page.read_text()

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 import experiments
-from bornbiased_jax import files, hardware
+from bornbiased_jax import hardware, io
 from bornbiased_jax.config import preset
 from bornbiased_jax.model.memory import weights_bytes
 from bornbiased_jax.training import from_schedule, memory
@@ -55,7 +55,7 @@ def test_steps_run_in_order_and_a_failure_takes_nothing_with_it(fake, tmp_path):
 
 def test_finished_records_stay_and_unfinished_runs_resume(fake, tmp_path):
     steps = [fake("made", COMPLETE), fake("life", {"finished": False}), fake("row", {"status": "failed"})]
-    files.write_json(tmp_path / "reproduce" / "records" / "row.json", COMPLETE)
+    io.write_json(tmp_path / "reproduce" / "records" / "row.json", COMPLETE)
     expected = {"made": "made", "life": "failed", "row": "there"}
     assert gpu.run(steps, "smoke", tmp_path, 2) == expected
     assert gpu.run(steps, "smoke", tmp_path, 2) == {**expected, "made": "there"}
@@ -79,7 +79,7 @@ time.sleep(60)
     assert time.monotonic() - start < 6
     assert outcomes == {"long": "no time", "stops": "stopped", "late": "no time"} and tally(tmp_path, "long") == 0
     # SIGTERM came first: a training run saves its checkpoint.
-    assert files.read_json(tmp_path / "stops.json") == {"finished": False}
+    assert io.read_json(tmp_path / "stops.json") == {"finished": False}
     time.sleep(max(0.0, start + 5.5 - time.monotonic()))
     assert not (tmp_path / "left").exists()
 
@@ -162,7 +162,7 @@ def test_cheap_steps_make_their_records_at_smoke_size(tmp_path):
         assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
         assert [line for line in done.stderr.splitlines() if ": " in line] == [f"{name}: {outcome}" for name in CHEAP]
     for name in CHEAP[:4]:
-        provenance = files.read_json(tmp_path / f"{name}.json")["provenance"]
+        provenance = io.read_json(tmp_path / f"{name}.json")["provenance"]
         assert provenance["device"]["platform"] == "cpu" and provenance["code"]
-    assert files.read_json(tmp_path / "reproduce" / "records" / "table1_a_64_42.json")["status"] == "complete"
-    assert files.read_json(tmp_path / "llama.json")["step"] == 2
+    assert io.read_json(tmp_path / "reproduce" / "records" / "table1_a_64_42.json")["status"] == "complete"
+    assert io.read_json(tmp_path / "llama.json")["step"] == 2

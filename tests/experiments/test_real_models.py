@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from experiments.sinks import real_models, sink_knockout, subject
 from tests.experiments.smoke import record_of, show
@@ -34,7 +34,7 @@ def test_a_single_file_is_identified_by_its_digest(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"weights")
     opened = open_checkpoint("seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=32")
     read = subject.Subject(opened, tmp_path / "model.gguf", "builtin:prose", np.arange(4))
-    assert subject.about(read)["sha256"] == files.sha256(tmp_path / "model.gguf")
+    assert subject.about(read)["sha256"] == io.sha256(tmp_path / "model.gguf")
 
 
 def test_weights_by_kind_against_known_distributions():

@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from bornbiased_jax.cli.main import cli
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.record import content_digest
 from experiments import results, runner
 from experiments.results.__main__ import main
 
@@ -112,6 +113,60 @@ def test_compare_runs_again_and_prints_what_moved(tmp_path, monkeypatch):
     assert ran == [(("table1", "table2"), "smoke", str(tmp_path / "out" / "compare"))]
     assert "table1: 1 values moved" in done.output and "result.rows.0.share: 0.25 -> 0.5" in done.output
     assert "table2: no committed record" in done.output
+
+
+def commit(tmp_path, *records):
+    """Committed records, in a folder by scale."""
+    for each in records:
+        path = tmp_path / "committed" / each["scale"] / f"{each['experiment']}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(each))
+    return tmp_path / "committed"
+
+
+def made_by(letter, **changes):
+    return record(provenance={"git": {"revision": letter * 40, "dirty": False}, "code": letter * 16}, **changes)
+
+
+def test_a_rerun_at_its_scale_verifies_a_record_and_leaves_all_else(tmp_path):
+    folder = commit(tmp_path, made_by("a"), made_by("a", scale="laptop"))
+    moved = {"rows": [{"share": 0.2, "top1_id": 7, "wall_s": 9.0}], "name": "x"}
+    paths = results.verify(write(tmp_path, made_by("b", result=moved)), folder=folder)
+    assert paths == [folder / "smoke" / "table1.json"]
+    found = json.loads(paths[0].read_text())
+    verified = found.pop("verified")
+    assert found == made_by("a") and content_digest(made_by("a")) == content_digest(found | {"verified": verified})
+    assert (verified["commit"], verified["scale"]) == ("b" * 40, "smoke")
+    assert verified["largest_difference"] == pytest.approx(0.2)
+    assert "--scale smoke" in verified["command"] and "verified at bbbbbbbbbb" in runner.verified_by(
+        found | {"verified": verified}
+    )
+    assert json.loads((folder / "laptop" / "table1.json").read_text()) == made_by("a", scale="laptop")
+
+
+def test_a_rerun_at_another_scale_is_compared_with_the_code_that_made_the_record(tmp_path):
+    laptop = made_by("a", scale="laptop", result={"rows": []})
+    folder, rerun = commit(tmp_path, laptop), write(tmp_path, made_by("b"))
+    with pytest.raises(InputError, match="no rerun of a committed record"):
+        results.verify(rerun, folder=folder)
+    for letter in "ca":
+        (tmp_path / letter).mkdir()
+        former = write(tmp_path / letter, made_by(letter))
+        if letter == "c":
+            with pytest.raises(InputError, match="no rerun of a committed record"):
+                results.verify(rerun, former, folder)
+    (path,) = results.verify(rerun, former, folder)
+    found = json.loads(path.read_text())
+    assert found.pop("verified")["largest_difference"] == 0.0 and found == laptop
+
+
+def test_a_rerun_that_differs_in_more_than_numbers_verifies_nothing(tmp_path):
+    folder = commit(tmp_path, made_by("a"))
+    before = (folder / "smoke" / "table1.json").read_bytes()
+    other = {"rows": [{"share": 0.25, "top1_id": 7}], "name": "y"}
+    with pytest.raises(InputError, match=r"differ at result\.name"):
+        results.verify(write(tmp_path, made_by("b", result=other)), folder=folder)
+    assert (folder / "smoke" / "table1.json").read_bytes() == before
 
 
 def test_the_list_tells_current_records_from_older_ones(tmp_path, monkeypatch, capsys):

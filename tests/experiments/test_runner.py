@@ -10,9 +10,9 @@ import pytest
 
 import bornbiased_jax
 import experiments
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import MARKER
+from bornbiased_jax.io import MARKER
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus
@@ -184,7 +184,7 @@ def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, 
     elif what == "not a record":
         path.write_text("[]")
     else:
-        files.write_json(path, record(tmp_path, "one") | {"status": "failed"})
+        io.write_json(path, record(tmp_path, "one") | {"status": "failed"})
     outcome = reproduce(["one"], scale, tmp_path, data=data, quiet=True)
     assert outcome.done == ("one",) and catalogue.ran == ["one", "one"]
     assert record(tmp_path, "one")["status"] == "complete"

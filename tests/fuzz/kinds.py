@@ -17,12 +17,10 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.peft import read_adapter
-from bornbiased_jax.ledger import drive
-from bornbiased_jax.ledger.pages import Chunk, Ledger, Page, task_of
-from bornbiased_jax.ledger.status import status
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens
+from bornbiased_jax.store import Chunk, Request, Store, TaskStore, fulfill, status, task_of
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from bornbiased_jax.training.config import PretrainConfig
@@ -185,29 +183,30 @@ def _signed(folder: Path, path: Path) -> Any:
 
 def _chunk(folder: Path) -> str:
     _results(folder, folder)
-    return f"{_page(folder).path.name}/{CHUNK.name}"
+    return f"{_task(folder).path.name}/{CHUNK.name}"
 
 
-def _page(folder: Path) -> Page:
-    return Ledger(folder).page(task_of("tests.ledger.toy:compute", {"factor": 2}))
+def _task(folder: Path) -> TaskStore:
+    return Store(folder).task(task_of(TOY, {"factor": 2}))
 
 
 def _results(folder: Path, path: Path) -> Any:
-    return drive.results(_page(folder), [CHUNK])
+    return fulfill(Request(TOY, {"factor": 2}, [CHUNK]), folder)
 
 
 def _noted(name: str) -> Callable[[Path], str]:
-    """A page with one chunk done and one failed; the file of this beginning."""
+    """A task with one chunk done and one failed; the file of this beginning."""
 
     def make(folder: Path) -> str:
         _results(folder, folder)
-        _page(folder).fail([Chunk(8, 0, 3)], OSError("no room"))
+        _task(folder).fail([Chunk(8, 0, 3)], OSError("no room"))
         return next(path.relative_to(folder).as_posix() for path in sorted(folder.rglob(f"{name}*.json")))
 
     return make
 
 
 CHUNK = Chunk(7, 0, 3)
+TOY = "tests.store.toy:compute"
 
 
 def _text(name: str, text: str) -> Callable[[Path], str]:
@@ -275,10 +274,10 @@ KINDS: dict[str, Kind] = {
     "metrics.jsonl": Kind(_run("metrics.jsonl"), _metrics),
     "fingerprint": Kind(_fingerprint, lambda folder, path: prints.load_outputs(path)),
     "facts of a fingerprint": Kind(_facts, _signed),
-    "chunk of a ledger": Kind(_chunk, _results),
-    "task of a ledger": Kind(_noted("task"), lambda folder, path: status(folder)),
-    "chunks asked of a ledger": Kind(_noted("asked-"), lambda folder, path: status(folder)),
-    "failure in a ledger": Kind(_noted("failed-"), lambda folder, path: status(folder)),
+    "chunk of a store": Kind(_chunk, _results),
+    "task of a store": Kind(_noted("task"), lambda folder, path: status(folder)),
+    "chunks asked of a store": Kind(_noted("asked-"), lambda folder, path: status(folder)),
+    "failure in a store": Kind(_noted("failed-"), lambda folder, path: status(folder)),
     "listing of an audit": Kind(_listing, lambda folder, path: audit_listing(path)),
     "adapter_config.json": Kind(_adapter("adapter_config.json"), lambda folder, path: read_adapter(folder)),
     "adapter_model.safetensors": Kind(_adapter("adapter_model.safetensors"), lambda folder, path: read_adapter(folder)),

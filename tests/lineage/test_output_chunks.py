@@ -1,4 +1,4 @@
-"""Outputs by way of a ledger: the same bits as without one, whoever computes them."""
+"""Outputs by way of a store: the same bits as without one, whoever computes them."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def test_an_interrupted_fingerprint_goes_on_where_it_was(opened, tmp_path):
 @pytest.mark.parametrize(
     "changed", [dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(inputs="tokens"), dict(seed=6)]
 )
-def test_what_moves_a_digit_has_a_page_of_its_own(changed, opened, tmp_path):
+def test_what_moves_a_digit_has_a_task_of_its_own(changed, opened, tmp_path):
     usual = dict(batch_size=8, resume=tmp_path)
     fingerprint_outputs(opened, INPUTS["gaussian"], **usual)
     model = open_checkpoint(f"seed:{changed.pop('seed')}@{SMALL}") if "seed" in changed else opened
@@ -80,7 +80,7 @@ def test_what_moves_a_digit_has_a_page_of_its_own(changed, opened, tmp_path):
     assert len(list(tmp_path.glob("*/task.json"))) == 2
 
 
-def test_weights_that_are_not_those_of_the_page_are_refused(opened, tmp_path, monkeypatch):
+def test_weights_that_are_not_those_of_the_task_are_refused(opened, tmp_path, monkeypatch):
     monkeypatch.setattr(output_chunks, "portable_source", lambda reference: {"checkpoint": f"seed:6@{SMALL}"})
     with pytest.raises(InputError, match="see the same files"):
         fingerprint_outputs(opened, INPUTS["tokens"], resume=tmp_path, engine=elsewhere)
@@ -99,6 +99,6 @@ def test_a_checkpoint_is_named_whole_for_processes_in_other_folders(tmp_path, mo
         assert places.portable_source(given) == {"checkpoint": str(named)}
 
 
-def test_another_engine_needs_a_ledger(opened):
+def test_another_engine_needs_a_store(opened):
     with pytest.raises(InputError, match="name a folder to resume in"):
         fingerprint_outputs(opened, INPUTS["tokens"], engine=elsewhere)

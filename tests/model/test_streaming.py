@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.checkpoint import MAKER
@@ -230,7 +230,7 @@ def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys)
     kept = "--stream --scratch s --quiet"
     assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out a {kept}".split()) == 0
     assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out b --quiet".split()) == 0
-    assert files.sha256("a") == files.sha256("b")
+    assert io.sha256("a") == io.sha256("b")
     text = "builtin:prose --tokenizer bytes --num-sequences 2"
     assert run(f"evaluate {TINY} --data {text} --context 16 {kept}".split()) == 0
     assert run(f"sinks {TINY} --text {text} --lengths 8 --no-details {kept}".split()) == 0
@@ -267,7 +267,7 @@ def test_what_cannot_be_streamed_is_refused_in_a_sentence(line, tmp_path, monkey
 def test_a_scratch_is_one_process_s_at_a_time_and_needs_room(tmp_path, monkeypatch):
     opened, inputs = open_checkpoint(TINY, scratch=tmp_path), random_tokens(4, 8, 300, 0)
     with monkeypatch.context() as patch, pytest.raises(InputError, match="another process is at the same work in"):
-        patch.setattr(files, "locked", lambda *unused, **how: contextlib.nullcontext(False))
+        patch.setattr(io, "locked", lambda *unused, **how: contextlib.nullcontext(False))
         fingerprint_outputs(opened, inputs)
     with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left on device; free some room"):
         patch.setattr(scratch.os, "posix_fallocate", _full)
@@ -290,10 +290,10 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
         process = subprocess.Popen(streamed, stdout=subprocess.DEVNULL)
         while process.poll() is None:
             lists = list((tmp_path / "s").glob(f"*/{scratch.LIST}"))
-            if lists and files.read_json(lists[0])["blocks"] > reached[-1] + 4:
+            if lists and io.read_json(lists[0])["blocks"] > reached[-1] + 4:
                 process.kill()
                 process.wait()
-                reached.append(files.read_json(lists[0])["blocks"])
+                reached.append(io.read_json(lists[0])["blocks"])
             time.sleep(0.002)
         if process.returncode == 0:
             break

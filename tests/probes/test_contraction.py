@@ -25,7 +25,7 @@ def stream(states_LND, last_N, sizes, intra_LN=None):
     order = np.argsort(last_N, kind="stable")
     states, last = states_LND[:, order], last_N[order].astype(np.int32)
     intra = None if intra_LN is None else intra_LN[:, order]
-    state, start, update = contraction.zero(CFG), 0, jax.jit(contraction.update)
+    state, start, update = contraction.init(CFG), 0, jax.jit(contraction.update)
     for size, padding in sizes:
         at = np.minimum(np.arange(start, start + size + padding), len(last) - 1)
         weight = jnp.asarray(np.arange(size + padding) < size, jnp.float32)
@@ -89,6 +89,6 @@ def test_intra_statistics_ignore_padding():
 def test_without_second_moment_the_std_is_left_out():
     states = np.random.default_rng(5).standard_normal((3, 6, 16)).astype(np.float32)
     state = contraction.update(
-        contraction.zero(CFG, second_moment=False), observation(states), jnp.ones(6), jnp.arange(6, dtype=jnp.int32)
+        contraction.init(CFG, second_moment=False), observation(states), jnp.ones(6), jnp.arange(6, dtype=jnp.int32)
     )
     assert "inter_cosine_std_final" not in contraction.summarise(contraction.reduce(state), d_model=16, intra=False)

@@ -14,7 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.observe import observe
-from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import given, newborn
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=32, num_heads=4, d_ff=128, vocab_size=97)
@@ -76,7 +76,10 @@ def test_equals_counting_by_hand(seed, inputs):
 @pytest.mark.parametrize("options", [dict(batch_size=7), dict(mode="vmap", chunk=2), dict(mode="map", chunk=1)])
 def test_layout_changes_nothing(options, inputs):
     subject = newborn(CFG, fixed_embedding_seed=0)
-    usual, other = list(probe(subject, [1, 2, 3], inputs)), list(probe(subject, [1, 2, 3], inputs, **options))
+    usual, other = (
+        list(probe(subject, [1, 2, 3], inputs)),
+        list(probe(subject, [1, 2, 3], inputs, ProbeOptions(**options))),
+    )
     for first, two in zip(usual, other, strict=True):
         assert first["seed"] == two["seed"] and first["direction_token"] == two["direction_token"]
         assert first["preference"] == two["preference"]
@@ -97,13 +100,13 @@ MEMORY = """
 import json, resource, sys
 from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import parse_inputs
-from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import newborn
 cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)
 peaks = []
 for count, seeds in ((256, 4), (4096, 4), (256, 64)):
     inputs = parse_inputs("tokens", num_inputs=count, seq_len=32, cfg=cfg)
-    list(probe(newborn(cfg), range(seeds), inputs, batch_size=32, chunk=4))
+    list(probe(newborn(cfg), range(seeds), inputs, ProbeOptions(batch_size=32, chunk=4)))
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 print(json.dumps(peaks))
 """
@@ -127,10 +130,10 @@ def test_compiles_once_and_not_per_call(inputs):
         lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
     )
     subject = newborn(CFG, fixed_embedding_seed=0)
-    list(probe(subject, [1], inputs, batch_size=11))
+    list(probe(subject, [1], inputs, ProbeOptions(batch_size=11)))
     assert compiled
     compiled.clear()
-    list(probe(subject, [2], inputs, batch_size=11))
+    list(probe(subject, [2], inputs, ProbeOptions(batch_size=11)))
     assert not compiled
 
 

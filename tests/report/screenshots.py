@@ -7,17 +7,17 @@ pictures; no test compares them, since fonts differ from machine to machine.
 from __future__ import annotations
 
 import html
-import io
 import itertools
 import shutil
 import subprocess
 import sys
 import tempfile
+from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.report import page
 from experiments import runner
 
@@ -48,7 +48,7 @@ def names() -> list[str]:
 def shown() -> str:
     """The page, from the records of the experiments that are shown."""
     folder = ROOT / "experiments" / "results" / "laptop"
-    sections = [runner.section(runner.load(name), files.read_json(folder / f"{name}.json")) for name in SHOWN]
+    sections = [runner.section(runner.load(name), io.read_json(folder / f"{name}.json")) for name in SHOWN]
     return page.render(runner.TITLE, runner.STANDFIRST, sections)
 
 
@@ -71,7 +71,7 @@ def take(chromium: str, text: str, width: int, dark: bool) -> bytes:
         )  # fmt: skip
         with Image.open(folder / "shot.png") as image:
             cut = image.convert("RGB").crop((0, 0, width, HEIGHT))
-    stream = io.BytesIO()
+    stream = BytesIO()
     cut.quantize(64, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
     return stream.getvalue()
 
@@ -84,7 +84,7 @@ def main() -> None:
     text = shown()
     FOLDER.mkdir(exist_ok=True)
     for name, (width, scheme) in zip(names(), itertools.product(WIDTHS, SCHEMES), strict=True):
-        path = files.write_bytes(FOLDER / name, take(chromium, text, width, scheme == "dark"))
+        path = io.write_bytes(FOLDER / name, take(chromium, text, width, scheme == "dark"))
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
 
 

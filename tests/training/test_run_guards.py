@@ -140,7 +140,7 @@ def test_other_versions_are_told(calm, capsys):
 
 def test_one_process_trains_in_a_folder(calm):
     config = copied(calm, "held")
-    with files.locked(Path(config.out) / ".lock") as held:
+    with io.locked(Path(config.out) / ".lock") as held:
         assert held
         before = content(config.out)
         with pytest.raises(InputError, match="another process is training"):

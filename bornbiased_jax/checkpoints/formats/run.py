@@ -24,7 +24,7 @@ from annotated_types import Interval, Len
 from orbax.checkpoint import v1 as ocp
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, silent_libraries
 from bornbiased_jax.checkpoints.tensors import Piece, StoredModel, load_params
 from bornbiased_jax.config import ModelConfig
@@ -105,10 +105,10 @@ def read_run(folder: Path | str) -> RunRecord:
     Raises:
         InputError: the folder is not a run, or the file is damaged: the sentence names the field.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     if not (folder / RUN_FILE).is_file():
         raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
-    content: RunRecord = files.read_json(folder / RUN_FILE)
+    content: RunRecord = io.read_json(folder / RUN_FILE)
     place = str(folder / RUN_FILE)
     schema.check(RunRecord, content, place, "it was edited or damaged, or is of another version")
     try:
@@ -295,7 +295,7 @@ def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = N
     Raises:
         InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
-    folder = files.user_path(run_dir).resolve()
+    folder = io.user_path(run_dir).resolve()
     config = read_run(folder)["config"]
     cfg, adapter = _architecture(config)
     seeds = tuple(int(value) for value in config["seeds"])

@@ -79,7 +79,7 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
     Raises:
         InputError: there is no such folder, or nothing in it that could be a checkpoint.
     """
-    root = files.user_path(folder)
+    root = io.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
     items: list[Item] = []
@@ -158,7 +158,7 @@ def _walk(
 def _is_model(place: Path) -> bool:
     config = place / "config.json"
     if config.is_file():
-        content = files.read_json(config)
+        content = io.read_json(config)
         return isinstance(content, dict) and "model_type" in content
     return any(any(place.glob(kind)) for kind in ("*.safetensors", "pytorch_model*.bin"))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from scipy import special
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.scheme import init_scheme
@@ -147,6 +147,6 @@ def _initializer_range(summary: Summary) -> float | None:
     config = summary.item.config
     if config is None:
         return None
-    content = files.read_json(config)
+    content = io.read_json(config)
     value = content.get("initializer_range", _DEFAULT)
     return float(value) if isinstance(value, (int, float)) and value > 0 else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies
 from bornbiased_jax.lineage.audit.finding import Finding, is_clean
@@ -87,7 +87,7 @@ def audit_revisions(
 
 
 def _revisions(path: str | Path) -> dict[str, list[Any]]:
-    content = files.read_json(path)
+    content = io.read_json(path)
     revisions = content.get("revisions") if isinstance(content, dict) else None
     if not isinstance(revisions, dict) or not all(isinstance(entries, list) for entries in revisions.values()):
         raise InputError(

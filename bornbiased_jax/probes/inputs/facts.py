@@ -1,4 +1,4 @@
-"""Inputs known by a few facts: what identifies them in a ledger, and how another process has the same again."""
+"""Inputs known by a few facts: what identifies them in a store, and how another process has the same again."""
 
 from __future__ import annotations
 

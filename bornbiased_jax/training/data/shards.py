@@ -22,7 +22,7 @@ import numpy as np
 from annotated_types import Ge
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, progress, sealed
+from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import cache
 from bornbiased_jax.text.documents import read_documents, source_digest
@@ -162,7 +162,7 @@ def prepare(
     Raises:
         InputError: the source is missing or damaged, or the folder cannot be written.
     """
-    root = files.user_path(folder if folder is not None else cache.cache_dir() / "tokens").resolve()
+    root = io.user_path(folder if folder is not None else cache.cache_dir() / "tokens").resolve()
     try:
         # A source that is gone may have left its tokens.
         origin = source_digest(source)
@@ -208,7 +208,7 @@ def _find(root: Path, digest: str) -> Path | None:
 
 
 def _read(path: Path) -> Index:
-    index: Index = sealed.read(Index, path, "remove its folder")
+    index: Index = io.read_sealed(Index, path, "remove its folder")
     return index
 
 
@@ -231,7 +231,7 @@ def _unchanged(place: Path, index: Index) -> bool:
     """Return whether every part has its digest; files checked before and not touched since are not read again."""
     stamps = {file: _stamp(place / file) for file, _ in _shard_files(index)}
     try:
-        before = files.read_json(place / CHECKED)
+        before = io.read_json(place / CHECKED)
     except InputError:
         before = {}
     for number, part in enumerate(index["parts"]):
@@ -249,7 +249,7 @@ def _unchanged(place: Path, index: Index) -> bool:
     if before != stamps:
         # A shared cache that cannot be written is read again each time.
         with contextlib.suppress(InputError):
-            files.write_json(place / CHECKED, stamps)
+            io.write_json(place / CHECKED, stamps)
     return True
 
 
@@ -329,7 +329,7 @@ def _tokenise(
         raise InputError(f"{source} holds no text: name a source that does")
     # Only a complete index makes the tokens usable.
     index["complete"] = True
-    sealed.write(place / INDEX, index)
+    io.write_sealed(place / INDEX, index)
     return index
 
 
@@ -341,20 +341,20 @@ def _write_part(place: Path, index: Index, part: dict[str, list[np.ndarray]]) ->
     for split in SPLITS:
         ids = np.concatenate(part[split])
         data = ids.astype(index["dtype"]).tobytes()
-        files.write_bytes(place / f"{split}-{number:05d}.bin", data)
+        io.write_bytes(place / f"{split}-{number:05d}.bin", data)
         hasher.update(f"{split} {len(ids)}\n".encode() + data)
         counts[split] = len(ids)
     index["parts"].append(cast(Part, {**counts, "digest": hasher.hexdigest()}))
-    sealed.write(place / INDEX, index)
+    io.write_sealed(place / INDEX, index)
 
 
 @contextlib.contextmanager
 def _locked(place: Path, is_default: bool) -> Iterator[None]:
     """Lock a folder for one process at a time; the others wait and then find the work complete."""
     try:
-        lock = files.check_writable(place.with_name(f"{place.name}.lock"))
+        lock = io.check_writable(place.with_name(f"{place.name}.lock"))
     except InputError as error:
         option = f"--token-cache or ${cache.CACHE_VARIABLE}" if is_default else "--token-cache"
         raise InputError(f"{error}: {option} names where tokenised data go") from error
-    with files.locked(lock):
+    with io.locked(lock):
         yield

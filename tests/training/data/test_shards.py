@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import encoding
 from bornbiased_jax.text.bpe import train_bpe
@@ -154,7 +154,7 @@ def test_complete_tokens_are_read_where_nothing_can_be_written(tmp_path, monkeyp
     def refuse(path):
         raise InputError(f"cannot write {path}: Read-only file system; choose another place")
 
-    monkeypatch.setattr(files, "check_writable", refuse)
+    monkeypatch.setattr(io, "check_writable", refuse)
     assert prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache").digest == first.digest
     source.write_text("another text\n\n" * 40)
     with pytest.raises(InputError, match="--token-cache names where"):

@@ -1,6 +1,4 @@
-"""Probes by way of a ledger: the same numbers, whoever computes them and however they are cut."""
-
-import json
+"""Probes by way of a store: the same numbers, whoever computes them and however they are cut."""
 
 import numpy as np
 import pytest
@@ -10,13 +8,13 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ledger.jobs import perform
-from bornbiased_jax.ledger.pages import Chunk, Ledger, task_of
+from bornbiased_jax.executors import local
 from bornbiased_jax.probes.chunks import FUNCTION, Pass
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
-from bornbiased_jax.probes.run import probe
+from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import given, newborn
+from bornbiased_jax.store import Chunk, Store, compute_in_worker, task_of
 from tests.fixtures.engines import elsewhere
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
@@ -27,7 +25,13 @@ INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "te
 
 
 def probed(folder, inputs="tokens", seeds=(1, 2, 3), **options):
-    return list(probe(BIRTHS, list(seeds), INPUTS[inputs], batch_size=8, resume=folder, **options))
+    return call(BIRTHS, seeds, INPUTS[inputs], batch_size=8, resume=folder, **options)
+
+
+def call(subject, seeds, inputs, *, resume=None, engine=local, advance=None, **options):
+    return list(
+        probe(subject, list(seeds), inputs, ProbeOptions(**options), resume=resume, engine=engine, advance=advance)
+    )
 
 
 def chunks_of(folder):
@@ -89,8 +93,8 @@ def test_ranges_of_inputs_add_up(tmp_path, inputs):
 @pytest.mark.slow
 def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
     subject = given(CFG, models.init_seed(CFG, 5), "its digest")
-    (whole,) = probe(subject, [0], TEXT, batch_size=8)
-    (cut,) = probe(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
+    (whole,) = call(subject, [0], TEXT, batch_size=8)
+    (cut,) = call(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
     assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
 
 
@@ -99,12 +103,12 @@ def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     opened = open_checkpoint(f"seed:5@{name}")
     subject = given(opened.cfg, opened.params(), opened.digest(), opened.reference)
     kept = {"batch_size": 8, "range_size": 16}
-    here = list(probe(subject, [0], TEXT, resume=tmp_path / "here", **kept))
-    assert list(probe(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
+    here = list(call(subject, [0], TEXT, resume=tmp_path / "here", **kept))
+    assert list(call(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     other = subject._replace(reference=f"seed:6@{name}")
     with pytest.raises(InputError, match="see the same files"):
-        list(probe(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **kept))
+        list(call(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **kept))
 
 
 def test_ranges_cover_all_inputs_and_part_no_last_token():
@@ -146,21 +150,20 @@ SETTINGS = Pass(BIRTHS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_moves_the_last_digit_has_a_page_of_its_own(changed):
+def test_what_moves_the_last_digit_has_a_task_of_its_own(changed):
     usual = task_of(FUNCTION, SETTINGS.settings())
     assert task_of(FUNCTION, SETTINGS._replace(**changed).settings()).key != usual.key
     assert task_of(FUNCTION, SETTINGS._replace().settings()).key == usual.key
 
 
-def test_inputs_that_are_not_those_of_the_page_are_refused(tmp_path):
+def test_inputs_that_are_not_those_of_the_task_are_refused(tmp_path):
     probed(tmp_path, "text", engine=elsewhere)
-    (page,) = Ledger(tmp_path).pages()
+    (tasks,) = Store(tmp_path).tasks()
     other = tmp_path / "other.npy"
     np.save(other, (TEXT.tokens_NT + 1) % 40)
-    (page.path / Chunk(1, 0, N).name).unlink()
-    job = {"ledger": str(tmp_path), "key": page.task.key, "chunks": [[1, 0, N]], "sources": {"tokens": str(other)}}
-    with pytest.raises(InputError, match="digest"):
-        perform(json.dumps(job))
+    chunk = Chunk(1, 0, N)
+    (tasks.path / chunk.name).unlink()
+    assert "digest" in compute_in_worker(str(tmp_path), tasks.task.key, [chunk], {"tokens": str(other)})
 
 
 @pytest.mark.parametrize(
@@ -177,4 +180,4 @@ def test_bad_calls_are_refused(tmp_path, options, word):
     options = {"subject": BIRTHS, "seeds": [1], **options}
     options["resume"] = tmp_path if options.get("resume") else None
     with pytest.raises(InputError, match=word):
-        list(probe(options.pop("subject"), options.pop("seeds"), TEXT, **options))
+        list(call(options.pop("subject"), options.pop("seeds"), TEXT, **options))
