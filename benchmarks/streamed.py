@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import run
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.layout import file_shapes, shape_in_file

@@ -248,7 +248,7 @@ class ModelConfig:
             return changes
         others = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
         before = parse_groups(others.get("init_groups", self.init_groups) or "")
-        rules: dict[str, object] = dict(before)
+        rules: dict[str, object] = {str(group): rule for group, rule in before.items()}
         rules.update({group: parse_rule(group, str(rule)) for group, rule in groups.items()})
         return {**others, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
 

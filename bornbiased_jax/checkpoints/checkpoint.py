@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Ge
 from typing_extensions import TypedDict
 
-from bornbiased_jax import code, files, hardware, schema
+from bornbiased_jax import code, hardware, io, schema
 from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_digest, value_digest
 from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
 from bornbiased_jax.checkpoints.reference import Kind, parse_ref
@@ -31,7 +31,7 @@ from bornbiased_jax.checkpoints.tensors import (
 )
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.memory import streamed_bytes
 from bornbiased_jax.model.streaming import StreamedWeights, Weights
 from bornbiased_jax.parameters import Params, parameter_table
@@ -258,7 +258,7 @@ class Checkpoint:
         place = None if self.scratch is None else self.streamed.scratch / f"{self.streamed.identity}.json"
         if place is not None and place.is_file():
             try:
-                stored: TensorFacts = schema.check(TensorFacts, files.read_json(place), str(place))
+                stored: TensorFacts = schema.check(TensorFacts, io.read_json(place), str(place))
                 return stored
             except InputError:
                 pass  # made again
@@ -271,7 +271,7 @@ class Checkpoint:
                 facts["constant"].append(name)
             facts["largest"] = max(facts["largest"], float(tensor.max()), -float(tensor.min()))
         if place is not None:
-            files.write_json(place, facts)
+            io.write_json(place, facts)
         return facts
 
     @cached_property

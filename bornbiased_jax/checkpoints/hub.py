@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bornbiased_jax import files, hub, progress, schema
+from bornbiased_jax import hub, io, progress, schema
 from bornbiased_jax.checkpoints.formats.huggingface import (
     HOW_TO_CONVERT,
     INDEX,

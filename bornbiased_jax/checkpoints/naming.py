@@ -12,13 +12,13 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, get_args
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, cast, get_args
 
 import numpy as np
 from annotated_types import Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats.huggingface import TOKENIZERS
 from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
@@ -26,6 +26,7 @@ from bornbiased_jax.checkpoints.native_roles import canonical_key, open_roles
 from bornbiased_jax.checkpoints.quantized import Tensors, decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.checkpoints.torch_file import open_torch_files
 from bornbiased_jax.checkpoints.weight_files import choose_weights
 from bornbiased_jax.errors import InputError
@@ -460,7 +461,7 @@ class NamedRoles:
         if len(names) == 2 and group == "other" and tensor.is_bias:
             names = (names[-1],)
         if group == "other" and len(names) == 1 and names != (("residual",),):
-            names = (*([("channel",)] * (len(shape) - 1)), names[0])
+            names = (*_axes("channel " * (len(shape) - 1)), names[0])
         file_shape = (shape[0], int(np.prod(shape[1:]))) if len(names) == 2 and len(shape) > 2 else shape
         is_matrix = len(names) == 2 and group == "other" and not module.startswith(("query", "key"))
         final = file_shape[::-1] if is_matrix and "channel" in text else file_shape
@@ -696,7 +697,7 @@ def read_roles_file(path: Path) -> list[RoleRow]:
     Raises:
         InputError: it is no such file; a group or an axis does not exist.
     """
-    rows: list[RoleRow] = schema.check(RolesFile, files.read_json(path), str(path), "correct it")["tensors"]
+    rows: list[RoleRow] = schema.check(RolesFile, io.read_json(path), str(path), "correct it")["tensors"]
     for row in rows:
         for group in row["group"].split("+"):
             if group not in GROUP_AXES:
@@ -746,9 +747,16 @@ def _split_head(tail: str) -> tuple[str, str]:
 
 def _nested(config: Mapping[str, Any], component: str) -> Mapping[str, Any]:
     """Return the part of a configuration that describes a component."""
-    names = ("vision_config", "visual") if component == "vision" else ("text_config", "llm_config", "thinker_config")
+    names: tuple[str, ...] = (
+        ("vision_config", "visual") if component == "vision" else ("text_config", "llm_config", "thinker_config")
+    )
     if component not in ("language", "vision"):
-        names = (f"{component}_config",)
+        return _nested_in(config, (f"{component}_config",), component)
+    return _nested_in(config, names, component)
+
+
+def _nested_in(config: Mapping[str, Any], names: tuple[str, ...], component: str) -> Mapping[str, Any]:
+    """Return the first of the named parts of a configuration."""
     for name in names:
         if isinstance(config.get(name), dict):
             return _nested(config[name], component)
@@ -767,13 +775,11 @@ def _first_text(config: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _group(name: str) -> Group:
-    group: Any = name
-    return group  # type: ignore[no-any-return]
+    return cast(Group, name)
 
 
 def _axes(text: str) -> tuple[tuple[Axis, ...], ...]:
-    names: Any = tuple(tuple(axis.split("*")) for axis in text.split())
-    return names  # type: ignore[no-any-return]
+    return cast(tuple[tuple[Axis, ...], ...], tuple(tuple(axis.split("*")) for axis in text.split()))
 
 
 def _is_scale(role: Role) -> bool:
@@ -877,11 +883,11 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
         InputError: the files are corrupted, are two sets of weights, or have names that no convention fits.
     """
     weights = choose_weights(folder, file)
-    opener = functools.partial(open_safetensors, allows_quantized=True)
+    opener: Callable[[Path, list[Path]], NamedTensors] = functools.partial(open_safetensors, allows_quantized=True)
     if not weights.paths[0].name.endswith(".safetensors"):
         opener = open_torch_files
     place = folder / "config.json"
-    config = files.read_json(place) if place.is_file() else {}
+    config = io.read_json(place) if place.is_file() else {}
     if not isinstance(config, dict):
         raise InputError(f"{place} is not a JSON object: it should be a Hugging Face model's configuration")
     tokenizer_files = tuple(path for pattern in TOKENIZERS for path in sorted(folder.glob(pattern)))[:1]
@@ -917,6 +923,6 @@ def open_role_source(ref: str | Path, *, file: str | None = None, roles_file: Pa
             return open_by_names(reference.path)
         except InputError as error:
             place = reference.path / "config.json"
-            config = files.read_json(place) if place.is_file() else {}
+            config = io.read_json(place) if place.is_file() else {}
             is_known = isinstance(config, dict) and config.get("model_type") in FAMILIES
             raise (refusal if is_known else error) from error

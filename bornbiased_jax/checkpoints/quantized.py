@@ -78,8 +78,9 @@ class _Settings:
     def block(self) -> tuple[int, int]:
         """Return rows and columns of a block that shares a scale."""
         block = self._values.get("weight_block_size")
-        is_pair = isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block)
-        return (block[0], block[1]) if is_pair else _DEFAULT_BLOCK
+        if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
+            return block[0], block[1]
+        return _DEFAULT_BLOCK
 
     def zero_offset(self) -> int:
         """Return what GPTQ's first format subtracted from each zero before it was packed."""

@@ -92,10 +92,10 @@ def portable_source(reference: str) -> dict[str, Any]:
     """
     if reference.startswith("seed:"):
         return {"checkpoint": reference}
-    path = files.user_path(reference)
+    path = io.user_path(reference)
     before, at, after = reference.rpartition("@")
     if not path.exists() and at:
-        return {"checkpoint": f"{files.user_path(before).absolute()}@{after}"}
+        return {"checkpoint": f"{io.user_path(before).absolute()}@{after}"}
     return {"checkpoint": str(path.absolute())}
 
 

@@ -196,11 +196,11 @@ def _walk(data: bytes, where: str) -> object:
             case "TUPLE":
                 stack.append(tuple(pop_mark()))
             case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
+                memo[_as_kind(argument, int)] = stack[-1]
             case "MEMOIZE":
                 memo[len(memo)] = stack[-1]
             case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
+                stack.append(memo[_as_kind(argument, int)])
             case "APPEND":
                 value = stack.pop()
                 _as_kind(stack[-1], list).append(value)
@@ -215,7 +215,7 @@ def _walk(data: bytes, where: str) -> object:
                 for key, value in zip(pairs[::2], pairs[1::2], strict=True):
                     _set(_as_kind(stack[-1], dict), key, value)
             case "GLOBAL":
-                module, _, name = argument.partition(" ")
+                module, _, name = _as_kind(argument, str).partition(" ")
                 stack.append(_named(module, name, where))
             case "STACK_GLOBAL":
                 name, module = _as_kind(stack.pop(), str), _as_kind(stack.pop(), str)

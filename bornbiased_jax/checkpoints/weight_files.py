@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.errors import InputError
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -79,5 +79,5 @@ def _named_set(folder: Path, file: str) -> WeightFiles:
 
 
 def _shards(index: Path) -> list[Path]:
-    table = schema.check(IndexFile, files.read_json(index), str(index))["weight_map"]
+    table = schema.check(IndexFile, io.read_json(index), str(index))["weight_map"]
     return [index.parent / Path(name).name for name in sorted(set(table.values()))]

@@ -107,7 +107,7 @@ def fingerprint(
       bornbiased fingerprint path/to/model --out all.fingerprint --neurons all --dim 64
       bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 --seq-len 64 --out birth.outputs
     """
-    from bornbiased_jax import files
+    from bornbiased_jax import io
 
     options.prepare_json(json_file)
     # Options of the other kind of fingerprint are refused by name.
@@ -122,7 +122,7 @@ def fingerprint(
         _store_outputs(checkpoint, Path(out), json_file, quiet=quiet, **settings)
         return
     options.start(quiet=quiet)
-    files.check_writable(Path(out))
+    io.check_writable(Path(out))
     _store_sketches(checkpoint, Path(out), json_file, {name: arguments[name] for name in _OF_WEIGHTS})
 
 
@@ -217,7 +217,7 @@ def _store_outputs(
     **arguments: Any,
 ) -> None:
     """Run the model on the probe inputs, and write its last outputs."""
-    from bornbiased_jax import files, parallel
+    from bornbiased_jax import io, parallel
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.results import sentences
@@ -226,7 +226,7 @@ def _store_outputs(
     store_settings = engines.store_settings(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
-    files.check_writable(out)
+    io.check_writable(out)
     place = options.scratch_folder(stream, scratch)
     if place is not None and (mesh is not None or store_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
@@ -255,7 +255,7 @@ def _store_outputs(
     }
     # Of the file, so that it can be published: the same model and inputs give the same bytes.
     about["weights_digest"] = outputs.weights_digest
-    about["digest"] = files.sha256(out) if out.is_file() else None
+    about["digest"] = io.sha256(out) if out.is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}", err=json_file == "-")
     options.tell(sentences.fingerprint_of_outputs(facts), to_stderr=json_file == "-")

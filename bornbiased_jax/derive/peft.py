@@ -84,7 +84,7 @@ def read_adapter(folder: str | Path) -> Adapter:
         InputError: a file is missing, damaged or a pickle; a field is not understood, or changes what the adapter
             computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
     """
-    folder = files.user_path(folder)
+    folder = io.user_path(folder)
     rank, scale = _read_config(folder)
     if not (folder / WEIGHTS).is_file():
         if (folder / PICKLE).is_file():

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
-from bornbiased_jax import files, schema
+from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.fingerprints import (
@@ -148,7 +148,7 @@ def save_fingerprint(path: Path | str, fingerprint: Fingerprint) -> Path:
     Raises:
         InputError: the file cannot be written.
     """
-    return files.write_bytes(path, encode(fingerprint))
+    return io.write_bytes(path, encode(fingerprint))
 
 
 def encode(fingerprint: Fingerprint) -> bytes:
@@ -312,7 +312,7 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
     Raises:
         InputError: it is missing, corrupted, of a later version, or another kind of file.
     """
-    path = files.check_regular(path)
+    path = io.check_regular(path)
     try:
         with safe_open(path, framework="numpy") as opened:
             metadata = opened.metadata() or {}
@@ -371,7 +371,7 @@ def _decoded(payload: _Payload, source: _SourceFacts, arrays: dict[str, np.ndarr
         settings=Settings(dim, settings["neurons"], bytes.fromhex(settings["sign_key"]), settings["token_labels"]),
         components=components,
         tensors=tuple(
-            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence=is_evidence)
+            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence)  # type: ignore[call-arg]
             for name, shape, is_evidence, digest, row in zip(*columns, strict=True)
         ),
         repeats=tuple(

@@ -60,7 +60,7 @@ class Side:
     def stored(self) -> OutputFingerprint | None:
         """The fingerprint, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
-            path = files.user_path(self.source)
+            path = io.user_path(self.source)
             return prints.load_outputs(path) if path.is_file() and prints.is_output_fingerprint(path) else None
         return self.source if isinstance(self.source, OutputFingerprint) else None
 

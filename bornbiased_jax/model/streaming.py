@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import code, files, progress
+from bornbiased_jax import code, io, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.interventions import as_edits
@@ -228,8 +228,8 @@ def _stream(
     # The same pass again finds its page, and goes on where it ended.
     key, shapes = _identify(weights, batches, reading, options)
     page = weights.pages.get(key) or Page(weights.scratch / key, shapes)
-    files.check_writable(page.path / "lock")
-    with files.locked(page.path / "lock", wait=False) as is_locked:
+    io.check_writable(page.path / "lock")
+    with io.locked(page.path / "lock", wait=False) as is_locked:
         if not is_locked:
             raise InputError(
                 f"another process is at the same work in {page.path}: wait for it, or choose another folder"

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.formats.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, read_run
 from bornbiased_jax.config import ModelConfig

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import time
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, NotRequired, Protocol
 
@@ -115,7 +115,7 @@ class JsonlLogger:
 
     def __init__(self, folder: Path, earlier: Iterable[MetricsLine]) -> None:
         # What a resumed run will do again is cut off first.
-        files.write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in earlier))
+        io.write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in earlier))
         self._stream = (folder / METRICS_FILE).open("a")
 
     def write(self, line: MetricsLine) -> None:
@@ -134,7 +134,7 @@ class CsvLogger:
     def __init__(self, folder: Path, earlier: Iterable[MetricsLine], seeds: Sequence[int]) -> None:
         by_seed = [f"{name}/seed{seed}" for name in ("loss", "grad_norm", "validation_loss") for seed in seeds]
         self._columns = ["step", "tokens", "lr", "tokens_per_second", *by_seed]
-        files.write_text(folder / CSV_FILE, self._rows(self._columns, *map(self._row, earlier)))
+        io.write_text(folder / CSV_FILE, self._rows(self._columns, *map(self._row, earlier)))
         self._stream = (folder / CSV_FILE).open("a", newline="")
 
     def _row(self, line: MetricsLine) -> list[float | str]:
@@ -144,7 +144,7 @@ class CsvLogger:
 
     @staticmethod
     def _rows(*rows: Sequence[float | str]) -> str:
-        text = io.StringIO(newline="")
+        text = StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(rows)
         return text.getvalue()
 

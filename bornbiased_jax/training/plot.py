@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.metrics import read_metrics

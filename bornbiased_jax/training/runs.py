@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.errors import InputError

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bornbiased_jax import files, parallel, progress, record
+from bornbiased_jax import io, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.folders import Folder
 from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.io import Folder
 from bornbiased_jax.model.adapters import count_trained
 from bornbiased_jax.model.loss import unrolled_blocks
 from bornbiased_jax.parameters import Params, count_parameters
@@ -189,7 +189,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         _check_same(config, folder, digests)
     if jax.process_index() == 0:
         if is_new:
-            files.check_writable(folder / RUN_FILE)
+            io.check_writable(folder / RUN_FILE)
             Folder(folder, MAKER).claim()
             data.tokenizer.save(folder / TOKENIZER)
         if config.adapter is not None and not (folder / BASE).exists():
@@ -197,7 +197,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
         # The record comes last, so that it means a complete folder.
         if is_new:
             head = {"config": config.to_dict(), "steps": steps, **digests}
-            files.write_json(folder / RUN_FILE, {**head, **_facts(config, data, devices)})
+            io.write_json(folder / RUN_FILE, {**head, **_facts(config, data, devices)})
         else:
             _extend(folder, steps)
     parallel.agree("ready", "folder")
@@ -224,7 +224,7 @@ def _extend(folder: Path, steps: int) -> None:
     before = read_run(folder)
     if before["steps"] < steps:
         config = {**before["config"], "steps": steps, "schedule_steps": scheduled(before["config"])}
-        files.write_json(folder / RUN_FILE, {**before, "config": config, "steps": steps})
+        io.write_json(folder / RUN_FILE, {**before, "config": config, "steps": steps})
 
 
 def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, Any]:

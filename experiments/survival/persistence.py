@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.config import ModelConfig, preset

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.formats.run import RunRecord, find_steps, read_run

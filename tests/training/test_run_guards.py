@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run as command
 from bornbiased_jax.errors import InputError

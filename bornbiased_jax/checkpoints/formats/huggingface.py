@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import files
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
@@ -46,7 +46,7 @@ def read_headers(folder: Path) -> StoredModel:
         InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
             tensor is missing, unknown or of a wrong shape.
     """
-    content = files.read_json(folder / "config.json")
+    content = io.read_json(folder / "config.json")
     read = read_config(content, str(folder / "config.json"))
     paths = weight_files(folder)
     source = open_safetensors(folder, paths)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bornbiased_jax import files, progress
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.formats.huggingface import PICKLES, weight_files
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.reference import parse_ref
