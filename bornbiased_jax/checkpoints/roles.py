@@ -121,6 +121,9 @@ class RoleSource(Protocol):
     def norm_scale(self, role: Role) -> np.ndarray | None:
         """Read the scale of the norm between a matrix and the residual stream, 1 + g where a family stores g."""
 
+    def output_norm_scale(self, component: str) -> np.ndarray | None:
+        """Read the scale of the norm before the head, which a tied head reads through too."""
+
     def token_labels(self) -> Sequence[bytes | None] | None:
         """Return the bytes of every token, None for one without any; None where no tokenizer is there."""
 

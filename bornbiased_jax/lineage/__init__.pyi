@@ -1,6 +1,12 @@
 from bornbiased_jax.lineage.births import final_outputs as final_outputs
 from bornbiased_jax.lineage.calibration import power as power
 from bornbiased_jax.lineage.commitment import check_commitment as check_commitment
+from bornbiased_jax.lineage.fingerprint_file import load_fingerprint as load_fingerprint
+from bornbiased_jax.lineage.fingerprint_file import payload_digest as payload_digest
+from bornbiased_jax.lineage.fingerprint_file import save_fingerprint as save_fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint as fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint as Fingerprint
+from bornbiased_jax.lineage.fingerprints import Settings as Settings
 from bornbiased_jax.lineage.iclr import iclr_test as iclr_test
 from bornbiased_jax.lineage.lineage_tests import LineageTest as LineageTest
 from bornbiased_jax.lineage.lineage_tests import lineage_test as lineage_test

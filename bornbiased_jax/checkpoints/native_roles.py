@@ -1,0 +1,159 @@
+"""Roles of checkpoints whose configuration this package runs, by the table of parameters."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
+from bornbiased_jax.checkpoints.roles import Role, Shape
+from bornbiased_jax.parameters import GROUPS, Parameter, parameter_table
+from bornbiased_jax.text import load_tokenizer
+
+LANGUAGE = "language"
+_ODD_ACTIVATIONS = ("tanh",)
+_SAFETENSORS_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def open_roles(ref: str | Path) -> NativeRoles:
+    """Open a checkpoint for reading by role.
+
+    Args:
+        ref: what :func:`bornbiased_jax.checkpoints.open_checkpoint` takes.
+
+    Raises:
+        InputError: nothing is there, or what is there is corrupted, of another kind or not understood.
+    """
+    return NativeRoles(open_reader(ref))
+
+
+class NativeRoles:
+    """A :class:`.roles.RoleSource` over a checkpoint with a configuration: one component, "language".
+
+    Example:
+        >>> source = open_roles("seed:42@llama-tiny,num_layers=1")
+        >>> [role.path for role in source.roles][:3]
+        ['language/embedding/embedding', 'language/final_norm/scale', 'language/head/kernel']
+    """
+
+    naming = "native"
+
+    def __init__(self, reader: WeightsReader) -> None:
+        self._reader = reader
+        self._table = parameter_table(reader.cfg)
+        self._places = {role: place for role, place in self._pairs()}
+        # The last parameter that holds the experts of a block together: they are asked for one after the other.
+        self._experts: tuple[tuple[str, int | None], np.ndarray] | None = None
+
+    def _pairs(self) -> list[tuple[Role, tuple[Parameter, int | None, int | None]]]:
+        """Pair every role with its parameter, layer and expert (counted from 0), in canonical order."""
+        pairs = []
+        cfg = self._reader.cfg
+        for row in self._table.values():
+            module = row.module.rpartition("/")[2] if row.group in ("norm", "bias") else ""
+            axes = row.block_axes[1:] if row.in_expert else row.block_axes
+            for layer in range(cfg.num_layers) if row.is_stacked else (None,):
+                name = row.path if layer is None else f"{row.path}/{layer}"
+                block = None if layer is None else layer + 1
+                for expert in range(cfg.num_experts or 0) if row.in_expert else (None,):
+                    number = None if expert is None else expert + 1
+                    role = Role(LANGUAGE, row.group, row.leaf, block, number, axes, name=name, module=module)
+                    pairs.append((role, (row, layer, expert)))
+        return sorted(pairs, key=lambda pair: canonical_key(pair[0]))
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Every tensor in canonical order: tables and final norm first, then blocks."""
+        return tuple(self._places)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """No tensors: a checkpoint with one that its configuration does not ask for is refused when opened."""
+        return ()
+
+    @property
+    def description(self) -> str:
+        """One line on where the model came from."""
+        return self._reader.description
+
+    def shape(self, component: str) -> Shape:
+        """Return the sizes of the component."""
+        cfg = self._reader.cfg
+        if component != LANGUAGE:
+            raise KeyError(component)
+        return Shape(
+            num_heads=cfg.num_heads if cfg.attention else None,
+            num_kv_heads=cfg.kv_heads if cfg.attention else None,
+            head_dim=cfg.key_dim if cfg.attention else None,
+            is_centered=cfg.norm == "layernorm",
+            has_gate=cfg.mlp and cfg.gated_mlp,
+            has_odd_activation=cfg.activation in _ODD_ACTIVATIONS,
+            is_tied=cfg.tie_embeddings,
+        )
+
+    def array_shape(self, role: Role) -> tuple[int, ...]:
+        """Return the sizes of a tensor without reading it."""
+        row, _, expert = self._places[role]
+        return row.block_shape if expert is None else row.block_shape[1:]
+
+    def digest_name(self, role: Role) -> str:
+        """Return path and layer: experts of a block share the name of the parameter that holds them."""
+        return role.name
+
+    def read(self, role: Role) -> np.ndarray:
+        """Read one tensor as float32."""
+        row, layer, expert = self._places[role]
+        if expert is None:
+            return self._reader.read(row.path, layer)
+        place = (row.path, layer)
+        if self._experts is None or self._experts[0] != place:
+            self._experts = None
+            self._experts = place, self._reader.read(*place)
+        return self._experts[1][expert]
+
+    def norm_scale(self, role: Role) -> np.ndarray | None:
+        """Read the scale of the norm between a matrix and the residual stream."""
+        row, layer, _ = self._places[role]
+        path = f"{row.norm}/scale"
+        return self._reader.read(path, layer) if row.norm is not None and path in self._table else None
+
+    def output_norm_scale(self, component: str) -> np.ndarray | None:
+        """Read the scale of the norm before the head, which a tied head reads through too."""
+        return self._reader.read("final_norm/scale") if "final_norm/scale" in self._table else None
+
+    def token_labels(self) -> tuple[bytes | None, ...] | None:
+        """Return the bytes of every token, None where no tokenizer is there.
+
+        Raises:
+            InputError: the tokenizer is corrupted.
+        """
+        if not self._reader.tokenizer_files:
+            return None
+        labels = load_tokenizer(self._reader.tokenizer_files[0]).token_bytes()
+        size = self._reader.cfg.vocab_size
+        return tuple([*labels, *[None] * (size - len(labels))][:size])
+
+    def stored_as(self, role: Role) -> str:
+        """Return the storage types of the file, joined: a configuration's file is of one type but for its norms."""
+        return self._storage
+
+    @functools.cached_property
+    def _storage(self) -> str:
+        if self._reader.kind == "gguf":
+            return "gguf"
+        types = set()
+        for path in self._reader.files:
+            if path.suffix == ".safetensors":
+                with path.open("rb") as stream:
+                    header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+                types |= {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+        return " and ".join(sorted(_SAFETENSORS_TYPES.get(kind, kind) for kind in types)) or "float32"
+
+
+def canonical_key(role: Role) -> tuple[str, int, int, bool, str, str, int]:
+    """Return the place of a role in canonical order: tables first, then blocks, a matrix's experts in a row."""
+    group = GROUPS.index(role.group)
+    return role.component, role.block or 0, group, role.is_shared, role.module, role.leaf, role.expert or 0

@@ -1,0 +1,395 @@
+"""Sketches: sign vectors from hashes, products of large matrices with them, and statistics on the way.
+
+Everything here is NumPy: float32 products of chunks, added up in float64 in a fixed order, so that the same numbers
+give the same sketch whatever file they came from. Matrices are taken in one memory layout, [out, in], as most files
+have them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+MAX_DIM = 512
+PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
+_CHUNK = 1 << 18
+# Terms that one float32 product adds up.
+_TERMS = 4096
+# Rows of a matrix that is transposed: enough for whole cache lines.
+_STRIP = 64
+# Numbers of a row that are compared first to find equal rows.
+_BEGINNING = 64
+# Other shifts than those of periods that give a null to the score of a shift.
+_NULL_SHIFTS = 16
+# Squared norms below this fraction of what was there before centering are rounding.
+_ROUNDING = 1e-10
+# Rows farther than this from the median of the log norms, in robust standard deviations, are padding or rescaled.
+_FAR = 8.0
+
+
+def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
+    """Return the sign vector of a label: float32 [dim] of ±1/√dim.
+
+    Signs are the bits of BLAKE2b (64 bytes, keyed), the least significant bit of byte 0 first; a set bit is +1.
+
+    Example:
+        >>> signs(b"token: the", 4).tolist()
+        [-0.5, -0.5, 0.5, -0.5]
+    """
+    return sign_rows([label], dim, key)[0]
+
+
+def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
+    """Return the sign vectors of labels, [n, dim]."""
+    digests = b"".join(hashlib.blake2b(label, digest_size=64, key=key).digest() for label in labels)
+    bits_nB = np.unpackbits(np.frombuffer(digests, np.uint8).reshape(-1, 64), axis=1, bitorder="little")
+    return (bits_nB[:, :dim].astype(np.float32) * 2 - 1) / np.float32(math.sqrt(dim))
+
+
+def axis_signs(matrix_name: str, size: int, dim: int, key: bytes = b"") -> np.ndarray:
+    """Return the sign vectors of the entries of an axis of a matrix, [size, dim]."""
+    return sign_rows((b"%s:%d" % (matrix_name.encode(), index) for index in range(size)), dim, key)
+
+
+def token_signs(labels: Sequence[bytes | None] | None, size: int, dim: int, key: bytes = b"") -> np.ndarray:
+    """Return the sign vectors of tokens, [size, dim]: by their bytes, by their numbers where they have none."""
+    known = [None] * size if labels is None else labels
+    return sign_rows((b"id:%d" % i if text is None else b"token:" + text for i, text in enumerate(known)), dim, key)
+
+
+def quantize(vectors_nK: np.ndarray) -> np.ndarray:
+    """Scale vectors to norm 127 and round them to int8; vectors of zeros stay."""
+    norms_n = np.sqrt(np.einsum("nk,nk->n", vectors_nK, vectors_nK))
+    scale_n = 127.0 / np.where(norms_n > 0, norms_n, np.inf)
+    rounded_nK: np.ndarray = np.rint(vectors_nK * scale_n[:, None]).astype(np.int8)
+    return rounded_nK
+
+
+def unit(vectors_nK: np.ndarray) -> np.ndarray:
+    """Scale vectors to norm 1 in float64; vectors of zeros stay."""
+    vectors_nK = np.asarray(vectors_nK, np.float64)
+    norms_n = np.sqrt(np.einsum("nk,nk->n", vectors_nK, vectors_nK))
+    units_nK: np.ndarray = vectors_nK / np.where(norms_n > 0, norms_n, np.inf)[:, None]
+    return units_nK
+
+
+def transposed(matrix_IO: np.ndarray) -> np.ndarray:
+    """Return a matrix [out, in] in C order, without a copy where memory has it so already."""
+    matrix_OI = matrix_IO.T
+    if matrix_OI.flags.c_contiguous:
+        return matrix_OI
+    copy_OI = np.empty(matrix_OI.shape, np.float32)
+    for start in range(0, len(matrix_IO), _STRIP):
+        copy_OI[:, start : start + _STRIP] = matrix_IO[start : start + _STRIP].T
+    return copy_OI
+
+
+def rows_in_order(matrix: np.ndarray) -> Iterable[np.ndarray]:
+    """Yield strips of rows in C order, one after the other the whole array, without a second copy of it."""
+    if matrix.ndim < 2 or matrix.flags.c_contiguous:
+        yield np.ascontiguousarray(matrix)
+        return
+    for start in range(0, len(matrix), _STRIP):
+        yield np.ascontiguousarray(matrix[start : start + _STRIP])
+
+
+def product(left_nm: np.ndarray, right_mK: np.ndarray) -> np.ndarray:
+    """Multiply matrices: float32 products of chunks of the shared axis, added up in float64."""
+    result_nK = np.zeros((left_nm.shape[0], right_mK.shape[1]))
+    right_mK = np.ascontiguousarray(right_mK, np.float32)
+    for start in range(0, left_nm.shape[1], _TERMS):
+        result_nK += left_nm[:, start : start + _TERMS] @ right_mK[start : start + _TERMS]
+    return result_nK
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moments:
+    """Statistics of a tensor, and sums of squares along both axes of a matrix.
+
+    Attributes:
+        mean, std, kurtosis, minimum, maximum: of all numbers; kurtosis 0 of a constant tensor.
+        squares_row, squares_column: float64 sums of squares of each row and column; empty for vectors.
+        is_two_valued: whether it holds one number, or two, throughout.
+    """
+
+    mean: float
+    std: float
+    kurtosis: float
+    minimum: float
+    maximum: float
+    squares_row: np.ndarray
+    squares_column: np.ndarray
+    is_two_valued: bool
+
+
+def moments(tensor: np.ndarray) -> Moments:
+    """Compute the statistics of a tensor in one pass over chunks that fit in the cache."""
+    matrix_nm = tensor if tensor.ndim == 2 else tensor.reshape(1, -1)
+    n, m = matrix_nm.shape
+    squares_row, squares_column = np.zeros(n), np.zeros(m)
+    ones_m = np.ones(m, np.float32)
+    power_sums = np.zeros(4)
+    minimum, maximum = math.inf, -math.inf
+    step = max(1, _CHUNK // m)
+    for start in range(0, n, step):
+        chunk = np.ascontiguousarray(matrix_nm[start : start + step])
+        square = chunk * chunk
+        squares_row[start : start + step] = square @ ones_m
+        squares_column += ones_m[: len(chunk)] @ square if len(chunk) <= m else np.ones(len(chunk), np.float32) @ square
+        flat, flat_square = chunk.ravel(), square.ravel()
+        power_sums += (
+            float((chunk @ ones_m).sum(dtype=np.float64)),
+            float(squares_row[start : start + step].sum()),
+            float(flat_square @ flat),
+            float(flat_square @ flat_square),
+        )
+        minimum, maximum = min(minimum, float(chunk.min())), max(maximum, float(chunk.max()))
+    mean, std, kurtosis = _central(power_sums / tensor.size)
+    # Sums of powers lose their digits where the mean is far from zero, as in norm scales.
+    if tensor.size <= _CHUNK or abs(mean) > std:
+        mean, std, kurtosis = _central_directly(matrix_nm)
+    if minimum == maximum:
+        std = kurtosis = 0.0
+    is_vector = tensor.ndim < 2
+    return Moments(
+        mean,
+        std,
+        kurtosis,
+        minimum,
+        maximum,
+        squares_row[:0] if is_vector else squares_row,
+        squares_column[:0] if is_vector else squares_column,
+        _is_two_valued(matrix_nm, minimum, maximum),
+    )
+
+
+def _central(raw_moments: np.ndarray) -> tuple[float, float, float]:
+    """Return mean, standard deviation and kurtosis from the first four raw moments."""
+    mean, second, third, fourth = (float(value) for value in raw_moments)
+    variance = max(second - mean**2, 0.0)
+    central = fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4
+    return mean, math.sqrt(variance), central / variance**2 if variance > 0 else 0.0
+
+
+def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
+    """Return mean, standard deviation and kurtosis from differences to the mean, in float64."""
+    size = matrix_nm.size
+    mean = sum(float(row_m.sum(dtype=np.float64)) for row_m in matrix_nm) / size
+    second = fourth = 0.0
+    for row_m in matrix_nm:
+        square_m = (row_m.astype(np.float64) - mean) ** 2
+        second += float(square_m.sum())
+        fourth += float(square_m @ square_m)
+    variance = second / size
+    return mean, math.sqrt(variance), fourth / size / variance**2 if variance > 0 else 0.0
+
+
+def _is_two_valued(matrix_nm: np.ndarray, minimum: float, maximum: float) -> bool:
+    """Tell whether every number is the smallest or the largest; a vector of two numbers says nothing."""
+    few = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
+    if not np.isin(few, (minimum, maximum)).all():
+        return False
+    return all(bool(np.isin(row_m, (minimum, maximum)).all()) for row_m in matrix_nm)
+
+
+def diagonal_z(matrix_nm: np.ndarray, mean: float, std: float) -> float:
+    """Return the z of the sum of the main diagonal, against independent entries of a mean and standard deviation."""
+    if matrix_nm.ndim != 2 or std == 0:
+        return 0.0
+    diagonal = np.diagonal(matrix_nm).astype(np.float64)
+    return float((diagonal.sum() - len(diagonal) * mean) / (std * math.sqrt(len(diagonal))))
+
+
+def equal_rows(rows_nm: np.ndarray) -> np.ndarray:
+    """Return which rows equal an earlier row: bool [n]; rows of zeros do not count."""
+    beginning = np.ascontiguousarray(rows_nm[:, :_BEGINNING])
+    keys_n = beginning.view(np.dtype((np.void, beginning.itemsize * beginning.shape[1]))).ravel()
+    _, first_n, place_n, counts = np.unique(keys_n, return_index=True, return_inverse=True, return_counts=True)
+    is_equal_n = np.zeros(len(rows_nm), bool)
+    # Rows that begin alike are compared whole.
+    earlier: dict[bytes, int] = {}
+    for index in np.flatnonzero(counts[place_n] > 1):
+        row = np.ascontiguousarray(rows_nm[index])
+        if row.any():
+            digest = hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+            is_equal_n[index] = earlier.setdefault(digest, index) != index
+    return is_equal_n
+
+
+def ordinary_rows(rows_VD: np.ndarray, norms_V: np.ndarray) -> np.ndarray:
+    """Return which rows of a table are no padding, by this model alone: bool [V].
+
+    Padding are rows of zeros, rows that occur twice (vocabularies resized with a mean), and rows whose norm is far from
+    the median.
+    """
+    is_ordinary_V = norms_V > 0
+    if not is_ordinary_V.any():
+        return is_ordinary_V
+    logs_V = np.log(np.where(is_ordinary_V, norms_V, 1.0))
+    center = np.median(logs_V[is_ordinary_V])
+    width = 1.4826 * np.median(np.abs(logs_V[is_ordinary_V] - center))
+    is_ordinary_V &= np.abs(logs_V - center) <= _FAR * max(width, 0.05)
+    is_equal_V = equal_rows(rows_VD)
+    if is_equal_V.any():
+        # The first of each set of equal rows is padding as well.
+        firsts = {row.tobytes() for row in rows_VD[is_equal_V]}
+        is_equal_V = np.array([row.tobytes() in firsts for row in rows_VD])
+    return is_ordinary_V & ~is_equal_V
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of the embedding or the head as the token space sees them.
+
+    Attributes:
+        rows_VD: float32 rows by token.
+        scale_D: scale of the norm folded into them, None where there is none.
+        is_centered: whether the norm takes out the mean over coordinates.
+    """
+
+    rows_VD: np.ndarray
+    scale_D: np.ndarray | None
+    is_centered: bool
+
+    def chunks(self) -> Iterable[tuple[slice, np.ndarray]]:
+        """Yield chunks of rows, scaled and centered: float32, new in memory."""
+        step = max(1, _CHUNK // self.rows_VD.shape[1])
+        for start in range(0, len(self.rows_VD), step):
+            rows_vD = np.array(self.rows_VD[start : start + step], np.float32)
+            if self.scale_D is not None:
+                rows_vD *= self.scale_D
+            if self.is_centered:
+                rows_vD -= rows_vD.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None]
+            yield slice(start, start + len(rows_vD)), rows_vD
+
+    def norms(self) -> np.ndarray:
+        """Return the norm of every row, [V]."""
+        norms_V = np.zeros(len(self.rows_VD))
+        for rows, rows_vD in self.chunks():
+            norms_V[rows] = np.sqrt(np.einsum("vd,vd->v", rows_vD, rows_vD))
+        return norms_V
+
+    def mean(self, is_used_V: np.ndarray) -> np.ndarray:
+        """Return the mean over the tokens that are used, float64 [D]."""
+        total_D = np.zeros(self.rows_VD.shape[1])
+        for rows, rows_vD in self.chunks():
+            total_D += is_used_V[rows].astype(np.float32) @ rows_vD
+        return total_D / max(1, np.count_nonzero(is_used_V))
+
+
+def token_space(table: Table, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None) -> np.ndarray:
+    """Return P, the sum over tokens of signs ⊗ unit row: float64 [D, k].
+
+    Args:
+        table: embedding or head.
+        signs_VK: sign vectors of the tokens.
+        is_used_V: tokens that enter.
+        mean_D: taken from every row before it is scaled to norm 1; None for nothing.
+    """
+    projection_DK = np.zeros((table.rows_VD.shape[1], signs_VK.shape[1]))
+    shift_D = None if mean_D is None else mean_D.astype(np.float32)
+    for rows, rows_vD in table.chunks():
+        if shift_D is not None:
+            rows_vD -= shift_D
+        norms_v = np.sqrt(np.einsum("vd,vd->v", rows_vD, rows_vD))
+        weight_v = np.where(is_used_V[rows] & (norms_v > 0), 1.0 / np.where(norms_v > 0, norms_v, 1.0), 0.0)
+        projection_DK += rows_vD.T @ (signs_VK[rows] * weight_v[:, None].astype(np.float32))
+    return projection_DK
+
+
+def coordinate_rows(
+    rows_Dn: np.ndarray, signs_nK: np.ndarray, squares_D: np.ndarray, scale_D: np.ndarray | None, is_centered: bool
+) -> np.ndarray:
+    """Sketch one matrix along residual coordinates: row j at unit norm times signs of the other axis, float64 [D, k].
+
+    Args:
+        rows_Dn: rows over the other axis, by coordinate; any memory layout.
+        signs_nK: sign vectors of the other axis.
+        squares_D: sum of squares of each row.
+        scale_D: scale of the norm on the residual side. At unit norm it matters where the norm is centered alone.
+        is_centered: whether the norm takes out the mean over coordinates.
+    """
+    if not is_centered:
+        return _unit_by(product(rows_Dn, signs_nK), squares_D, squares_D)
+    # Rows less their mean m: ⟨row − m, signs⟩, and ‖row − m‖² from sums already there.
+    gain_D = np.ones(len(rows_Dn)) if scale_D is None else scale_D.astype(np.float64)
+    mean_n = product(rows_Dn.T, (gain_D / len(gain_D))[:, None])
+    sketch_DK = product(rows_Dn, np.concatenate([signs_nK, mean_n.astype(np.float32)], axis=1))
+    overlap_D = gain_D * sketch_DK[:, -1]
+    raw_D = gain_D**2 * squares_D
+    centered_DK = gain_D[:, None] * sketch_DK[:, :-1] - product(mean_n.T, signs_nK)
+    return _unit_by(centered_DK, raw_D - 2 * overlap_D + float(mean_n[:, 0] @ mean_n[:, 0]), raw_D)
+
+
+def _unit_by(vectors_DK: np.ndarray, squares_D: np.ndarray, raw_D: np.ndarray) -> np.ndarray:
+    """Divide vectors by the norms of the rows behind them; those of zero rows are zero."""
+    is_there_D = (raw_D > 0) & (squares_D > _ROUNDING * raw_D)
+    scale_D = np.where(is_there_D, 1.0 / np.sqrt(np.where(is_there_D, squares_D, 1.0)), 0.0)
+    return vectors_DK * scale_D[:, None]
+
+
+Score = Callable[[np.ndarray], np.ndarray]
+"""From a permutation of labels [n] to the score of each label with its image [n]."""
+
+
+def inner(vectors_nK: np.ndarray) -> Score:
+    """Return the score ⟨v_f, v_π(f)⟩."""
+    return lambda order_n: np.einsum("nk,nk->n", vectors_nK, vectors_nK[order_n])
+
+
+@dataclasses.dataclass
+class RepeatCounter:
+    """Scores between labels a period apart, summed over the blocks of one component.
+
+    Attributes:
+        num_labels: of the first block.
+        num_equal: labels that equal an earlier one.
+        excess, variance: of the score at each period, by the number of parts.
+    """
+
+    num_labels: int = 0
+    num_equal: int = 0
+    excess: dict[int, float] = dataclasses.field(default_factory=dict)
+    variance: dict[int, float] = dataclasses.field(default_factory=dict)
+
+    def add(self, num_labels: int, score: Score, num_equal: int = 0) -> None:
+        """Add the labels of one block."""
+        self.num_labels = self.num_labels or num_labels
+        self.num_equal += num_equal
+        labels_n = np.arange(num_labels)
+        shifts = {parts: num_labels // parts for parts in PERIODS if num_labels % parts == 0 and num_labels > parts}
+        shifts |= {parts: 1 for parts in PERIODS if parts == num_labels}
+        if not shifts:
+            return
+        # The null: scores at shifts that are no period, or at all others where labels are few.
+        candidates = [shift for shift in range(1, num_labels) if not _is_multiple(shift, shifts.values())]
+        candidates = candidates or list(range(1, num_labels))
+        candidates = candidates[:: max(1, len(candidates) // _NULL_SHIFTS)][:_NULL_SHIFTS]
+        scores = {shift: score((labels_n + shift) % num_labels) for shift in candidates}
+        for parts, shift in shifts.items():
+            null = [values_n for other, values_n in scores.items() if other not in (shift, num_labels - shift)]
+            if null:
+                mean, variance = float(np.mean(null)), float(np.var(null))
+                at_shift = float(score((labels_n + shift) % num_labels).sum())
+                self.excess[parts] = self.excess.get(parts, 0.0) + at_shift - num_labels * mean
+                # Halves pair each label with its partner twice.
+                twice = 2 if parts == 2 else 1
+                self.variance[parts] = self.variance.get(parts, 0.0) + twice * num_labels * variance
+
+    def z_by_period(self) -> dict[int, float]:
+        """Return the z at each period, rounded to what is said of it."""
+        return {
+            parts: float(f"{excess / math.sqrt(self.variance[parts]):.4g}")
+            for parts, excess in sorted(self.excess.items())
+            if self.variance[parts] > 0
+        }
+
+
+def _is_multiple(shift: int, periods: Iterable[int]) -> bool:
+    """Tell whether a shift is a multiple of a period longer than a few labels."""
+    return any(shift % period == 0 for period in periods if period > 1)
