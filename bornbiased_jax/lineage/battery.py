@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -48,8 +49,6 @@ ALL = "all"
 _CELL_COORDINATES = 1024
 # Shallower models have no quarters beside their blocks.
 _MIN_QUARTERED = 8
-# Agreement in this few kinds of block matrices, of at least so many, may be a formula that both models were given.
-_FEW_KINDS, _MANY_KINDS = 2, 4
 _TABLES = ("embedding", "positions", "head")
 
 
@@ -216,12 +215,15 @@ def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
         raise InputError("the fingerprints were made with different sign keys: make both with one --sign-key")
 
 
-def compare_weights(base: Fingerprint, suspect: Fingerprint, options: Options | None = None) -> Comparison:
+def compare_weights(
+    base: Fingerprint, suspect: Fingerprint, options: Options | None = None, *, further: Sequence[Cell] = ()
+) -> Comparison:
     """Compare two fingerprints of weights by everything they hold.
 
     Args:
         base, suspect: made with one dimension and one sign key.
         options: level, permutations, and whether one model is an initialization.
+        further: cells of other tests that join the family.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -244,6 +246,7 @@ def compare_weights(base: Fingerprint, suspect: Fingerprint, options: Options | 
         if main is None:
             main, (matching, reason) = measured, measured.matching
     assert main is not None
+    cells += further
     # One Holm correction over all; undefined cells count as p = 1.
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
     equal, num_tensors, is_identical = equal_tensors(base, suspect, left_out)
@@ -260,6 +263,20 @@ def compare_weights(base: Fingerprint, suspect: Fingerprint, options: Options | 
         is_identical=is_identical,
         sketch_difference=sketch_difference(base.components[names[0]], suspect.components[names[0]]),
     )
+
+
+def whole_cell(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options) -> Cell:
+    """Measure one piece of evidence over the whole of the first component that both models have.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
+    """
+    check_comparable(base, suspect)
+    names = [name for name in base.components if name in suspect.components]
+    if not names:
+        raise InputError("the models have no component in common: name models of one kind")
+    measured = _Measured(base, suspect, names[0], options)
+    return next(cell for cell in measured.cells() if (cell.evidence, cell.component) == (evidence, ALL))
 
 
 def equal_tensors(
@@ -399,7 +416,7 @@ class _Measured:
                     suspect.append(second[:limit])
         return base, suspect
 
-    @property
+    @cached_property
     def _token_pairs(self) -> list[BlockPair]:
         return paired_blocks(self.base, self.suspect, tokens_only=True)
 
@@ -461,14 +478,9 @@ class _Measured:
             chosen = [term for term in made if term.block in numbers]
             yield self._cell(evidence, component, lambda chosen=chosen: chosen, why)
 
-    @property
+    @cached_property
     def matching(self) -> tuple[Matching | None, str]:
         """Neurons matched in token space, in coordinates where there is none; or why they are not."""
-        if not hasattr(self, "_matching"):
-            self._matching = self._match()
-        return self._matching
-
-    def _match(self) -> tuple[Matching | None, str]:
         try:
             self._check_tokens()
             space: Space = "token"

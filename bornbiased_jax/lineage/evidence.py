@@ -29,6 +29,8 @@ Space = Literal["token", "coordinates"]
 
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and most cells of unrelated models are done with it."""
+# Labels that share the permutations counted with other terms are at least so many: fewer have too few orders for a p.
+_SHARED = 24
 # Order statistics that the bound keeps of each row where several wide matrices are held at once.
 _TOP = 64
 
@@ -100,7 +102,7 @@ def z_of(terms: Sequence[Term]) -> float:
 def bound_of(terms: Sequence[Term], *, is_joint: bool = False) -> float:
     """Bound log₁₀ P(S(π) ≥ S) over permutations, independent for each term unless joint; 0 below the screen."""
     if is_joint:
-        terms = joined(terms, with_nested=True)
+        terms = joined(terms, is_joint=True)
     if not z_of(terms) >= SCREEN:
         return 0.0
     plain = [term for term in terms if not term.is_nested]
@@ -118,8 +120,8 @@ def bound_of(terms: Sequence[Term], *, is_joint: bool = False) -> float:
 def certified_sum(terms: Sequence[Term], draws: Draws, *, is_joint: bool = False) -> Certified:
     """Certify the p of the summed traces: counted over permutations, and below their reach by the bound.
 
-    Plain terms of one size share the permutations that are counted, a subgroup under which the count is as exact; the
-    bound takes every term on its own.
+    Wide plain terms of one size share the permutations that are counted, a subgroup under which the count is as
+    exact; the bound takes every term on its own.
 
     Args:
         terms: at least one.
@@ -128,7 +130,7 @@ def certified_sum(terms: Sequence[Term], draws: Draws, *, is_joint: bool = False
             all is the only exact one.
     """
     if is_joint:
-        terms = joined(terms, with_nested=True)
+        terms = joined(terms, is_joint=True)
     statistic = math.fsum(float(np.trace(term.scores_nn, dtype=np.float64)) for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)
     std = math.sqrt(math.fsum(term.moments[1] for term in terms))
@@ -172,12 +174,12 @@ def certified_sum(terms: Sequence[Term], draws: Draws, *, is_joint: bool = False
     )
 
 
-def joined(terms: Sequence[Term], *, with_nested: bool = False) -> list[Term]:
-    """Add up terms of one size, so that they share a permutation; nested ones only where that is asked for."""
+def joined(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
+    """Add up terms of one size, so that they share a permutation; narrow and nested ones only where asked for."""
     by_size: dict[tuple[int, int | None], list[Term]] = {}
     alone = []
     for term in terms:
-        if term.is_nested and not with_nested:
+        if not is_joint and (term.is_nested or len(term.scores_nn) < _SHARED):
             alone.append(term)
         else:
             groups = term.num_groups if term.is_nested else None
