@@ -32,7 +32,7 @@ def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
     commands = {
         "sinks": [checkpoint, "--text", text, "--lengths", str(LENGTH), *cut],
         "evaluate": [checkpoint, "--text", text, "--context", str(LENGTH), *cut],
-        "fingerprint": [checkpoint, *sizes, "--out", str(folder / "a.fingerprint")],
+        "fingerprint": [checkpoint, "--outputs", *sizes, "--out", str(folder / "a.fingerprint")],
         "probe preference": ["--checkpoint", checkpoint, *sizes],
         "probe contraction": ["--checkpoint", checkpoint, *sizes],
         "digest": [checkpoint],

@@ -4,8 +4,8 @@
 
 Random weights of LLaMA-7B's shape in bfloat16 and several safetensors files are written below a temporary folder,
 eight blocks deep unless told otherwise (4 GB, removed afterwards). Blocks are alike: memory does not grow with their
-number, and time does in proportion. The command ``bornbiased fingerprint --stream`` then runs in a process of its
-own, whose peak memory is taken; in another one the pass alone is timed, between two measurements of the rate of
+number, and time does in proportion. The command ``bornbiased fingerprint --outputs --stream`` then runs in a process of
+its own, whose peak memory is taken; in another one the pass alone is timed, between two measurements of the rate of
 float32 products at the model's shapes.
 """
 
@@ -98,7 +98,7 @@ def benchmark(
     progress.note("writing the model")
     write_model(model, cfg, 0)
     # The whole command, for its memory.
-    words = ["fingerprint", str(model), "--num-inputs", str(num_inputs), "--seq-len", str(length)]
+    words = ["fingerprint", "--outputs", str(model), "--num-inputs", str(num_inputs), "--seq-len", str(length)]
     words += ["--stream", "--scratch", str(folder / "command"), "--out", str(folder / "a.fingerprint"), "--quiet"]
     progress.note("the command")
     command = run_child("bornbiased_jax", words)

@@ -25,9 +25,9 @@ CALLS = {
     "probe of births": [*NEWBORN, *SIZES, "--seeds", "0:5"],
     "probe of a checkpoint": ["probe", "contraction", "--checkpoint", BIRTH, *SIZES],
     "fingerprint of a file, weights cut": [
-        *("fingerprint", "../model", *SIZES, "--out", "a.fingerprint", "--mesh", "fsdp=2")
+        *("fingerprint", "--outputs", "../model", *SIZES, "--out", "a.fingerprint", "--mesh", "fsdp=2")
     ],
-    "fingerprint": ["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"],
+    "fingerprint": ["fingerprint", "--outputs", BIRTH, *SIZES, "--out", "a.fingerprint"],
 }
 # Weights above models.overflow.LARGE are tried on a few ids first; these do nothing, as their neuron is not read.
 UNREAD = """

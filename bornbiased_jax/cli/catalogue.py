@@ -31,7 +31,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "seedprint": Entry("lineage", "seedprint", "were two models born from the same seed?"),
         "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
         "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
-        "fingerprint": Entry("lineage", "fingerprint", "store a model's outputs, to compare later"),
+        "fingerprint": Entry("lineage", "fingerprint", "store sketches of a model's weights, to compare later"),
         "digest": Entry("digest", "digest", "a commitment to a model's weights"),
         "derive": Entry("derive", "derive", "make a descendant of known origin"),
     },

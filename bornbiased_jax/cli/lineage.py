@@ -11,7 +11,8 @@ import click
 from bornbiased_jax.cli import engines, options
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.lineage_tests import TESTS
-from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, Vocabulary
+from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, SketchDim, Vocabulary
+from bornbiased_jax.schema import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 STORAGES = ("float32", "bfloat16")
@@ -46,9 +47,33 @@ def _tests() -> str:
     return "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
 
 
+class _Neurons(click.ParamType):
+    """A number of neurons, or "all"."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number that a text means; "all" stays."""
+        return value if value == "all" else options.Ranged(Count).convert(value, param, ctx)
+
+
 @click.command("fingerprint")
 @click.argument("checkpoint", metavar="C")
 @click.option("--out", required=True, metavar="FILE", help="Where to store it.")
+@click.option(
+    "--neurons", type=_Neurons(), metavar="N|all", help="Neurons of each MLP that are stored.  [default: 1024]"
+)
+@click.option("--dim", type=options.Ranged(SketchDim), help="Numbers in each sketched vector.  [default: 16]")
+@click.option("--max-bytes", type=options.Ranged(Count), help="Store fewer neurons, so that the file fits.")
+@click.option(
+    "--sign-key", metavar="HEX", help="Key of the hash that signs come from, drawn after both models are fixed."
+)
+@click.option(
+    "--token-labels",
+    type=click.Choice(["strings", "ids"]),
+    help="What names a token: its string, where a tokenizer is there, or its number.  [default: strings]",
+)
+@click.option("--outputs", is_flag=True, help="Store the model's last outputs on probe inputs instead.")
 @click.option(
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
 )
@@ -67,39 +92,146 @@ def _tests() -> str:
 def fingerprint(
     checkpoint: str,
     out: str,
-    layer: int | None,
-    storage: str,
-    stream: bool,
-    scratch: str | None,
+    outputs: bool,
     json_file: str | None,
     quiet: bool,
     **arguments: Any,
 ) -> None:
-    """Store a model's last-position outputs with the digests of its inputs and weights.
+    """Store a model's fingerprint: sketches and digests of its weights, from one read.
+
+    With --outputs it holds the model's last outputs on probe inputs.
 
     \b
     Example:
-      bornbiased fingerprint seed:42@llama-tiny --num-inputs 2000 --seq-len 64 --out birth.fingerprint
-      bornbiased fingerprint model --out model.fingerprint --resume parts --engine processes --workers 2
-      bornbiased fingerprint model --out model.fingerprint --storage bfloat16
+      bornbiased fingerprint path/to/model --out model.fingerprint
+      bornbiased fingerprint path/to/model --out all.fingerprint --neurons all --dim 64
+      bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 --seq-len 64 --out birth.outputs
     """
+    from bornbiased_jax import files
+
+    options.prepare_json(json_file)
+    # Options of the other kind of fingerprint are refused by name.
+    for name in arguments:
+        if options.given(name) and (name in _OF_WEIGHTS) == outputs:
+            flag = f"--{name.replace('_', '-')}"
+            remedy = f"leave out --outputs, or {flag}" if outputs else f"add --outputs, or leave out {flag}"
+            kind = "weights" if outputs else "outputs on probe inputs"
+            raise InputError(f"{flag} is for fingerprints of {kind}: {remedy}")
+    if outputs:
+        settings = {name: value for name, value in arguments.items() if name not in _OF_WEIGHTS}
+        _store_outputs(checkpoint, Path(out), json_file, quiet=quiet, **settings)
+        return
+    options.start(quiet=quiet)
+    files.check_writable(Path(out))
+    _store_sketches(checkpoint, Path(out), json_file, {name: arguments[name] for name in _OF_WEIGHTS})
+
+
+_OF_WEIGHTS = ("neurons", "dim", "max_bytes", "sign_key", "token_labels")
+
+
+def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
+    """Read the weights once, and write their fingerprint."""
+    from bornbiased_jax import progress
+    from bornbiased_jax.checkpoints.native_roles import open_roles
+    from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
+    from bornbiased_jax.lineage import fingerprint as make_fingerprint
+    from bornbiased_jax.lineage.fingerprint_file import fitted, predicted_bytes
+    from bornbiased_jax.results import sentences
+
+    default = Settings()
+    neurons = {None: default.neurons, "all": None}.get(choices["neurons"], choices["neurons"])
+    settings = Settings(
+        dim=choices["dim"] or default.dim,
+        neurons=neurons,
+        sign_key=_sign_key(choices["sign_key"]),
+        token_labels=choices["token_labels"] or default.token_labels,
+    )
+    # The size is known before the weights are read.
+    source = open_roles(checkpoint)
+    if choices["max_bytes"] is not None:
+        settings = fitted(source, settings, choices["max_bytes"])
+    progress.note(f"about {predicted_bytes(source, settings):,} bytes will be stored")
+    with progress.bar(len(source.roles), f"fingerprint {checkpoint}", unit="tensors") as advance:
+        made = make_fingerprint(source, settings, advance=advance)
+    save_fingerprint(out, made)
+    language = made.components.get("language")
+    facts = {
+        "out": str(out),
+        "checkpoint": checkpoint,
+        "source": made.source.description,
+        "digest": payload_digest(made),
+        "bytes": out.stat().st_size if out.is_file() else None,
+        "weights_digest": made.weights_digest,
+        "tokenizer_digest": made.tokenizer_digest,
+        "dim": settings.dim,
+        "neurons": settings.neurons,
+        "sign_key": settings.sign_key.hex(),
+        "token_labels": None if language is None else language.token_labels,
+        "components": list(made.components),
+        "num_tensors": len(made.tensors),
+        "unread": list(made.source.unread),
+        "repeats": [
+            {
+                "component": repeats.component,
+                "labels": repeats.labels,
+                "num_labels": repeats.num_labels,
+                "num_equal": repeats.num_equal,
+                "z_by_period": {str(parts): z for parts, z in repeats.z_by_period.items()},
+            }
+            for repeats in made.repeats
+        ],
+    }
+    options.write_result(json_file, facts)
+    size = facts["bytes"] if facts["bytes"] is not None else "a fingerprint of"
+    click.echo(f"{out}: {size:,} bytes of {len(made.tensors)} tensors of {checkpoint}", err=json_file == "-")
+    options.tell(sentences.fingerprint_of_weights(facts), to_stderr=json_file == "-")
+
+
+def _sign_key(text: str | None) -> bytes:
+    """Parse a key of signs.
+
+    Raises:
+        InputError: it is not hexadecimal, or too long.
+    """
+    try:
+        key = bytes.fromhex(text or "")
+    except ValueError as error:
+        raise InputError(
+            f"--sign-key {shown(text)} is not hexadecimal: give an even number of digits 0-9, a-f"
+        ) from error
+    if len(key) > 64:
+        raise InputError(f"--sign-key has {len(key)} bytes, more than the 64 of the hash's key: give a shorter one")
+    return key
+
+
+def _store_outputs(
+    checkpoint: str,
+    out: Path,
+    json_file: str | None,
+    *,
+    layer: int | None,
+    storage: str,
+    stream: bool,
+    scratch: str | None,
+    quiet: bool,
+    **arguments: Any,
+) -> None:
+    """Run the model on the probe inputs, and write its last outputs."""
     from bornbiased_jax import files, parallel
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.results import sentences
 
-    options.prepare_json(json_file)
     # Check the options before any work.
     ledger_settings = engines.ledger(arguments)
     shared = {name: arguments.pop(name) for name in ("mesh", "coordinator", "num_processes", "process_id")}
     mesh = options.start(quiet=quiet, **shared, axis="data")
-    files.check_writable(Path(out))
+    files.check_writable(out)
     place = options.scratch_folder(stream, scratch)
     if place is not None and (mesh is not None or ledger_settings.get("resume") is not None):
         raise InputError("--stream keeps what it has by itself, on one device: leave out --resume and --mesh")
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
-    # Run the model on the probe inputs, and write its last outputs.
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **held))
     outputs = trace.read_outputs(
@@ -108,7 +240,13 @@ def fingerprint(
     save_outputs(out, outputs)
     side.close()
     num_outputs, width = outputs.outputs_ND.shape
-    facts = {"out": out, "checkpoint": checkpoint, "source": outputs.source, "num_outputs": num_outputs, "width": width}
+    facts = {
+        "out": str(out),
+        "checkpoint": checkpoint,
+        "source": outputs.source,
+        "num_outputs": num_outputs,
+        "width": width,
+    }
     about = {
         "layer": outputs.layer,
         "storage": outputs.storage,
@@ -117,10 +255,10 @@ def fingerprint(
     }
     # Of the file, so that it can be published: the same model and inputs give the same bytes.
     about["weights_digest"] = outputs.weights_digest
-    about["digest"] = files.sha256(out) if Path(out).is_file() else None
+    about["digest"] = files.sha256(out) if out.is_file() else None
     options.write_result(json_file, facts | about)
     click.echo(f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}", err=json_file == "-")
-    options.tell(sentences.fingerprint(facts), to_stderr=json_file == "-")
+    options.tell(sentences.fingerprint_of_outputs(facts), to_stderr=json_file == "-")
 
 
 @click.command("seedprint")

@@ -174,17 +174,17 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
         with safe_open(path, framework="numpy") as opened:
             metadata = opened.metadata() or {}
             if metadata.get("format") != FORMAT:
-                raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint`")
+                raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint --outputs`")
             outputs_ND = opened.get_tensor("outputs")
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
             raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
         facts = schema.parse_json(metadata["facts"], str(path))
-        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint`")
+        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint --outputs`")
         return OutputFingerprint(outputs_ND=outputs_ND, **facts)
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         reason = schema.cut(str(error))
         raise InputError(
-            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint`"
+            f"{path} is not a readable fingerprint ({reason}): make it again with `bornbiased fingerprint --outputs`"
         ) from error
 
 

@@ -68,7 +68,21 @@ def audit(value: Mapping[str, Any]) -> list[str]:
     return [f"{checkpoints}: {contradictions}.", scope]
 
 
-def fingerprint(value: Mapping[str, Any]) -> list[str]:
+def fingerprint_of_weights(value: Mapping[str, Any]) -> list[str]:
+    """Say what was stored, and what of the model repeats itself."""
+    lines = [
+        f"Sketches, digests and statistics of {count(value['num_tensors'], 'tensor')} are in {value['out']}, and no "
+        "weights; its payload has the digest "
+        f"{value['digest'][:12]}…, which is a commitment once it is published where a date can be proved.",
+    ]
+    equal = [row for row in value["repeats"] if row["num_equal"]]
+    if equal:
+        named = " and ".join(f"{row['num_equal']:,} of its {row['labels']}" for row in equal)
+        lines.append(f"The model repeats itself: {named} equal earlier ones.")
+    return lines
+
+
+def fingerprint_of_outputs(value: Mapping[str, Any]) -> list[str]:
     """Say what was stored and what it is good for."""
     return [
         f"{value['num_outputs']:,} outputs of width {value['width']} are in {value['out']}: what the model answers to "

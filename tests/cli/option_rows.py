@@ -19,7 +19,7 @@ CALLS = {
     "evaluate": "evaluate model.gguf --data builtin:prose",
     "sinks": "sinks model.gguf --text wiki.txt",
     "intervene": "intervene model.gguf --text wiki.txt",
-    "fingerprint": f"fingerprint model.gguf --out a.fingerprint {SIZES}",
+    "fingerprint": f"fingerprint model.gguf --outputs --out a.fingerprint {SIZES}",
     "seedprint": f"{PAIR} --test permutation {SIZES}",
     "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
     "digest": "digest model.gguf",
@@ -48,6 +48,7 @@ EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
+SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
 SIDES = "bornbiased_jax.lineage.weights.sides"
 WEIGHTS = f"{SIDES}:weights"
@@ -265,6 +266,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "fingerprint": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
         ("--out b.fingerprint", "bornbiased_jax.lineage.output_fingerprint:save_outputs", {"path": "b.fingerprint"}),
+        ("--outputs", PRINT, {"layer": None}),
         ("--layer 2", PRINT, {"layer": 2}),
         ("--storage bfloat16", OPEN, {"dtype": "bfloat16"}),
         *kept_by(PRINT),
@@ -386,6 +388,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "doctor": prepared(),
 }
 # Options that exclude another one of the shortest call.
+SKETCHED = "fingerprint model.gguf --out a.fingerprint"
 INSTEAD = {
     ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", READ, {"ref": "model.gguf"}),
     ("probe preference", "--checkpoint"): (
@@ -402,6 +405,15 @@ INSTEAD = {
         "generate model.gguf --prompt-ids 5,17",
         "bornbiased_jax.evaluation.generation:generate",
         {"prompt_ids": [5, 17], "max_new_tokens": 32},
+    ),
+    ("fingerprint", "--neurons"): (f"{SKETCHED} --neurons all", SKETCH, {"settings.neurons": None}),
+    ("fingerprint", "--dim"): (f"{SKETCHED} --dim 8", SKETCH, {"settings.dim": 8}),
+    ("fingerprint", "--sign-key"): (f"{SKETCHED} --sign-key a1", SKETCH, {"settings.sign_key": bytes([0xA1])}),
+    ("fingerprint", "--token-labels"): (f"{SKETCHED} --token-labels ids", SKETCH, {"settings.token_labels": "ids"}),
+    ("fingerprint", "--max-bytes"): (
+        f"{SKETCHED} --max-bytes 5000",
+        "bornbiased_jax.lineage.fingerprint_file:fitted",
+        {"max_bytes": 5000},
     ),
     ("audit", "--weights"): (
         "audit hf:owner/tiny* --weights",

@@ -224,7 +224,7 @@ def test_vectors_of_unequal_widths_are_undefined(tmp_path, capsys):
         assert "widths 32 and 64" in value["reason"]
     # Stored fingerprints as well, of which the inputs cannot even be the same.
     for ref, name in zip(pair, ("a", "b"), strict=True):
-        assert run(["fingerprint", ref, *sizes, "--out", str(tmp_path / name)]) == 0
+        assert run(["fingerprint", "--outputs", ref, *sizes, "--out", str(tmp_path / name)]) == 0
     capsys.readouterr()
     assert run(["seedprint", str(tmp_path / "a"), str(tmp_path / "b"), "--json", "-", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "undefined"
@@ -261,7 +261,7 @@ def test_a_checkpoint_has_no_seeds_to_choose(tmp_path, capsys):
 def test_what_a_stored_fingerprint_settles_is_not_overridden(tmp_path, capsys):
     model = "seed:1@llama-tiny,num_layers=1"
     sizes = ["--num-inputs", "12", "--seq-len", "8", "--quiet"]
-    assert run(["fingerprint", model, "--out", str(tmp_path / "a.fp"), *sizes]) == 0
+    assert run(["fingerprint", "--outputs", model, "--out", str(tmp_path / "a.fp"), *sizes]) == 0
     again = ["seedprint", str(tmp_path / "a.fp"), model, "--quiet"]
     assert run([*again, "--num-inputs", "13"]) == 2
     assert "was made with --num-inputs 12, not 13" in capsys.readouterr().err
@@ -273,7 +273,9 @@ def test_what_a_stored_fingerprint_settles_is_not_overridden(tmp_path, capsys):
     [(["--num-permutations", "10"], "10 permutations"), (["--test", "population", "--num-references", "20"], "101")],
 )
 def test_what_cannot_reach_the_level_is_said_before_the_work(options, word, capsys, monkeypatch):
-    monkeypatch.setattr(prints, "fingerprint", lambda *a, **options: pytest.fail("fingerprints were made first"))
+    monkeypatch.setattr(
+        prints, "fingerprint_outputs", lambda *a, **options: pytest.fail("fingerprints were made first")
+    )
     model = "seed:1@llama-tiny,num_layers=1"
     assert run(["seedprint", model, model, *options, "--quiet"]) == 2
     assert word in capsys.readouterr().err

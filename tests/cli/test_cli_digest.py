@@ -62,7 +62,7 @@ def test_a_base_committed_to_beforehand(tmp_path, capsys):
     assert any("published before the suspect was seen" in note for note in committed["notes"])
     # Stored fingerprints and tests of outputs know their digest too.
     sizes = ["--num-inputs", "40", "--seq-len", "4", "--quiet"]
-    assert run(["fingerprint", BIRTH, "--out", str(tmp_path / "base"), *sizes]) == 0
+    assert run(["fingerprint", "--outputs", BIRTH, "--out", str(tmp_path / "base"), *sizes]) == 0
     stored = seedprint(str(tmp_path / "base"), suspect, "--base-digest", published)
     assert (stored["test"], stored["base_digest"], stored["committed"]) == ("permutation", published, True)
     assert WORD in seedprint(BIRTH, suspect, "--test", "iclr", *sizes)["notes"]

@@ -118,7 +118,7 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"predict": "prediction"}
+SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
     "probe preference": lambda value: results.Preference(value["records"]),

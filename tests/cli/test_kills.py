@@ -83,7 +83,7 @@ COMMANDS = {
     ),
     "export": Command(lambda place: ["export", f"seed:1@{TINY}", str(place / "model")], lambda p: by_name(p / "model")),
     "fingerprint": Command(
-        lambda place: ["fingerprint", f"seed:1@{TINY}", "--num-inputs", "64", "--seq-len", "8", "--quiet",
+        lambda place: ["fingerprint", "--outputs", f"seed:1@{TINY}", "--num-inputs", "64", "--seq-len", "8", "--quiet",
                        "--out", str(place / "a.fingerprint")],
         by_name,
     ),

@@ -118,6 +118,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         READ: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
+        "bornbiased_jax.checkpoints.native_roles:open_roles": lambda ref: SimpleNamespace(roles=()),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),

@@ -56,7 +56,7 @@ def refused(capsys, argv: list[str], words: str) -> str:
 def a_fingerprint(tmp_path, capsys):
     path = tmp_path / "a.fingerprint"
     again = ["seedprint", str(path), f"seed:1@{TINY}", "--quiet", "--json", str(tmp_path / "verdict.json")]
-    make = ["fingerprint", f"seed:1@{TINY}", *SIZES, "--out", str(path)]
+    make = ["fingerprint", "--outputs", f"seed:1@{TINY}", *SIZES, "--out", str(path)]
     assert run(make) == 0
     path.write_bytes(path.read_bytes()[:-3] + b"abc")
     refused(capsys, again, "make it again")
@@ -111,7 +111,7 @@ def no_layer(tmp_path, capsys):
 
     def make(*layer: str) -> None:
         for seed, path in enumerate(paths, 1):
-            assert run(["fingerprint", f"seed:{seed}@{TINY}", *SIZES, "--out", path, *layer]) == 0
+            assert run(["fingerprint", "--outputs", f"seed:{seed}@{TINY}", *SIZES, "--out", path, *layer]) == 0
 
     call = ["seedprint", *paths, "--test", "population", "--num-references", "101", "--quiet"]
     make("--layer", "1")
@@ -141,6 +141,7 @@ class Help(NamedTuple):
 SEEDS = [f"seed:{seed}@{TINY}" for seed in (1, 2)]
 TEXT = ["--text", "text.txt", "--tokenizer", "bytes", "--num-sequences", "2"]
 EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
+OUTPUTS = ["fingerprint", SEEDS[0], "--outputs", *SIZES, "--out", "a"]
 PREFERENCE = ["probe", "preference", *BORN, *SIZES]
 ELSEWHERE = ["--engine", "processes"]
 ALIGNED = ["seedprint", *SEEDS, "--test", "weights", "--quiet", "--align", "rotation", "--labels"]
@@ -175,11 +176,9 @@ HELPS = (
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
     Help("--set changes the model of --model: name that too", [*SEARCH, *BORN[2:]], 0, BORN[:2]),
     Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, BORN),
-    Help("give --stream too", ["fingerprint", SEEDS[0], *SIZES, "--out", "a", "--scratch", "s"], 0, ["--stream"]),
-    Help("leave out --resume and --mesh",
-         ["fingerprint", SEEDS[0], *SIZES, "--out", "a", "--stream", "--scratch", "s", "--resume", "kept"], 2, []),
-    Help("leave --storage out", ["fingerprint", SEEDS[0], *SIZES, "--out", "a", "--stream", "--scratch", "s",
-                                 "--storage", "bfloat16"], 2, []),
+    Help("give --stream too", [*OUTPUTS, "--scratch", "s"], 0, ["--stream"]),
+    Help("leave out --resume and --mesh", [*OUTPUTS, "--stream", "--scratch", "s", "--resume", "kept"], 2, []),
+    Help("leave --storage out", [*OUTPUTS, "--stream", "--scratch", "s", "--storage", "bfloat16"], 2, []),
     Help("give --steps", ["pretrain", *BORN, "--data", "text.txt", "--out", "b", "--schedule", "seedprint",
                           "--dry-run"], 0, ["--steps", "3"]),
     Help("Missing option '--change'", ["derive", SEEDS[0], "--out", "derived"], 0, ["--change", "rotate:7"]),

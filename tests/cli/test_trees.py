@@ -32,10 +32,10 @@ FOLDERS = {
               "--quiet", "--out"],
     "derive": [f"seed:1@{TINY}", "--change", "noise:0.1", "--out"],
     "whichseed": [f"seed:1@{TINY}", "--seeds", "0:2", "--quiet", "--resume"],
-    "fingerprint ledger": [f"seed:1@{TINY}", *SIZES, "--out", "a.fingerprint", "--resume"],
+    "fingerprint ledger": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out", "a.fingerprint", "--resume"],
 }  # fmt: skip
 FILES = {
-    "fingerprint": [f"seed:1@{TINY}", *SIZES, "--out"],
+    "fingerprint": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out"],
     "seedprint": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--page"],
     "plot": ["run", "--out"],
     "audit": [str(MODELS), "--page"],

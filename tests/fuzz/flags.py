@@ -40,7 +40,7 @@ CALLS: dict[str, list[str]] = {
     "sinks": ["sinks", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--lengths", "8", "--num-sequences", "2"],
     "intervene": ["intervene", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--length", "8",
                   "--num-sequences", "2"],
-    "fingerprint": ["fingerprint", BIRTH, "--out", "a.fingerprint", *INPUTS],
+    "fingerprint": ["fingerprint", "--outputs", BIRTH, "--out", "a.fingerprint", *INPUTS],
     "seedprint": ["seedprint", BIRTH, BIRTH.replace("seed:1", "seed:2"), "--test", "permutation", *INPUTS],
     "whichseed": ["whichseed", BIRTH, "--seeds", "0:4", "--entries", "64"],
     "digest": ["digest", BIRTH],

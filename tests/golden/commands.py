@@ -56,12 +56,12 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "seedprint-identical": ([], f"seedprint {BIRTH} {BIRTH} --quiet"),
     "seedprint-baselines": ([], f"seedprint {BIRTH} {OTHER} --quiet --test weights --baselines"),
     "seedprint-fingerprints": (
-        [f"fingerprint {ref} {PROBE} --out {name}" for ref, name in ((BIRTH, "one"), (OTHER, "two"))],
+        [f"fingerprint {ref} --outputs {PROBE} --out {name}" for ref, name in ((BIRTH, "one"), (OTHER, "two"))],
         "seedprint one two --quiet",
     ),
     "whichseed": ([], f"whichseed {BIRTH} --seeds 0:4 --quiet"),
     "whichseed-none": ([], f"whichseed {BIRTH} --seeds 2:4 --quiet"),
-    "fingerprint": ([], f"fingerprint {BIRTH} {PROBE} --out one"),
+    "fingerprint": ([], f"fingerprint {BIRTH} --outputs {PROBE} --out one"),
     "digest": ([], f"digest {BIRTH}"),
     "audit": (
         [f"export {ref} suite/seed{seed}-step0" for seed, ref in enumerate((BIRTH, BIRTH))],

@@ -133,7 +133,9 @@ def _fingerprints() -> Values:
     """Two stored fingerprints compared, and what is said of one; the bytes of a file depend on the machine."""
     found: dict[str, Any] = {}
     for name, model in (("birth", _birth("llama")), ("merged", _derive("merged"))):
-        stored = command("fingerprint", model, *INPUTS.split(), "--out", scratch() / f"{name}.fingerprint", "--quiet")
+        stored = command(
+            "fingerprint", "--outputs", model, *INPUTS.split(), "--out", scratch() / f"{name}.fingerprint", "--quiet"
+        )
         found |= {f"{name}.{key}": _flat(stored[key]) for key in ("num_outputs", "width", "layer", "storage", "inputs")}
         found[f"{name}.has_digest_of_model"] = stored["weights_digest"] == command("digest", model)["digest"]
     pair = [str(scratch() / f"{name}.fingerprint") for name in ("birth", "merged")]

@@ -24,7 +24,7 @@ CALLS = {
         lambda value: value["records"],
     ),
     "fingerprint": (
-        ["fingerprint", BIRTH, *SIZES, "--out", "a.fingerprint"],
+        ["fingerprint", "--outputs", BIRTH, *SIZES, "--out", "a.fingerprint"],
         "--resume",
         lambda value: {**value, "digest": None},
     ),

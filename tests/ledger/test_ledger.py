@@ -282,7 +282,7 @@ def test_what_an_engine_lacks_or_does_not_take_is_named(name, further, word, mon
     "words",
     [
         ["probe", "contraction", "--model", "gpt2-tiny", "--seq-len", "8", "--num-inputs", "9"],
-        ["fingerprint", "seed:0", "--out", "a"],
+        ["fingerprint", "--outputs", "seed:0", "--out", "a"],
     ],
 )
 def test_processes_that_compute_together_are_refused_a_ledger(words, tmp_path, monkeypatch, capsys):

@@ -85,9 +85,9 @@ def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, 
     monkeypatch.chdir(tmp_path)
     for seed, storage in ((1, "float32"), (1, "bfloat16"), (2, "bfloat16")):
         words = [f"seed:{seed}@{SMALL}", "--storage", storage, "--out", f"{seed}{storage}"]
-        assert run(["fingerprint", *words, *SIZES]) == 0
+        assert run(["fingerprint", "--outputs", *words, *SIZES]) == 0
     assert load_outputs("1bfloat16").storage == "bfloat16" and load_outputs("1float32").storage == "float32"
-    assert run(["fingerprint", f"seed:1@{SMALL}", "--out", "plain", *SIZES]) == 0
+    assert run(["fingerprint", "--outputs", f"seed:1@{SMALL}", "--out", "plain", *SIZES]) == 0
     assert (tmp_path / "plain").read_bytes() == (tmp_path / "1float32").read_bytes()
     capsys.readouterr()
     for pair, told in ((("1float32", "1bfloat16"), True), (("1bfloat16", "2bfloat16"), False)):
@@ -99,7 +99,17 @@ def test_the_command_keeps_the_storage_and_two_of_them_are_told_apart(tmp_path, 
 
 
 def test_streaming_has_no_storage(model, tmp_path, capsys):
-    words = ["fingerprint", str(model), "--out", str(tmp_path / "a"), "--stream", "--storage", "bfloat16", *SIZES]
+    words = [
+        "fingerprint",
+        "--outputs",
+        str(model),
+        "--out",
+        str(tmp_path / "a"),
+        "--stream",
+        "--storage",
+        "bfloat16",
+        *SIZES,
+    ]
     assert run(words) == 2
     assert "leave --storage out" in capsys.readouterr().err and not (tmp_path / "a").exists()
 
@@ -109,7 +119,7 @@ def test_a_ledger_tells_storages_apart(model, tmp_path):
     ledger = tmp_path / "ledger"
     for storage in ("float32", "bfloat16"):
         words = [str(model), "--storage", storage, "--out", str(tmp_path / storage), "--resume", str(ledger)]
-        assert run(["fingerprint", *words, *SIZES]) == 0
+        assert run(["fingerprint", "--outputs", *words, *SIZES]) == 0
     prints = [load_outputs(tmp_path / storage) for storage in ("float32", "bfloat16")]
     np.testing.assert_array_equal(prints[0].outputs_ND, prints[1].outputs_ND)
     pages = {path.parent for path in ledger.rglob("*") if path.is_file() and "outputs" not in path.name}

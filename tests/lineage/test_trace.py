@@ -138,7 +138,7 @@ def test_a_stored_fingerprints_layer_holds():
 
 
 def test_unequal_widths_are_said_before_anything_is_computed(monkeypatch):
-    monkeypatch.setattr(prints, "fingerprint", lambda *args, **options: pytest.fail("outputs were computed"))
+    monkeypatch.setattr(prints, "fingerprint_outputs", lambda *args, **options: pytest.fail("outputs were computed"))
     verdict = trace(ref(1), ref(1, SMALL.replace("d_model=32", "d_model=64")))
     assert verdict.verdict == "undefined" and "widths differ (32 and 64)" in verdict.reason
 
@@ -234,7 +234,7 @@ def test_baselines_are_printed_and_written(tmp_path, capsys):
         assert any(line.split()[:1] == [row["method"]] for line in said.splitlines())
     assert "pcs        1.0000  (same)" in said
     stored = tmp_path / "a.fingerprint"
-    assert run(["fingerprint", ref(1), *sizes[:5], "--out", str(stored)]) == 0
+    assert run(["fingerprint", "--outputs", ref(1), *sizes[:5], "--out", str(stored)]) == 0
     assert run(["seedprint", str(stored), ref(1), "--baselines", "--quiet"]) == 2
     assert "--baselines compares weights" in capsys.readouterr().err
 

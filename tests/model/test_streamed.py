@@ -260,7 +260,7 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
     """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""
     ref = "seed:1@llama-tiny,num_layers=24,d_model=64,num_heads=2,num_kv_heads=2,d_ff=96,vocab_size=300"
     sizes = "--num-inputs 64 --seq-len 64 --batch-size 4 --quiet"
-    command = [sys.executable, "-m", "bornbiased_jax", "fingerprint", ref, *sizes.split()]
+    command = [sys.executable, "-m", "bornbiased_jax", "fingerprint", "--outputs", ref, *sizes.split()]
     streamed = [*command, "--stream", "--scratch", str(tmp_path / "s"), "--out", str(tmp_path / "a")]
     reached = [0]
     while len(reached) < 50:
