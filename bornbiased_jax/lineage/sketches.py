@@ -370,16 +370,17 @@ class RepeatCounter:
         candidates = [shift for shift in range(1, num_labels) if not _is_multiple(shift, shifts.values())]
         candidates = candidates or list(range(1, num_labels))
         candidates = candidates[:: max(1, len(candidates) // _NULL_SHIFTS)][:_NULL_SHIFTS]
-        scores = {shift: score((labels_n + shift) % num_labels) for shift in candidates}
+        # Labels without numbers score exactly 0 and are left out: padding is no repetition.
+        scores = {shift: _nonzero(score((labels_n + shift) % num_labels)) for shift in candidates}
         for parts, shift in shifts.items():
-            null = [values_n for other, values_n in scores.items() if other not in (shift, num_labels - shift)]
-            if null:
-                mean, variance = float(np.mean(null)), float(np.var(null))
-                at_shift = float(score((labels_n + shift) % num_labels).sum())
-                self.excess[parts] = self.excess.get(parts, 0.0) + at_shift - num_labels * mean
+            null = [values for other, values in scores.items() if other not in (shift, num_labels - shift)]
+            at_shift = _nonzero(score((labels_n + shift) % num_labels))
+            if sum(map(len, null)):
+                mean, variance = float(np.mean(np.concatenate(null))), float(np.var(np.concatenate(null)))
+                self.excess[parts] = self.excess.get(parts, 0.0) + float(at_shift.sum()) - len(at_shift) * mean
                 # Halves pair each label with its partner twice.
                 twice = 2 if parts == 2 else 1
-                self.variance[parts] = self.variance.get(parts, 0.0) + twice * num_labels * variance
+                self.variance[parts] = self.variance.get(parts, 0.0) + twice * len(at_shift) * variance
 
     def z_by_period(self) -> dict[int, float]:
         """Return the z at each period, rounded to what is said of it."""
@@ -388,6 +389,10 @@ class RepeatCounter:
             for parts, excess in sorted(self.excess.items())
             if self.variance[parts] > 0
         }
+
+
+def _nonzero(values_n: np.ndarray) -> np.ndarray:
+    return values_n[values_n != 0]
 
 
 def _is_multiple(shift: int, periods: Iterable[int]) -> bool:

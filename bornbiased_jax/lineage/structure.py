@@ -47,10 +47,11 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
         if max(map(abs, z_values)) >= STRUCTURED or abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values)):
             named[kind] = "the identity"
     for kind, sketches in _sketches_by_kind(component).items():
-        if kind in named or kind not in shapes:
+        # Tables of the vocabulary have signs by token: no formula of their ids is looked for.
+        if kind in named or kind not in shapes or kind in ("embedding", "head"):
             continue
         size = next((size for size in shapes[kind] if size != component.width), component.width)
-        leaf = "embedding" if kind in ("embedding", "positions") else "kernel"
+        leaf = "embedding" if kind == "positions" else "kernel"
         signs_n2 = axis_signs(f"{component.name}/{kind}/{leaf}", size, 2, fingerprint.settings.sign_key)
         formula = _formula(sketches, signs_n2)
         if formula is not None:
@@ -75,7 +76,8 @@ def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None
         if max(largest, float(together)) >= STRUCTURED:
             return name
     for name, expected_D2 in _bases(signs_n2, width):
-        agreement = [float((unit_rows(expected_D2) * sketch_D2).sum()) for sketch_D2 in sketches]
+        expected_D2 = unit_rows(expected_D2)
+        agreement = [float((expected_D2 * sketch_D2[: len(expected_D2)]).sum()) for sketch_D2 in sketches]
         z_values = [value / math.sqrt(width / 2) for value in agreement]
         if max(map(abs, z_values)) >= STRUCTURED or abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values)):
             return name
@@ -99,6 +101,11 @@ def _bases(signs_n2: np.ndarray, width: int) -> Iterator[tuple[str, np.ndarray]]
         yield "a cosine basis", fft.dct(signs_n2, axis=0, norm="ortho")[:width]
         if size & (size - 1) == 0 and size <= 1 << 14:
             yield "a Hadamard matrix", linalg.hadamard(size)[:width].astype(np.float32) @ signs_n2
+    # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves.
+    angle_nP = np.arange(size)[:, None] * 10_000.0 ** (-2 * np.arange(width // 2) / width)
+    waves = np.stack([np.sin(angle_nP), np.cos(angle_nP)])
+    yield "sinusoids", waves.transpose(2, 0, 1).reshape(-1, size) @ signs_n2
+    yield "sinusoids", waves.transpose(0, 2, 1).reshape(-1, size) @ signs_n2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,8 +29,8 @@ from bornbiased_jax.lineage.matching import AGREEMENT
 from bornbiased_jax.lineage.verdict import WORD, Decision, Verdict, rests_on
 
 SCOPE = (
-    "The test finds a shared initialization, not theft: it cannot say who copied from whom, and two people who chose one "
-    "seed of one program share theirs. 'unrelated' means that this test found none, not that there is none."
+    "The test finds a shared initialization, not theft: it cannot say who copied from whom, and two people who chose "
+    "one seed of one program share theirs. 'unrelated' means that this test found none, not that there is none."
 )
 BLOCKWISE = (
     "Both models are quantized in contiguous blocks, which are labels too: the p-value is approximate. Compare with "
