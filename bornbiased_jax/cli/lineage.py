@@ -276,14 +276,15 @@ def _store_outputs(
     "--num-permutations", type=options.Ranged(Count), help="Relabellings drawn; enough for alpha unless given."
 )
 @click.option(
-    "--align",
-    type=click.Choice(["none", "rotation", "units"]),
-    help="For weights and rank: turn the residual streams together first, and match hidden units.  [default: none]",
+    "--labels",
+    type=click.Choice(["coordinates", "units", "heads"]),
+    help="For weights: what is permuted; units are neurons.  [default: coordinates]",
 )
 @click.option(
-    "--labels",
-    type=click.Choice(["coordinates", "units"]),
-    help="For weights: what is relabelled.  [default: coordinates, and units with an alignment]",
+    "--sign-key", metavar="HEX", help="Key of the sketches' signs; by default the digests of both models decide it."
+)
+@click.option(
+    "--neurons", type=_Neurons(), metavar="N|all", help="Of each MLP, where checkpoints are compared.  [default: 4096]"
 )
 @click.option(
     "--signs",
@@ -291,18 +292,11 @@ def _store_outputs(
     help="For the permutation test: free is blind to negated coordinates, and weaker.  [default: kept]",
 )
 @click.option(
-    "--text",
-    metavar="FILE|builtin:prose",
-    help="For weights, bilinear and rank: compare the vocabularies on the tokens of this text alone.",
-)
-@click.option(
     "--base-digest",
     metavar="HEX",
     help="The digest under which the base was published beforehand (bornbiased digest); another base is refused.",
 )
-@click.option(
-    "--num-references", type=options.Ranged(Count), help="Fresh seeds, for population and rank.  [default: 200, 199]"
-)
+@click.option("--num-references", type=options.Ranged(Count), help="Fresh seeds, for population.  [default: 200]")
 @click.option(
     "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
 )

@@ -38,7 +38,7 @@ from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
-Labels = Literal["coordinates", "neurons", "heads"]
+Labels = Literal["coordinates", "units", "heads"]
 
 ALPHA = 1e-4
 """Level of a verdict on weights unless another is given."""
@@ -50,6 +50,7 @@ _CELL_COORDINATES = 1024
 # Shallower models have no quarters beside their blocks.
 _MIN_QUARTERED = 8
 _TABLES = ("embedding", "positions", "head")
+_ATTENTION = ("query", "key", "value", "output", "output_gate", "value_gate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Kind:
     """What one piece of evidence permutes, and what its statistic does not see.
 
     Attributes:
-        labels: the axis whose labels are permuted.
+        labels: the axis whose labels are permuted; "units" are neurons.
         permuted: the same for a reader.
         invariant_to: changes of a model that leave the statistic as it is.
         evaded_by: what hides a shared initialization from it.
@@ -89,13 +90,13 @@ KINDS: Mapping[str, Kind] = {
         "rotating or permuting the residual coordinates",
     ),
     RAW_NEURONS: Kind(
-        "neurons",
+        "units",
         "the neurons of each MLP",
         ("new embeddings and vocabularies", "scales and signs of neurons", *_BLOCK_CHANGES),
         "rotating or permuting the residual coordinates, or permuting neurons",
     ),
     TOKEN_NEURONS: Kind(
-        "neurons",
+        "units",
         "the neurons of each MLP",
         (*_ROTATIONS, "scales and signs of neurons", *_BLOCK_CHANGES, _VOCABULARY),
         "permuting the neurons of each MLP, or replacing the embeddings",
@@ -107,7 +108,7 @@ KINDS: Mapping[str, Kind] = {
         "permuting the heads of each block, or replacing the embeddings",
     ),
     MATCHED: Kind(
-        "neurons",
+        "units",
         "rows of up and down of the untrained model against its rows of gate",
         (*_ROTATIONS, "the order, scales and signs of neurons", *_BLOCK_CHANGES),
         "splitting, merging or retraining neurons",
@@ -154,7 +155,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class ModuleZ:
-    """z of the coordinates of one matrix: "blocks/3/up" or "embedding"; None where nothing varies."""
+    """z of the coordinates of one matrix, "blocks/3/mlp/up" or "embed"; None where nothing varies."""
 
     module: str
     z: float | None
@@ -265,8 +266,8 @@ def compare_weights(
     )
 
 
-def whole_cell(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options) -> Cell:
-    """Measure one piece of evidence over the whole of the first component that both models have.
+def whole_cell(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options) -> tuple[Cell, list[ModuleZ]]:
+    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -276,7 +277,8 @@ def whole_cell(base: Fingerprint, suspect: Fingerprint, evidence: str, options: 
     if not names:
         raise InputError("the models have no component in common: name models of one kind")
     measured = _Measured(base, suspect, names[0], options)
-    return next(cell for cell in measured.cells() if (cell.evidence, cell.component) == (evidence, ALL))
+    cell = next(cell for cell in measured.cells() if (cell.evidence, cell.component) == (evidence, ALL))
+    return cell, measured.by_module()
 
 
 def equal_tensors(
@@ -434,8 +436,7 @@ class _Measured:
                 z = z_of([Term(coordinate_scores(*pair, self._coordinate_period()))])
             except EvidenceError:
                 z = math.nan
-            name = kind if block is None else f"blocks/{block}/{kind}"
-            rows.append(ModuleZ(name, z if math.isfinite(z) else None))
+            rows.append(ModuleZ(_module(block, kind), z if math.isfinite(z) else None))
         return rows
 
     # Neurons and heads
@@ -521,6 +522,14 @@ class _Measured:
             return Cell(evidence, component, z, bound_of(made, is_joint=self.is_joint))
         except EvidenceError as error:
             return Cell(evidence, component, None, None, str(error))
+
+
+def _module(block: int | None, kind: str) -> str:
+    """Name a matrix as parameters are named: "blocks/3/mlp/up", "embed"."""
+    if block is None:
+        return "embed" if kind == "embedding" else kind
+    sublayer = "attention" if kind in _ATTENTION else "mlp"
+    return f"blocks/{block}/{sublayer}/{kind}"
 
 
 def _by_place(heat_map: Sequence[MatrixSketch]) -> dict[tuple[int | None, str], np.ndarray]:

@@ -13,13 +13,15 @@ import numpy as np
 
 from bornbiased_jax import checkpoints, files, progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader
+from bornbiased_jax.checkpoints.reader import WeightsReader, open_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import births
 from bornbiased_jax.lineage import compare as comparing
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
+from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
@@ -29,7 +31,7 @@ from bornbiased_jax.model.overflow import Overflow
 from bornbiased_jax.probes import inputs as probe_inputs
 from bornbiased_jax.probes.inputs import Inputs
 
-Source = str | Path | Checkpoint | OutputFingerprint
+Source = str | Path | Checkpoint | OutputFingerprint | Fingerprint
 
 NUM_INPUTS, SEQ_LEN, NUM_REFERENCES = 2_000, 64, 200
 """Defaults; the length is less where a model's context is shorter."""
@@ -55,11 +57,21 @@ class Side:
         """What a reader knows it by."""
         if isinstance(self.source, str | Path):
             return str(self.source)
+        if isinstance(self.source, Fingerprint):
+            return self.source.source.description
         return self.source.source if isinstance(self.source, OutputFingerprint) else self.source.reference
 
     @cached_property
+    def sketches(self) -> Fingerprint | None:
+        """The stored fingerprint of its weights, if that is all there is of the model."""
+        if isinstance(self.source, str | Path):
+            path = files.user_path(self.source)
+            return load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+        return self.source if isinstance(self.source, Fingerprint) else None
+
+    @cached_property
     def stored(self) -> OutputFingerprint | None:
-        """The fingerprint, if that is all there is of the model."""
+        """The stored fingerprint of its outputs, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
             path = files.user_path(self.source)
             return prints.load_outputs(path) if path.is_file() and prints.is_output_fingerprint(path) else None
@@ -89,6 +101,15 @@ class Side:
         source = self._with_weights
         return open_reader(source if isinstance(source, str | Path) else source.reference)
 
+    @cached_property
+    def weights_reader(self) -> WeightsReader:
+        """Its weights as they are held, or read when asked for; what is known of its origin comes from its reference.
+
+        Raises:
+            InputError: it is a stored fingerprint, or nothing that can be opened.
+        """
+        return held_reader(self.source) if isinstance(self.source, Checkpoint) else self.reader
+
     def close(self) -> None:
         """Remove what a pass block by block kept on disk."""
         if "checkpoint" in self.__dict__:
@@ -96,7 +117,7 @@ class Side:
 
     @property
     def _with_weights(self) -> str | Path | Checkpoint:
-        if isinstance(self.source, OutputFingerprint) or self.stored is not None:
+        if isinstance(self.source, OutputFingerprint | Fingerprint) or self.stored or self.sketches:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
         return self.source
 
@@ -105,6 +126,8 @@ class Side:
         """The digest of its weights, as ``bornbiased digest`` prints it; read tensor by tensor if nothing is open."""
         if self.stored is not None:
             return self.stored.weights_digest
+        if self.sketches is not None:
+            return self.sketches.weights_digest
         if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
             return self.checkpoint.digest()
         return self.reader.digest()
@@ -118,6 +141,23 @@ class Side:
     def width(self) -> int:
         """Number of coordinates of its outputs."""
         return self.stored.outputs_ND.shape[1] if self.stored else self.checkpoint.cfg.d_model
+
+
+def held_reader(checkpoint: Checkpoint) -> WeightsReader:
+    """Return a reader of an open checkpoint; what is known of its initial weights comes from its reference."""
+    if checkpoint.streamed is not None:
+        return open_reader(checkpoint.reference)
+    held = params_reader(checkpoint.cfg, checkpoint.params)
+    if checkpoint.source_format in ("birth", "run", "gguf"):
+        referenced = open_reader(checkpoint.reference)
+        held = dataclasses.replace(held, is_birth=referenced.is_birth, seed=referenced.seed, blocked=referenced.blocked)
+    return dataclasses.replace(
+        held,
+        description=checkpoint.description,
+        kind=checkpoint.source_format,
+        files=checkpoint.files,
+        tokenizer_files=checkpoint.tokenizer_files,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +261,7 @@ def trace(
             of them opened.
         suspect: the other model.
         test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
-            fingerprint or an option of that test alone is given.
+            fingerprint of outputs or an option of that test alone is given.
         alpha: level of the decision; the test's own by default.
         probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
             the permutation test of outputs joins "auto".
@@ -266,8 +306,10 @@ def trace(
     count = NUM_REFERENCES if num_references is None else num_references
     if entry.references:
         check_references(count, alpha)
+    committed_as = None
     if base_digest is not None:
-        check_commitment(base_side.name, base_side.digest, read_digest(base_digest))
+        payload = None if base_side.sketches is None else payload_digest(base_side.sketches)
+        committed_as = check_commitment(base_side.name, read_digest(base_digest), base_side.digest, payload)
     # Run the test on weights, on both, or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
@@ -288,7 +330,7 @@ def trace(
     chosen: dict[str, Any] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
     verdict = with_choices(verdict, chosen)
-    verdict = with_commitment(verdict, base_side.digest, committed=base_digest is not None)
+    verdict = with_commitment(verdict, base_side.digest, committed_as=committed_as)
     for side in (base_side, suspect_side):
         side.close()
     return verdict
@@ -298,7 +340,7 @@ def _default_test(base: Side, suspect: Side, options: Mapping[str, Any]) -> str:
     """Choose what settles most about this pair, of the tests that have the options given."""
     names = {name for name, value in options.items() if value is not None}
     outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
-    stored = base.stored is not None or suspect.stored is not None
+    stored = any(side.stored is not None for side in (base, suspect))
     return "permutation" if stored or outputs_alone else "auto"
 
 

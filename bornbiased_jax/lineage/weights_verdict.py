@@ -53,6 +53,7 @@ _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 _BLOCKS_OF_LABELS = (RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS, MATCHED)
 # Sketches that differ by no more than this are called equal at their resolution.
 _RESOLUTION = 0.03
+_PARTS = ("embedding", "positions", "head", "blocks")
 _FEW_KINDS, _MANY_KINDS = 2, 4
 
 
@@ -164,12 +165,15 @@ def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, optio
         InputError: fingerprints that cannot be compared.
     """
     options = options or Options()
-    cell = whole_cell(base, suspect, evidence, options)
+    cell, modules = whole_cell(base, suspect, evidence, options)
     kind = _kind(evidence)
     about = {"permuted": kind.permuted, "invariant_to": list(kind.invariant_to), "evaded_by": kind.evaded_by}
     null = _null(base, suspect, options)
     notes = [rests_on(about), *_exactness(null, options), WORD]
-    detail: dict[str, Any] = {"null": null, "labels": kind.labels, "align": "none", "evidence_used": evidence, **about}
+    detail: dict[str, Any] = {"null": null, "labels": kind.labels, "align": "none", **about}
+    detail["statistic_form"] = "squares" if evidence == SIGNLESS else "trace"
+    detail["by_module"] = [{"module": row.module, "z": row.z} for row in modules]
+    detail |= {"tokens_matched_by": _token_labels(base), "sign_key": base.settings.sign_key.hex()}
     detail |= {"notes": notes, "scope": SCOPE}
     if cell.certified is None or cell.log10_p is None:
         return Verdict("undefined", cell.reason, None, None, None, "weights", None, options.alpha, detail)
@@ -290,7 +294,7 @@ def _detail(
         detail |= {"evaded_by": kind.evaded_by, **_certified_keys(deciding)}
     elif population:
         kind = KINDS[MATCHED]
-        detail |= {"labels": "neurons", "permuted": "nothing", "invariant_to": list(kind.invariant_to)}
+        detail |= {"labels": "units", "permuted": "nothing", "invariant_to": list(kind.invariant_to)}
         detail |= {"evaded_by": kind.evaded_by}
     if decision == "unrelated":
         detail["evaded_by"] = _evaded_by(comparison)
@@ -298,6 +302,11 @@ def _detail(
     return {
         **detail,
         "by_module": [{"module": row.module, "z": row.z} for row in comparison.by_module],
+        "by_part": [
+            {"part": cell.component, "z": cell.z}
+            for cell in comparison.cells
+            if cell.evidence == COORDINATES and cell.component in _PARTS
+        ],
         "components": _components(comparison, log10_alpha),
         "evidence": _evidence(comparison),
         "tests": _tests(comparison, options, null),
@@ -379,6 +388,7 @@ def _tests(comparison: Comparison, options: Options, null: str) -> list[dict[str
                 "permuted": kind.permuted,
                 "invariant_to": list(kind.invariant_to),
                 "evaded_by": kind.evaded_by,
+                "agreement": None,
                 "log10_p_bound": None if cell.certified is None else cell.certified.log10_p_bound,
                 "log10_p_moments": None if cell.certified is None else cell.certified.log10_p_moments,
             }
@@ -446,9 +456,11 @@ def _notes(
 
 def _by_component(comparison: Comparison, log10_alpha: float) -> list[str]:
     """Say which blocks and tables agree by themselves, where some do and others do not."""
-    parts = [
-        row for row in _components(comparison, log10_alpha) if not row["component"].startswith(("all", "quarters"))
-    ]
+    rows = _components(comparison, log10_alpha)
+    parts = [row for row in rows if row["component"].startswith("blocks/")]
+    if min(comparison.adjusted(evidence, ALL) for evidence in (COORDINATES, SIGNLESS)) <= log10_alpha:
+        # Coordinates alone tell tables and kinds of matrices apart.
+        parts += [row for row in rows if "/" not in row["component"] and row["component"] not in (ALL, "blocks")]
     agreeing = [row["component"] for row in parts if row["verdict"] == "same-lineage"]
     others = [row["component"] for row in parts if row["verdict"] == "unrelated"]
     if not agreeing or not others:

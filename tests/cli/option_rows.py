@@ -50,7 +50,7 @@ INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
-SIDES = "bornbiased_jax.lineage.weights.sides"
+SIDES = "bornbiased_jax.lineage.weight_tests"
 WEIGHTS = f"{SIDES}:weights"
 WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
@@ -290,8 +290,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *streamed("seed:1@gpt2-tiny"),
         ("--signs free", COMPARE, {"signs": "free"}),
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
-        ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
-        ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
+        ("--sign-key 00ff", f"{SIDES}:auto", {"sign_key": "00ff"}),
+        ("--neurons all", f"{SIDES}:auto", {"neurons": "all"}),
         ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),

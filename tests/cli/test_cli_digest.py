@@ -77,8 +77,11 @@ def test_a_base_committed_to_beforehand(tmp_path, capsys):
 def test_an_accuser_who_renumbers_their_own_model_is_stopped_by_the_commitment(tmp_path, capsys):
     """Hidden units matched to an unrelated suspect's: a p of nothing, from a model that was never published."""
     base, suspect = open_checkpoint(BIRTH), BIRTH.replace("seed:3", "seed:4")
-    kernels = [model.params["blocks"]["mlp"]["gate"]["kernel"][0] for model in (base, open_checkpoint(suspect))]
-    cosines_FF = np.asarray(kernels[0]).T @ np.asarray(kernels[1])
+    models = [model.params for model in (base, open_checkpoint(suspect))]
+    kernels = [
+        np.asarray(params["embed"]["embedding"]) @ params["blocks"]["mlp"]["gate"]["kernel"][0] for params in models
+    ]
+    cosines_FF = kernels[0].T @ kernels[1]
     order = linear_sum_assignment(cosines_FF.T, maximize=True)[1]
     cfg, params = permute_units(base.cfg, base.params, order[None])
     export_hugging_face(cfg, params, tmp_path / "accuser")

@@ -144,7 +144,6 @@ EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
 OUTPUTS = ["fingerprint", SEEDS[0], "--outputs", *SIZES, "--out", "a"]
 PREFERENCE = ["probe", "preference", *BORN, *SIZES]
 ELSEWHERE = ["--engine", "processes"]
-ALIGNED = ["seedprint", *SEEDS, "--test", "weights", "--quiet", "--align", "rotation", "--labels"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
 HELPS = (
@@ -171,8 +170,6 @@ HELPS = (
     Help("leave --mesh or --engine out", [*PREFERENCE, "--resume", "kept", "--mesh", "data=1", *ELSEWHERE], 2, []),
     Help("has no address: leave --ray-address out",
          [*PREFERENCE, "--resume", "kept", "--ray-address", "h:1"], 2, []),
-    Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 1, ["units"]),
-    Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 4, []),
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
     Help("--set changes the model of --model: name that too", [*SEARCH, *BORN[2:]], 0, BORN[:2]),
     Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, BORN),
