@@ -35,6 +35,7 @@ MLP = ("gate", "up", "down")
 ATTENTION = ("query", "key", "value", "output")
 WRITERS = ("output", "down")
 _LARGEST_HALF = float(np.finfo(np.float16).max)
+_LARGEST_SINGLE = float(np.finfo(np.float32).max)
 
 
 def fingerprint(
@@ -116,7 +117,7 @@ def fingerprint(
 
 def _as_stored(value: float) -> float:
     """Round a statistic to float32, as the file has it."""
-    return float(np.float32(value))
+    return float(np.float32(min(max(value, -_LARGEST_SINGLE), _LARGEST_SINGLE)))
 
 
 def _labels_digest(labels: Sequence[bytes | None]) -> str:
@@ -244,6 +245,8 @@ class _ComponentPass:
                 self._block = _Block(role.block)
         matrix = sketches.transposed(tensor) if role.leaf == "kernel" and tensor.ndim == 2 else tensor
         statistics = sketches.moments(matrix)
+        if not np.isfinite(statistics.mean):
+            raise InputError(f"{role.path} of {self._source.description} holds NaN or infinite values: fetch it again")
         is_table = ("vocab",) in role.axes or ("position",) in role.axes
         diagonal = 0.0 if is_table else sketches.diagonal_z(matrix, statistics.mean, statistics.std)
         if tensor.ndim == 1:

@@ -39,7 +39,7 @@ def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
 
     Example:
         >>> signs(b"token: the", 4).tolist()
-        [-0.5, -0.5, 0.5, -0.5]
+        [0.5, -0.5, -0.5, 0.5]
     """
     return sign_rows([label], dim, key)[0]
 
@@ -150,8 +150,8 @@ def moments(tensor: np.ndarray) -> Moments:
         )
         minimum, maximum = min(minimum, float(chunk.min())), max(maximum, float(chunk.max()))
     mean, std, kurtosis = _central(power_sums / tensor.size)
-    # Sums of powers lose their digits where the mean is far from zero, as in norm scales.
-    if tensor.size <= _CHUNK or abs(mean) > std:
+    # Sums of powers lose their digits where the mean is far from zero, as in norm scales, and overflow in float32.
+    if tensor.size <= _CHUNK or abs(mean) > std or not math.isfinite(kurtosis):
         mean, std, kurtosis = _central_directly(matrix_nm)
     if minimum == maximum:
         std = kurtosis = 0.0

@@ -173,6 +173,8 @@ HELPS = (
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
     Help("--set changes the model of --model: name that too", [*SEARCH, *BORN[2:]], 0, BORN[:2]),
     Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, BORN),
+    Help("add --outputs", ["fingerprint", SEEDS[0], *SIZES, "--out", "a"], 0, ["--outputs"]),
+    Help("raise --max-bytes", ["fingerprint", SEEDS[0], "--out", "a", "--max-bytes", "2000"], 1, ["200000"]),
     Help("give --stream too", [*OUTPUTS, "--scratch", "s"], 0, ["--stream"]),
     Help("leave out --resume and --mesh", [*OUTPUTS, "--stream", "--scratch", "s", "--resume", "kept"], 2, []),
     Help("leave --storage out", [*OUTPUTS, "--stream", "--scratch", "s", "--storage", "bfloat16"], 2, []),
