@@ -7,6 +7,7 @@ identical is named first; what a formula decided in both models is left out and 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,12 +125,14 @@ class Options:
         alpha: level of the decision.
         num_permutations, seed: of the permutations.
         has_untrained: whether one model is known to be an untrained initialization, named beforehand.
+        matches_neurons: whether neurons are matched, where all of them are stored.
     """
 
     alpha: float = ALPHA
     num_permutations: int = NUM_PERMUTATIONS
     seed: int = 0
     has_untrained: bool = False
+    matches_neurons: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +180,7 @@ class Comparison:
         num_tensors: tensors of the base that a seed may have decided.
         is_identical: whether all tensors of both are.
         sketch_difference: the largest difference of sketches where shapes agree.
+        alpha: level of the decision.
     """
 
     cells: tuple[Cell, ...]
@@ -190,6 +194,12 @@ class Comparison:
     num_tensors: int
     is_identical: bool
     sketch_difference: float | None
+    alpha: float
+
+    @property
+    def log10_alpha(self) -> float:
+        """The level in base 10 logarithms."""
+        return math.log10(self.alpha)
 
     def adjusted(self, evidence: str | None = None, component: str | None = None) -> float:
         """Return the least adjusted log₁₀ p of the cells with this evidence and component; 0 without any."""
@@ -263,7 +273,25 @@ def compare_weights(
         num_tensors=num_tensors,
         is_identical=is_identical,
         sketch_difference=sketch_difference(base.components[names[0]], suspect.components[names[0]]),
+        alpha=options.alpha,
     )
+
+
+def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
+    """Compute z of every piece of evidence over the whole model, by moments alone; undefined ones are left out.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
+    """
+    check_comparable(base, suspect)
+    z_by_evidence: dict[str, float] = {}
+    for name in base.components:
+        if name in suspect.components:
+            for evidence, terms in _Measured(base, suspect, name, Options()).whole_terms().items():
+                z = z_of(terms)
+                if math.isfinite(z):
+                    z_by_evidence[evidence] = max(z, z_by_evidence.get(evidence, -math.inf))
+    return z_by_evidence
 
 
 def whole_cell(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options) -> tuple[Cell, list[ModuleZ]]:
@@ -356,27 +384,47 @@ class _Measured:
         if self.options.has_untrained:
             yield self._repaired_cell()
 
+    def whole_terms(self) -> dict[str, list[Term]]:
+        """Return the terms of each piece of evidence over the whole model, where it is defined."""
+        coordinates, neurons = (self.repeats[labels].reason for labels in ("coordinates", "neurons"))
+        makers: dict[str, tuple[Callable[[], list[Term]], str]] = {
+            COORDINATES: (lambda: [Term(self._scores(self._parts))], coordinates),
+            SIGNLESS: (lambda: [Term(np.square(self._scores(self._parts)))], coordinates),
+            RAW_NEURONS: (lambda: self._neuron_terms("coordinates"), neurons),
+            TOKEN_NEURONS: (lambda: self._neuron_terms("token"), neurons),
+            TOKEN_HEADS: (self._head_terms, self._heads_reason()),
+        }
+        terms = {}
+        for evidence, (make, reason) in makers.items():
+            if not reason:
+                with contextlib.suppress(EvidenceError):
+                    terms[evidence] = make()
+        return terms
+
     # Coordinates
 
+    @property
+    def _parts(self) -> list[str]:
+        """Tables that both models have, and their blocks."""
+        common = self.base.coordinates.keys() & self.suspect.coordinates.keys()
+        return [name for name in (*_TABLES, "blocks") if name in common]
+
+    def _scores(self, parts: Sequence[str]) -> np.ndarray:
+        """Score coordinates, summed over parts."""
+        base, suspect = [], []
+        for name in parts:
+            first, second = self._part(name)
+            base += first
+            suspect += second
+        return coordinate_scores(base, suspect, self._coordinate_period())
+
     def _coordinate_cells(self) -> Iterator[Cell]:
-        period = self._coordinate_period()
         reason = self.repeats["coordinates"].reason
-        names = [
-            name for name in (*_TABLES, "blocks") if name in self.base.coordinates and name in self.suspect.coordinates
-        ]
-
-        def scores(part: Sequence[str]) -> np.ndarray:
-            base, suspect = [], []
-            for name in part:
-                first, second = self._part(name)
-                base += first
-                suspect += second
-            return coordinate_scores(base, suspect, period)
-
-        yield self._cell(COORDINATES, ALL, lambda: [Term(scores(names))], reason, is_whole=True)
-        yield self._cell(SIGNLESS, ALL, lambda: [Term(np.square(scores(names)))], reason, is_whole=True)
-        for name in names:
-            yield self._cell(COORDINATES, name, lambda name=name: [Term(scores([name]))], reason)
+        parts = self._parts
+        yield self._cell(COORDINATES, ALL, lambda: [Term(self._scores(parts))], reason, is_whole=True)
+        yield self._cell(SIGNLESS, ALL, lambda: [Term(np.square(self._scores(parts)))], reason, is_whole=True)
+        for name in parts:
+            yield self._cell(COORDINATES, name, lambda name=name: [Term(self._scores([name]))], reason)
         # Kinds and blocks come from the heat map.
         for kind in self.kinds:
             why = reason or (f"agrees with {self.left_out[kind]} in both models" if kind in self.left_out else "")
@@ -482,6 +530,8 @@ class _Measured:
     @cached_property
     def matching(self) -> tuple[Matching | None, str]:
         """Neurons matched in token space, in coordinates where there is none; or why they are not."""
+        if not self.options.matches_neurons:
+            return None, "not asked for"
         try:
             self._check_tokens()
             space: Space = "token"

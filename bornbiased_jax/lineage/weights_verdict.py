@@ -307,7 +307,7 @@ def _detail(
             for cell in comparison.cells
             if cell.evidence == COORDINATES and cell.component in _PARTS
         ],
-        "components": _components(comparison, log10_alpha),
+        "components": component_rows(comparison, log10_alpha),
         "evidence": _evidence(comparison),
         "tests": _tests(comparison, options, null),
         "blocks": [[pair.base, pair.suspect] for pair in comparison.pairs],
@@ -324,7 +324,7 @@ def _detail(
     }
 
 
-def _components(comparison: Comparison, log10_alpha: float) -> list[dict[str, Any]]:
+def component_rows(comparison: Comparison, log10_alpha: float) -> list[dict[str, Any]]:
     """List every component with the evidence that is strongest there, and what it says by itself."""
     rows = []
     for component in dict.fromkeys(cell.component for cell in comparison.cells):
@@ -456,7 +456,7 @@ def _notes(
 
 def _by_component(comparison: Comparison, log10_alpha: float) -> list[str]:
     """Say which blocks and tables agree by themselves, where some do and others do not."""
-    rows = _components(comparison, log10_alpha)
+    rows = component_rows(comparison, log10_alpha)
     parts = [row for row in rows if row["component"].startswith("blocks/")]
     if min(comparison.adjusted(evidence, ALL) for evidence in (COORDINATES, SIGNLESS)) <= log10_alpha:
         # Coordinates alone tell tables and kinds of matrices apart.

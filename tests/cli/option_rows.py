@@ -21,6 +21,7 @@ CALLS = {
     "intervene": "intervene model.gguf --text wiki.txt",
     "fingerprint": f"fingerprint model.gguf --outputs --out a.fingerprint {SIZES}",
     "seedprint": f"{PAIR} --test permutation {SIZES}",
+    "scan": "scan model.gguf seed:1@gpt2-tiny",
     "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
     "digest": "digest model.gguf",
     "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
@@ -55,6 +56,7 @@ WEIGHTS = f"{SIDES}:weights"
 WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
+SCAN = "bornbiased_jax.lineage.scan:scan"
 WHICH = "bornbiased_jax.lineage.whichseed:which_seed"
 ADAPT = "bornbiased_jax.derive.tune:pretrain"
 PEFT = "bornbiased_jax.derive.peft:export_adapter"
@@ -298,6 +300,15 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--baselines", WEIGHT_SCORES, {"base.params": "weights of seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.params": "weights of seed:2@gpt2-tiny"}),
         *DRAWN,
+        *prepared(),
+    ],
+    "scan": [
+        ("<suspect>", SCAN, {"suspect": "model.gguf"}),
+        ("<bases>", "bornbiased_jax.lineage.scan:find_bases", {"places": ("seed:1@gpt2-tiny",)}),
+        ("--alpha 0.05", SCAN, {"alpha": 0.05}),
+        ("--num-permutations 500", SCAN, {"num_permutations": 500}),
+        ("--page drawn.html", "bornbiased_jax.files:check_writable", {"path": "drawn.html"}),
+        ("--quiet", QUIET, {"quiet": True}),
         *prepared(),
     ],
     "whichseed": [

@@ -103,6 +103,7 @@ KEYS = {
     "intervene": {"sink_rate", "by_block", "loss", "before", "interventions"},
     "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
     "seedprint": {"verdict", "reason", "p_value", "base_digest", "committed"},
+    "scan": {"suspect", "matches", "num_bases", "num_tested", "alpha"},
     "whichseed": {"suspect", "seed", "p_value"},
     "digest": {"digest", "checkpoint", "tensors"},
     "pretrain": {"out", "step", "finished", "loss"},
