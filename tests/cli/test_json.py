@@ -11,6 +11,7 @@ from bornbiased_jax import results
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.results import sentences
 from experiments.runner import Outcome
@@ -80,6 +81,7 @@ WORK = {
     "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs": PRINT,
     "bornbiased_jax.lineage.output_fingerprint:save_outputs": None,
     "bornbiased_jax.lineage.compare:compare": VERDICT,
+    "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", 1e-4, (), 0),
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
     "bornbiased_jax.training:list_runs": [],

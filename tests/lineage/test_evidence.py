@@ -195,7 +195,7 @@ def test_coordinates_of_two_widths_do_not_correspond():
         coordinate_scores([vectors(draws, 8)], [vectors(draws, 9)], None)
 
 
-def test_joint_terms_share_one_permutation():
+def test_joint_terms_are_permuted_alike():
     """Blocks that repeat each other in both models count once."""
     base, suspect = mlp(1), noisy(mlp(1), 1.0)
     single = term(base, suspect)
