@@ -14,9 +14,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS, Options
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.same_model import FILES, same_files, same_source, settings_apart, with_differences
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights.differences import settings_apart, with_differences
-from bornbiased_jax.lineage.weights.identical import FILES, same_files, same_source
 from bornbiased_jax.lineage.weights.logits import same_logits
 from bornbiased_jax.lineage.weights_verdict import Identity, auto_verdict, single_verdict
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS

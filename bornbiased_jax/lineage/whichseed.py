@@ -10,7 +10,7 @@ be drawn without the rest. Two passes:
    fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the best seed is
    multiplied by 2³², the number of seeds there are, however many were searched: choosing the best cannot cheat.
 3. *Confirmation.* The seed found is compared with the suspect by all matrices, whole, under permutations of residual
-   coordinates (:func:`.weights.weights_test`); its p is multiplied by 2³² as well. One tensor of each is in memory.
+   coordinates (:func:`.weights_verdict.single_verdict`); its p is multiplied by 2³² as well.
 
 Correlations do not see standard deviations, so the initialisation scheme does not matter; the sizes do. A model whose
 coordinates were permuted, rotated or negated is not found, because its numbers no longer lie where they were drawn.
@@ -29,11 +29,14 @@ import jax
 import numpy as np
 
 from bornbiased_jax import hardware
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reader import WeightsReader, birth_reader, params_reader
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ledger import drive
 from bornbiased_jax.ledger.engines import Engine, local
+from bornbiased_jax.lineage.battery import SIGNLESS, Options
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.seed_search import (
     CHUNK,
     SEARCH_ENTRIES,
@@ -45,7 +48,7 @@ from bornbiased_jax.lineage.seed_search import (
     unit,
 )
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights import weights_test
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
@@ -205,7 +208,8 @@ def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float
     Returns:
         A verdict, undefined where the two have nothing of one size.
     """
-    verdict = weights_test(birth_reader(cfg, seed), suspect, alpha=alpha)
+    prints = [fingerprint(NativeRoles(model)) for model in (birth_reader(cfg, seed), suspect)]
+    verdict = single_verdict(*prints, SIGNLESS, Options(alpha=alpha, has_untrained=True))
     if verdict.log10_p is None:
         return verdict
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))

@@ -124,6 +124,7 @@ KEYS = {
 SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
+    "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),
     "probe preference": lambda value: results.Preference(value["records"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
     "sinks": results.Sinks,
