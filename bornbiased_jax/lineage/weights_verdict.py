@@ -98,13 +98,16 @@ def auto_verdict(
     best = _best(comparison)
     # Identity first, then the smallest adjusted p, then agreement of matchings.
     kinds = _kinds_alone(comparison, log10_alpha)
+    # A formula that both models trained on leaves no tensor equal bit for bit; a copy does.
+    copied = {path.split("/")[-2] for path in comparison.equal}
+    is_formula = bool(kinds) and not copied & set(kinds)
     shared_embeddings = _embeddings_alone(comparison, log10_alpha)
     agreement = comparison.matching.agreement if comparison.matching is not None else None
     decision: Decision = "same-lineage"
     deciding: Cell | None = best
     if identity is not None:
         reason = identity.sentence
-    elif best is not None and comparison.adjusted(best.evidence, best.component) <= log10_alpha and kinds:
+    elif best is not None and comparison.adjusted(best.evidence, best.component) <= log10_alpha and is_formula:
         decision = "undefined"
         reason = (
             f"the models agree in {' and '.join(kinds)} alone, and in no other kind of matrix: a structure that both "
@@ -150,6 +153,8 @@ def auto_verdict(
     notes = _notes(comparison, base, suspect, deciding, options)
     if shared_embeddings:
         notes.insert(0, _SHARED_EMBEDDINGS)
+    if kinds:
+        notes.insert(0, f"Agreement shows in {' and '.join(kinds)} alone, and in no other kind of matrix.")
     return dataclasses.replace(verdict, detail={**verdict.detail, **detail, "notes": notes, "scope": SCOPE})
 
 
