@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -421,19 +421,23 @@ class _Measured:
     def _coordinate_cells(self) -> Iterator[Cell]:
         reason = self.repeats["coordinates"].reason
         parts = self._parts
-        yield self._cell(COORDINATES, ALL, lambda: [Term(self._scores(parts))], reason, is_whole=True)
+        yield self._cell(COORDINATES, ALL, partial(self._part_terms, parts), reason, is_whole=True)
         yield self._cell(SIGNLESS, ALL, lambda: [Term(np.square(self._scores(parts)))], reason, is_whole=True)
         for name in parts:
-            yield self._cell(COORDINATES, name, lambda name=name: [Term(self._scores([name]))], reason)
+            yield self._cell(COORDINATES, name, partial(self._part_terms, [name]), reason)
         # Kinds and blocks come from the heat map.
         for kind in self.kinds:
             why = reason or (f"agrees with {self.left_out[kind]} in both models" if kind in self.left_out else "")
-            yield self._cell(COORDINATES, kind, lambda kind=kind: [Term(self._map_scores({kind}, None))], why)
+            yield self._cell(COORDINATES, kind, partial(self._map_terms, {kind}, None), why)
         kept = set(self.kinds) - set(self.left_out)
         for component, numbers in self.blocks:
-            yield self._cell(
-                COORDINATES, component, lambda numbers=numbers: [Term(self._map_scores(kept, numbers))], reason
-            )
+            yield self._cell(COORDINATES, component, partial(self._map_terms, kept, numbers), reason)
+
+    def _part_terms(self, parts: Sequence[str]) -> list[Term]:
+        return [Term(self._scores(parts))]
+
+    def _map_terms(self, kinds: set[str], numbers: frozenset[int] | None) -> list[Term]:
+        return [Term(self._map_scores(kinds, numbers))]
 
     def _coordinate_period(self) -> int | None:
         return self.repeats["coordinates"].periods.get(self.base.width)
@@ -525,7 +529,7 @@ class _Measured:
         yield self._cell(evidence, ALL, lambda: made, why, is_whole=True)
         for component, numbers in self.blocks:
             chosen = [term for term in made if term.block in numbers]
-            yield self._cell(evidence, component, lambda chosen=chosen: chosen, why)
+            yield self._cell(evidence, component, partial(list, chosen), why)
 
     @cached_property
     def matching(self) -> tuple[Matching | None, str]:

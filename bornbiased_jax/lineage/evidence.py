@@ -221,7 +221,7 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
         whole = repeats * period
         blocks = scores_nn[:whole, :whole].reshape(repeats, period, repeats, period)
         scores_nn = np.einsum("ripj->rpij", blocks)[np.arange(repeats), np.arange(repeats)].sum(axis=0)
-        is_live_n = is_live_n[:whole].reshape(repeats, period).all(axis=0)
+        is_live_n = np.all(is_live_n[:whole].reshape(repeats, period), axis=0)
     labels_n = np.flatnonzero(is_live_n)
     if len(labels_n) < 2:
         raise EvidenceError("fewer than two labels have numbers in both models")

@@ -131,7 +131,18 @@ def fingerprints(base: Side, suspect: Side, sketching: Sketching) -> tuple[Finge
             key = hashlib.blake2b(f"{base.digest} {suspect.digest}".encode(), digest_size=16).digest()
         settings = Settings(neurons=sketching.neurons, sign_key=key)
     first = _fingerprint(base, settings)
-    return first, first if base is suspect else _fingerprint(suspect, settings)
+    if base is suspect:
+        return first, first
+    second = _fingerprint(suspect, settings)
+    # Where one model comes without a tokenizer, numbers are all that both name their tokens by.
+    if stored is None and _token_labels(first) != _token_labels(second):
+        by_ids = dataclasses.replace(settings, token_labels="ids")
+        return _fingerprint(base, by_ids), _fingerprint(suspect, by_ids)
+    return first, second
+
+
+def _token_labels(made: Fingerprint) -> set[str]:
+    return {component.token_labels for component in made.components.values() if component.token_labels is not None}
 
 
 def _fingerprint(side: Side, settings: Settings) -> Fingerprint:

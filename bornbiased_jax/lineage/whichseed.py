@@ -208,8 +208,8 @@ def confirm(cfg: ModelConfig, suspect: WeightsReader, seed: int, *, alpha: float
     Returns:
         A verdict, undefined where the two have nothing of one size.
     """
-    prints = [fingerprint(NativeRoles(model)) for model in (birth_reader(cfg, seed), suspect)]
-    verdict = single_verdict(*prints, SIGNLESS, Options(alpha=alpha, has_untrained=True))
+    birth, of_suspect = (fingerprint(NativeRoles(model)) for model in (birth_reader(cfg, seed), suspect))
+    verdict = single_verdict(birth, of_suspect, SIGNLESS, Options(alpha=alpha, has_untrained=True))
     if verdict.log10_p is None:
         return verdict
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
