@@ -16,6 +16,7 @@ NAMES = (
     "bound",
     "loading",
     "streamed",
+    "weights_fingerprint",
     "parity",
     "self_test",
     "products",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -227,6 +228,28 @@ def streamed(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def weights_fingerprint(record: Record) -> list[Table]:
+    """Tabulate time and memory of a fingerprint of weights."""
+    sizes, full_depth = record["sizes"], record["full_depth"]
+    rows = [
+        ("seconds of reading the files into float32, median", f"{statistics.median(record['read_seconds']):.1f}"),
+        ("seconds of the fingerprint, median", f"{statistics.median(record['fingerprint_seconds']):.1f}"),
+        ("the fingerprint over reading", f"{record['ratio']:.2f}"),
+        ("peak memory of the command beyond the two tables", f"{record['beyond_tables_bytes'] / 1e9:.2f} GB"),
+        ("the two tables in float32", f"{record['table_bytes'] / 1e9:.2f} GB"),
+        (
+            f"{full_depth['layers']} blocks: seconds, extrapolated, and size of the file",
+            f"{full_depth['seconds_extrapolated']:.0f}, {full_depth['fingerprint_bytes'] / 1e6:.1f} MB",
+        ),
+        ("the whole process", _process(record["command"])),
+    ]
+    title = (
+        f"A fingerprint of the weights of {record['layers']} blocks of 7B shape and their tables (width "
+        f"{sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {record['file_bytes'] / 1e9:.2f} GB in bfloat16)"
+    )
+    return facts(title, rows)
+
+
 def kill_resume(record: Record) -> list[Table]:
     """Tabulate a run that was killed again and again versus one that was not."""
     equal = {True: "equal, bit for bit", False: "DIFFERENT"}
@@ -252,6 +275,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         bound,
         loading,
         streamed,
+        weights_fingerprint,
         kill_resume,
     )
 } | {

@@ -35,6 +35,7 @@ from bornbiased_jax.lineage.fingerprints import (
     TensorRecord,
     TokenLabels,
 )
+from bornbiased_jax.ranges import Count, CountOrNone, SketchDim
 
 FORMAT = "bornbiased-weights-fingerprint"
 VERSION = 1
@@ -48,9 +49,9 @@ _STATISTICS = ("mean", "std", "kurtosis", "minimum", "maximum", "diagonal_z")
 
 
 class _ShapeFacts(TypedDict):
-    num_heads: int | None
-    num_kv_heads: int | None
-    head_dim: int | None
+    num_heads: Count | None
+    num_kv_heads: Count | None
+    head_dim: Count | None
     is_centered: bool
     has_gate: bool
     has_odd_activation: bool
@@ -58,41 +59,41 @@ class _ShapeFacts(TypedDict):
 
 
 class _Cells(TypedDict):
-    block: list[int | None]
+    block: list[Count | None]
     matrix: list[str]
 
 
 class _NeuronSections(TypedDict):
-    block: list[int]
-    expert: list[int | None]
+    block: list[Count]
+    expert: list[Count | None]
     is_shared: list[bool]
-    stored: list[int]
-    total: list[int]
+    stored: list[Count]
+    total: list[Count]
 
 
 class _HeadSections(TypedDict):
-    block: list[int]
-    num_heads: list[int]
-    num_groups: list[int]
+    block: list[Count]
+    num_heads: list[Count]
+    num_groups: list[Count]
 
 
 class _RouterSections(TypedDict):
-    block: list[int]
-    num_experts: list[int]
+    block: list[Count]
+    num_experts: list[Count]
 
 
 class _Vectors(TypedDict):
     path: list[str]
-    size: list[int]
+    size: list[CountOrNone]
 
 
 class _ComponentFacts(TypedDict):
     """What the header says of a component; columns of lists name the slices of its arrays in order."""
 
     shape: _ShapeFacts
-    width: int
-    num_blocks: int
-    vocab_size: int | None
+    width: CountOrNone
+    num_blocks: CountOrNone
+    vocab_size: Count | None
     token_labels: TokenLabels | None
     heat_map: _Cells
     neurons: _NeuronSections
@@ -102,8 +103,8 @@ class _ComponentFacts(TypedDict):
 
 
 class _SettingsFacts(TypedDict):
-    dim: int
-    neurons: int | None
+    dim: SketchDim
+    neurons: Count | None
     sign_key: str
     token_labels: TokenLabels
 
@@ -111,9 +112,9 @@ class _SettingsFacts(TypedDict):
 class _RepeatsFacts(TypedDict):
     component: str
     labels: RepeatLabels
-    num_labels: int
-    num_equal: int
-    periods: list[int]
+    num_labels: CountOrNone
+    num_equal: CountOrNone
+    periods: list[Count]
     z: list[float]
 
 
@@ -370,7 +371,7 @@ def _decoded(payload: _Payload, source: _SourceFacts, arrays: dict[str, np.ndarr
         settings=Settings(dim, settings["neurons"], bytes.fromhex(settings["sign_key"]), settings["token_labels"]),
         components=components,
         tensors=tuple(
-            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence=is_evidence)
+            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence)
             for name, shape, is_evidence, digest, row in zip(*columns, strict=True)
         ),
         repeats=tuple(
@@ -402,7 +403,7 @@ def _component(name: str, facts: _ComponentFacts, left: dict[str, np.ndarray], d
         if path.startswith("coordinates/")
     }
     cells = facts["heat_map"]
-    cells_MD2 = taken.take("heat_map", (len(cells["block"]), width, 2)) if cells["block"] else ()
+    cells_MD2 = list(taken.take("heat_map", (len(cells["block"]), width, 2))) if cells["block"] else []
     # Sketches of neurons, heads and routers, cut where the header says.
     sections, heads, routers, vectors = facts["neurons"], facts["heads"], facts["routers"], facts["vectors"]
     spaces: dict[str, dict[str, list[np.ndarray]]] = {"token": {}, "coordinates": {}}

@@ -18,10 +18,12 @@ MAX_DIM = 512
 PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
 _CHUNK = 1 << 18
+# Numbers of a table that are scaled at once.
+_TABLE_CHUNK = 1 << 21
 # Terms that one float32 product adds up.
 _TERMS = 4096
-# Rows of a matrix that is transposed: enough for whole cache lines.
-_STRIP = 64
+# Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
+_STRIP, _TILE = 256, 128
 # Numbers of a row that are compared first to find equal rows.
 _BEGINNING = 64
 # Other shifts than those of periods that give a null to the score of a shift.
@@ -83,19 +85,35 @@ def transposed(matrix_IO: np.ndarray) -> np.ndarray:
     matrix_OI = matrix_IO.T
     if matrix_OI.flags.c_contiguous:
         return matrix_OI
-    copy_OI = np.empty(matrix_OI.shape, np.float32)
-    for start in range(0, len(matrix_IO), _STRIP):
-        copy_OI[:, start : start + _STRIP] = matrix_IO[start : start + _STRIP].T
+    copy_OI = np.empty(matrix_OI.shape, matrix_IO.dtype)
+    filled = 0
+    for strip in rows_in_order(matrix_OI):
+        copy_OI[filled : filled + len(strip)] = strip
+        filled += len(strip)
     return copy_OI
 
 
 def rows_in_order(matrix: np.ndarray) -> Iterable[np.ndarray]:
-    """Yield strips of rows in C order, one after the other the whole array, without a second copy of it."""
+    """Yield strips of rows in C order, one after the other the whole array, without a second copy of it.
+
+    A strip is valid until the next one: they lie in the same place, as new memory costs more than copying does.
+    """
     if matrix.ndim < 2 or matrix.flags.c_contiguous:
         yield np.ascontiguousarray(matrix)
         return
+    strip = np.empty((min(_STRIP, len(matrix)), *matrix.shape[1:]), matrix.dtype)
+    # Tiles stand in rows whose length is no power of two, which would fill a few sets of the cache alone.
+    tile = np.empty((_TILE, _STRIP + 16), matrix.dtype)
     for start in range(0, len(matrix), _STRIP):
-        yield np.ascontiguousarray(matrix[start : start + _STRIP])
+        rows = strip[: len(matrix) - start]
+        if matrix.ndim > 2:
+            rows[...] = matrix[start : start + _STRIP]
+        for first in range(0, matrix.shape[1] if matrix.ndim == 2 else 0, _TILE):
+            columns = matrix[start : start + _STRIP, first : first + _TILE].T
+            part = tile[: len(columns), : len(rows)]
+            part[...] = columns
+            rows[:, first : first + _TILE] = part.T
+        yield rows
 
 
 def product(left_nm: np.ndarray, right_mK: np.ndarray) -> np.ndarray:
@@ -213,7 +231,7 @@ def equal_rows(rows_nm: np.ndarray) -> np.ndarray:
     is_equal_n = np.zeros(len(rows_nm), bool)
     # Rows that begin alike are compared whole.
     earlier: dict[bytes, int] = {}
-    for index in np.flatnonzero(counts[place_n] > 1):
+    for index in np.flatnonzero(counts[place_n] > 1).tolist():
         row = np.ascontiguousarray(rows_nm[index])
         if row.any():
             digest = hashlib.blake2b(row.tobytes(), digest_size=16).digest()
@@ -258,7 +276,7 @@ class Table:
 
     def chunks(self) -> Iterable[tuple[slice, np.ndarray]]:
         """Yield chunks of rows, scaled and centered: float32, new in memory."""
-        step = max(1, _CHUNK // self.rows_VD.shape[1])
+        step = max(1, _TABLE_CHUNK // self.rows_VD.shape[1])
         for start in range(0, len(self.rows_VD), step):
             rows_vD = np.array(self.rows_VD[start : start + step], np.float32)
             if self.scale_D is not None:
@@ -279,7 +297,7 @@ class Table:
         total_D = np.zeros(self.rows_VD.shape[1])
         for rows, rows_vD in self.chunks():
             total_D += is_used_V[rows].astype(np.float32) @ rows_vD
-        return total_D / max(1, np.count_nonzero(is_used_V))
+        return total_D / max(1, int(is_used_V.sum()))
 
 
 def token_space(table: Table, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None) -> np.ndarray:
@@ -367,9 +385,11 @@ class RepeatCounter:
         if not shifts:
             return
         # The null: scores at shifts that are no period, or at all others where labels are few.
-        candidates = [shift for shift in range(1, num_labels) if not _is_multiple(shift, shifts.values())]
-        candidates = candidates or list(range(1, num_labels))
-        candidates = candidates[:: max(1, len(candidates) // _NULL_SHIFTS)][:_NULL_SHIFTS]
+        others = np.arange(1, num_labels)
+        for shift in shifts.values():
+            others = others[others % shift != 0] if shift > 1 else others
+        others = others if len(others) else np.arange(1, num_labels)
+        candidates = others[:: max(1, len(others) // _NULL_SHIFTS)][:_NULL_SHIFTS].tolist()
         # Labels without numbers score exactly 0 and are left out: padding is no repetition.
         scores = {shift: _nonzero(score((labels_n + shift) % num_labels)) for shift in candidates}
         for parts, shift in shifts.items():
@@ -393,8 +413,3 @@ class RepeatCounter:
 
 def _nonzero(values_n: np.ndarray) -> np.ndarray:
     return values_n[values_n != 0]
-
-
-def _is_multiple(shift: int, periods: Iterable[int]) -> bool:
-    """Tell whether a shift is a multiple of a period longer than a few labels."""
-    return any(shift % period == 0 for period in periods if period > 1)
