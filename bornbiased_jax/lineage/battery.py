@@ -287,10 +287,8 @@ def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
     z_by_evidence: dict[str, float] = {}
     for name in base.components:
         if name in suspect.components:
-            for evidence, terms in _Measured(base, suspect, name, Options()).whole_terms().items():
-                z = z_of(terms)
-                if math.isfinite(z):
-                    z_by_evidence[evidence] = max(z, z_by_evidence.get(evidence, -math.inf))
+            for evidence, z in _Measured(base, suspect, name, Options()).screening_z().items():
+                z_by_evidence[evidence] = max(z, z_by_evidence.get(evidence, -math.inf))
     return z_by_evidence
 
 
@@ -344,13 +342,20 @@ class _Measured:
             labels: shared_repeats(base, suspect, name, labels)
             for labels in ("coordinates", "neurons", "heads", "experts")
         }
-        # What agrees with a formula in both models by themselves is left out.
-        in_base, in_suspect = formulas(self.base, base), formulas(self.suspect, suspect)
-        self.left_out = {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
         self.pairs = paired_blocks(self.base, self.suspect)
         self.neuron_pairs = paired_neurons(self.base, self.suspect, self.pairs)
-        repeated = all(_blocks_repeat(component) for component in (self.base, self.suspect))
-        self.is_joint = repeated or self.repeats["experts"].is_shared
+        self._fingerprints = base, suspect
+
+    @cached_property
+    def left_out(self) -> dict[str, str]:
+        """Kinds of matrices that agree with a formula in both models by themselves."""
+        in_base, in_suspect = (formulas(model.components[self.base.name], model) for model in self._fingerprints)
+        return {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
+
+    @cached_property
+    def is_joint(self) -> bool:
+        """Whether labels of several blocks or experts repeat each other in both models."""
+        return self.repeats["experts"].is_shared or all(map(_blocks_repeat, (self.base, self.suspect)))
 
     # Components of the family
 
@@ -384,22 +389,31 @@ class _Measured:
         if self.options.has_untrained:
             yield self._repaired_cell()
 
-    def whole_terms(self) -> dict[str, list[Term]]:
-        """Return the terms of each piece of evidence over the whole model, where it is defined."""
+    def screening_z(self) -> dict[str, float]:
+        """Compute z over the whole model by moments, where evidence is defined; what a formula decided counts too."""
         coordinates, neurons = (self.repeats[labels].reason for labels in ("coordinates", "neurons"))
         makers: dict[str, tuple[Callable[[], list[Term]], str]] = {
-            COORDINATES: (lambda: [Term(self._scores(self._parts))], coordinates),
-            SIGNLESS: (lambda: [Term(np.square(self._scores(self._parts)))], coordinates),
-            RAW_NEURONS: (lambda: self._neuron_terms("coordinates"), neurons),
-            TOKEN_NEURONS: (lambda: self._neuron_terms("token"), neurons),
+            COORDINATES: (partial(self._first_terms, np.asarray), coordinates),
+            SIGNLESS: (partial(self._first_terms, np.square), coordinates),
+            RAW_NEURONS: (partial(self._neuron_terms, "coordinates"), neurons),
+            TOKEN_NEURONS: (partial(self._neuron_terms, "token"), neurons),
             TOKEN_HEADS: (self._head_terms, self._heads_reason()),
         }
-        terms = {}
+        z_by_evidence = {}
         for evidence, (make, reason) in makers.items():
             if not reason:
                 with contextlib.suppress(EvidenceError):
-                    terms[evidence] = make()
-        return terms
+                    z = z_of(make())
+                    if math.isfinite(z):
+                        z_by_evidence[evidence] = z
+        return z_by_evidence
+
+    def _first_terms(self, change: Callable[[np.ndarray], np.ndarray]) -> list[Term]:
+        """Score the first coordinates over all parts."""
+        pair = [
+            [model.coordinates[name][:_CELL_COORDINATES] for name in self._parts] for model in (self.base, self.suspect)
+        ]
+        return [Term(change(coordinate_scores(*pair, self._coordinate_period())))]
 
     # Coordinates
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from scipy import fft, linalg, signal
+from scipy import fft, signal
 
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels
 from bornbiased_jax.lineage.pairing import unit_rows
@@ -100,12 +100,23 @@ def _bases(signs_n2: np.ndarray, width: int) -> Iterator[tuple[str, np.ndarray]]
     if size >= width:
         yield "a cosine basis", fft.dct(signs_n2, axis=0, norm="ortho")[:width]
         if size & (size - 1) == 0 and size <= 1 << 14:
-            yield "a Hadamard matrix", linalg.hadamard(size)[:width].astype(np.float32) @ signs_n2
+            yield "a Hadamard matrix", _walsh(signs_n2)[:width]
     # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves.
     angle_nP = np.arange(size)[:, None] * 10_000.0 ** (-2 * np.arange(width // 2) / width)
     waves = np.stack([np.sin(angle_nP), np.cos(angle_nP)])
     yield "sinusoids", waves.transpose(2, 0, 1).reshape(-1, size) @ signs_n2
     yield "sinusoids", waves.transpose(0, 2, 1).reshape(-1, size) @ signs_n2
+
+
+def _walsh(vectors_n2: np.ndarray) -> np.ndarray:
+    """Multiply by Hadamard's matrix of a power of two, by its butterflies."""
+    result_n2 = vectors_n2.astype(np.float64)
+    half = 1
+    while half < len(result_n2):
+        pairs = result_n2.reshape(-1, 2, half, result_n2.shape[1])
+        result_n2 = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(result_n2.shape)
+        half *= 2
+    return result_n2
 
 
 @dataclasses.dataclass(frozen=True)
