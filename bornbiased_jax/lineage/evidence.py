@@ -95,7 +95,7 @@ def z_of(terms: Sequence[Term]) -> float:
     statistic = math.fsum(float(np.trace(term.scores_nn, dtype=np.float64)) for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)
     variance = math.fsum(term.moments[1] for term in terms)
-    scale = math.fsum(float(np.square(term.scores_nn, dtype=np.float64).mean()) * len(term.scores_nn) for term in terms)
+    scale = math.fsum(float(np.vdot(term.scores_nn, term.scores_nn)) / len(term.scores_nn) for term in terms)
     return (statistic - mean) / math.sqrt(variance) if variance > 1e-12 * scale else math.nan
 
 
