@@ -178,6 +178,7 @@ def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, optio
     detail: dict[str, Any] = {"null": null, "labels": kind.labels, "align": "none", **about}
     detail["statistic_form"] = "squares" if evidence == SIGNLESS else "trace"
     detail["by_module"] = [{"module": row.module, "z": row.z} for row in modules]
+    detail["num_tokens"] = min(_num_tokens(base), _num_tokens(suspect))
     detail |= {"tokens_matched_by": _token_labels(base), "sign_key": base.settings.sign_key.hex()}
     detail |= {"notes": notes, "scope": SCOPE}
     if cell.certified is None or cell.log10_p is None:
@@ -252,6 +253,12 @@ def _embeddings_alone(comparison: Comparison, log10_alpha: float) -> bool:
     equal = [path.split("/")[1] for path in comparison.equal]
     in_tables = min(comparison.adjusted(COORDINATES, name) for name in ("embedding", "head")) <= log10_alpha
     return not in_blocks and "blocks" not in equal and (in_tables or "embedding" in equal)
+
+
+def _num_tokens(model: Fingerprint) -> int:
+    """Count the tokens in a model's token space."""
+    used = [component.is_token_used_V for component in model.components.values()]
+    return sum(int(is_used_V.sum()) for is_used_V in used if is_used_V is not None)
 
 
 def _token_labels(base: Fingerprint) -> str:
