@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Lineage: where does this model come from?": {
         "seedprint": Entry("lineage", "seedprint", "were two models born from the same seed?"),
+        "scan": Entry("scan", "scan", "which of many models is it related to?"),
         "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
         "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
         "fingerprint": Entry("lineage", "fingerprint", "store sketches of a model's weights, to compare later"),

@@ -73,6 +73,8 @@ class _Neurons(click.ParamType):
     type=click.Choice(["strings", "ids"]),
     help="What names a token: its string, where a tokenizer is there, or its number.  [default: strings]",
 )
+@click.option("--file", "weights_file", metavar="NAME", help="Which set of weights, where a folder holds several.")
+@click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")
 @click.option("--outputs", is_flag=True, help="Store the model's last outputs on probe inputs instead.")
 @click.option(
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
@@ -104,6 +106,7 @@ def fingerprint(
     \b
     Example:
       bornbiased fingerprint path/to/model --out model.fingerprint
+      bornbiased fingerprint path/to/mixture --out mixture.fingerprint --max-bytes 20000000
       bornbiased fingerprint path/to/model --out all.fingerprint --neurons all --dim 64
       bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 --seq-len 64 --out birth.outputs
     """
@@ -113,7 +116,7 @@ def fingerprint(
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
         if options.given(name) and (name in _OF_WEIGHTS) == outputs:
-            flag = f"--{name.replace('_', '-')}"
+            flag = "--file" if name == "weights_file" else f"--{name.replace('_', '-')}"
             remedy = f"leave out --outputs, or {flag}" if outputs else f"add --outputs, or leave out {flag}"
             kind = "weights" if outputs else "outputs on probe inputs"
             raise InputError(f"{flag} is for fingerprints of {kind}: {remedy}")
@@ -126,13 +129,13 @@ def fingerprint(
     _store_sketches(checkpoint, Path(out), json_file, {name: arguments[name] for name in _OF_WEIGHTS})
 
 
-_OF_WEIGHTS = ("neurons", "dim", "max_bytes", "sign_key", "token_labels")
+_OF_WEIGHTS = ("neurons", "dim", "max_bytes", "sign_key", "token_labels", "weights_file", "roles")
 
 
 def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
     """Read the weights once, and write their fingerprint."""
     from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints.native_roles import open_roles
+    from bornbiased_jax.checkpoints.naming import open_role_source
     from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
     from bornbiased_jax.lineage import fingerprint as make_fingerprint
     from bornbiased_jax.lineage.fingerprint_file import fitted, predicted_bytes
@@ -147,7 +150,8 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
         token_labels=choices["token_labels"] or default.token_labels,
     )
     # The size is known before the weights are read.
-    source = open_roles(checkpoint)
+    roles_file = None if choices["roles"] is None else Path(choices["roles"])
+    source = open_role_source(checkpoint, file=choices["weights_file"], roles_file=roles_file)
     if choices["max_bytes"] is not None:
         settings = fitted(source, settings, choices["max_bytes"])
     progress.note(f"about {predicted_bytes(source, settings):,} bytes will be stored")
@@ -276,14 +280,15 @@ def _store_outputs(
     "--num-permutations", type=options.Ranged(Count), help="Relabellings drawn; enough for alpha unless given."
 )
 @click.option(
-    "--align",
-    type=click.Choice(["none", "rotation", "units"]),
-    help="For weights and rank: turn the residual streams together first, and match hidden units.  [default: none]",
+    "--labels",
+    type=click.Choice(["coordinates", "units", "heads"]),
+    help="For weights: what is permuted; units are neurons.  [default: coordinates]",
 )
 @click.option(
-    "--labels",
-    type=click.Choice(["coordinates", "units"]),
-    help="For weights: what is relabelled.  [default: coordinates, and units with an alignment]",
+    "--sign-key", metavar="HEX", help="Key of the sketches' signs; by default the digests of both models decide it."
+)
+@click.option(
+    "--neurons", type=_Neurons(), metavar="N|all", help="Of each MLP, where checkpoints are compared.  [default: 4096]"
 )
 @click.option(
     "--signs",
@@ -291,18 +296,11 @@ def _store_outputs(
     help="For the permutation test: free is blind to negated coordinates, and weaker.  [default: kept]",
 )
 @click.option(
-    "--text",
-    metavar="FILE|builtin:prose",
-    help="For weights, bilinear and rank: compare the vocabularies on the tokens of this text alone.",
-)
-@click.option(
     "--base-digest",
     metavar="HEX",
     help="The digest under which the base was published beforehand (bornbiased digest); another base is refused.",
 )
-@click.option(
-    "--num-references", type=options.Ranged(Count), help="Fresh seeds, for population and rank.  [default: 200, 199]"
-)
+@click.option("--num-references", type=options.Ranged(Count), help="Fresh seeds, for population.  [default: 200]")
 @click.option(
     "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
 )

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
+from typing import Literal
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.verdict import WORD, Verdict
 
-COMMITTED = (
-    "The base has the digest that was given: the verdict holds if that was published before the suspect was seen."
-)
+Commitment = Literal["weights", "payload"]
+"""What a published digest is of: the weights, or the payload of a fingerprint of them."""
+COMMITTED: Mapping[Commitment, str] = {
+    "weights": (
+        "The base has the digest that was given: the verdict holds if that was published before the suspect was seen."
+    ),
+    "payload": (
+        "The base's fingerprint has the payload digest that was given: the verdict holds if that was published before "
+        "the suspect was seen."
+    ),
+}
 
 
 def read_digest(text: str) -> str:
@@ -31,25 +41,34 @@ def read_digest(text: str) -> str:
     return digest
 
 
-def check_commitment(name: str, digest: str, published: str) -> None:
+def check_commitment(name: str, published: str, digest: str, payload: str | None = None) -> Commitment:
     """Refuse a base other than the one that was committed to.
 
     Args:
         name: what the base is called.
-        digest: of its weights.
         published: the digest to compare with (:func:`read_digest`).
+        digest: of its weights.
+        payload: of the payload of its fingerprint, where that is what is given of it.
+
+    Returns:
+        What the published digest is of.
 
     Raises:
-        InputError: they differ.
+        InputError: neither is the published one.
     """
+    if published == payload:
+        return "payload"
     if digest != published:
         raise InputError(
             f"the base {name} has the digest {digest}, not {published}: name the model whose digest was published"
         )
+    return "weights"
 
 
-def with_commitment(verdict: Verdict, digest: str, *, committed: bool) -> Verdict:
+def with_commitment(verdict: Verdict, digest: str, *, committed_as: Commitment | None) -> Verdict:
     """Add the base's digest to a verdict, and a note whether its labelling rests on more than somebody's word."""
     notes = [note for note in verdict.detail.get("notes", ()) if note != WORD]
-    commitment = {"base_digest": digest, "committed": committed, "notes": [*notes, COMMITTED if committed else WORD]}
+    word = WORD if committed_as is None else COMMITTED[committed_as]
+    commitment = {"base_digest": digest, "committed": committed_as is not None, "notes": [*notes, word]}
+    commitment |= {"committed_as": committed_as}
     return dataclasses.replace(verdict, detail={**verdict.detail, **commitment})

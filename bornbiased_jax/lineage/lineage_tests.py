@@ -102,32 +102,19 @@ TESTS: Mapping[str, LineageTest] = {
         permuted="the base among fresh seeds of its architecture",
     ),
     "auto": LineageTest(
-        "bornbiased_jax.lineage.weights.sides:auto",
+        "bornbiased_jax.lineage.weight_tests:auto",
         needs="weights",
-        description="what is identical, then all exact tests in the weights",
+        description="what is identical, then all exact evidence in the weights",
         alpha=1e-4,
-        options=("num_permutations",),
+        options=("num_permutations", "sign_key", "neurons"),
         joined=True,
     ),
     "weights": LineageTest(
-        "bornbiased_jax.lineage.weights.sides:weights",
+        "bornbiased_jax.lineage.weight_tests:weights",
         needs="weights",
-        description="the weights alone, coordinates or hidden units relabelled: exact, p proven however small",
+        description="the weights, one kind of labels permuted: exact, p proven however small",
         alpha=1e-4,
-        options=("align", "labels", "num_permutations", "text"),
-    ),
-    "bilinear": LineageTest(
-        "bornbiased_jax.lineage.weights.sides:bilinear",
-        needs="weights",
-        description="the vocabulary's bilinear form, blind to rotations: exact for a birth against any model",
-        alpha=1e-4,
-        options=("num_permutations", "text"),
-    ),
-    "rank": LineageTest(
-        "bornbiased_jax.lineage.weights.sides:rank",
-        needs="weights",
-        description="a birth's weights among those of fresh births: exact for a birth named beforehand",
-        options=("align", "num_references", "text"),
+        options=("labels", "num_permutations", "sign_key", "neurons"),
     ),
 }
 

@@ -390,16 +390,17 @@ class RepeatCounter:
             others = others[others % shift != 0] if shift > 1 else others
         others = others if len(others) else np.arange(1, num_labels)
         candidates = others[:: max(1, len(others) // _NULL_SHIFTS)][:_NULL_SHIFTS].tolist()
-        scores = {shift: score((labels_n + shift) % num_labels) for shift in candidates}
+        # Labels without numbers score exactly 0 and are left out: padding is no repetition.
+        scores = {shift: _nonzero(score((labels_n + shift) % num_labels)) for shift in candidates}
         for parts, shift in shifts.items():
-            null = [values_n for other, values_n in scores.items() if other not in (shift, num_labels - shift)]
-            if null:
-                mean, variance = float(np.mean(null)), float(np.var(null))
-                at_shift = float(score((labels_n + shift) % num_labels).sum())
-                self.excess[parts] = self.excess.get(parts, 0.0) + at_shift - num_labels * mean
+            null = [values for other, values in scores.items() if other not in (shift, num_labels - shift)]
+            at_shift = _nonzero(score((labels_n + shift) % num_labels))
+            if sum(map(len, null)):
+                mean, variance = float(np.mean(np.concatenate(null))), float(np.var(np.concatenate(null)))
+                self.excess[parts] = self.excess.get(parts, 0.0) + float(at_shift.sum()) - len(at_shift) * mean
                 # Halves pair each label with its partner twice.
                 twice = 2 if parts == 2 else 1
-                self.variance[parts] = self.variance.get(parts, 0.0) + twice * num_labels * variance
+                self.variance[parts] = self.variance.get(parts, 0.0) + twice * len(at_shift) * variance
 
     def z_by_period(self) -> dict[int, float]:
         """Return the z at each period, rounded to what is said of it."""
@@ -408,3 +409,7 @@ class RepeatCounter:
             for parts, excess in sorted(self.excess.items())
             if self.variance[parts] > 0
         }
+
+
+def _nonzero(values_n: np.ndarray) -> np.ndarray:
+    return values_n[values_n != 0]

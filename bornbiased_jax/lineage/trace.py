@@ -13,12 +13,18 @@ import numpy as np
 
 from bornbiased_jax import checkpoints, io, progress
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import births
 from bornbiased_jax.lineage import compare as comparing
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
+from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
@@ -28,7 +34,7 @@ from bornbiased_jax.model.streaming import Overflow
 from bornbiased_jax.probes import inputs as probe_inputs
 from bornbiased_jax.probes.inputs import Inputs
 
-Source = str | Path | Checkpoint | OutputFingerprint
+Source = str | Path | Checkpoint | OutputFingerprint | Fingerprint
 
 NUM_INPUTS, SEQ_LEN, NUM_REFERENCES = 2_000, 64, 200
 """Defaults; the length is less where a model's context is shorter."""
@@ -54,11 +60,21 @@ class Side:
         """What a reader knows it by."""
         if isinstance(self.source, str | Path):
             return str(self.source)
+        if isinstance(self.source, Fingerprint):
+            return self.source.source.description
         return self.source.source if isinstance(self.source, OutputFingerprint) else self.source.reference
 
     @cached_property
+    def sketches(self) -> Fingerprint | None:
+        """The stored fingerprint of its weights, if that is all there is of the model."""
+        if isinstance(self.source, str | Path):
+            path = io.user_path(self.source)
+            return load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+        return self.source if isinstance(self.source, Fingerprint) else None
+
+    @cached_property
     def stored(self) -> OutputFingerprint | None:
-        """The fingerprint, if that is all there is of the model."""
+        """The stored fingerprint of its outputs, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
             path = io.user_path(self.source)
             return prints.load_outputs(path) if path.is_file() and prints.is_output_fingerprint(path) else None
@@ -71,11 +87,25 @@ class Side:
         Raises:
             InputError: it is a stored fingerprint, or nothing that can be opened.
         """
-        if isinstance(self.source, OutputFingerprint) or self.stored is not None:
+        if self.stored is not None or self.sketches is not None:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
         if isinstance(self.source, Checkpoint):
             return self.source
+        assert isinstance(self.source, str | Path)
         return checkpoints.open_checkpoint(self.source, scratch=self.scratch)
+
+    @cached_property
+    def roles(self) -> RoleSource:
+        """Its tensors by role: by the table of parameters where this package runs the model, else by names.
+
+        Raises:
+            InputError: it is a stored fingerprint, or nothing that can be opened.
+        """
+        if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
+            return NativeRoles(self.checkpoint)
+        if not isinstance(self.source, str | Path):
+            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
+        return open_role_source(self.source)
 
     def close(self) -> None:
         """Remove what a pass block by block kept on disk."""
@@ -87,6 +117,10 @@ class Side:
         """The digest of its weights, as ``bornbiased digest`` prints it."""
         if self.stored is not None:
             return self.stored.weights_digest
+        if self.sketches is not None:
+            return self.sketches.weights_digest
+        if not isinstance(self.roles, NativeRoles):
+            return fingerprint(self.roles).weights_digest
         return self.checkpoint.digest()
 
     @property
@@ -201,7 +235,7 @@ def trace(
             of them opened.
         suspect: the other model.
         test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
-            fingerprint or an option of that test alone is given.
+            fingerprint of outputs or an option of that test alone is given.
         alpha: level of the decision; the test's own by default.
         probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
             the permutation test of outputs joins "auto".
@@ -246,8 +280,10 @@ def trace(
     count = NUM_REFERENCES if num_references is None else num_references
     if entry.references:
         check_references(count, alpha)
+    committed_as = None
     if base_digest is not None:
-        check_commitment(base_side.name, base_side.digest, read_digest(base_digest))
+        payload = None if base_side.sketches is None else payload_digest(base_side.sketches)
+        committed_as = check_commitment(base_side.name, read_digest(base_digest), base_side.digest, payload)
     # Run the test on weights, on both, or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
@@ -268,7 +304,7 @@ def trace(
     chosen: dict[str, Any] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
     verdict = with_choices(verdict, chosen)
-    verdict = with_commitment(verdict, base_side.digest, committed=base_digest is not None)
+    verdict = with_commitment(verdict, base_side.digest, committed_as=committed_as)
     for side in (base_side, suspect_side):
         side.close()
     return verdict
@@ -278,7 +314,7 @@ def _default_test(base: Side, suspect: Side, options: Mapping[str, Any]) -> str:
     """Choose what settles most about this pair, of the tests that have the options given."""
     names = {name for name, value in options.items() if value is not None}
     outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
-    stored = base.stored is not None or suspect.stored is not None
+    stored = any(side.stored is not None for side in (base, suspect))
     return "permutation" if stored or outputs_alone else "auto"
 
 

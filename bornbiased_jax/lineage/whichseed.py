@@ -10,7 +10,7 @@ be drawn without the rest. Two passes:
    fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the best seed is
    multiplied by 2³², the number of seeds there are, however many were searched: choosing the best cannot cheat.
 3. *Confirmation.* The seed found is compared with the suspect by all matrices, whole, under permutations of residual
-   coordinates (:func:`.weights.weights_test`); its p is multiplied by 2³² as well. One tensor of each is in memory.
+   coordinates (:func:`.weights_verdict.single_verdict`); its p is multiplied by 2³² as well.
 
 Correlations do not see standard deviations, so the initialisation scheme does not matter; the sizes do. A model whose
 coordinates were permuted, rotated or negated is not found, because its numbers no longer lie where they were drawn.
@@ -30,9 +30,12 @@ import numpy as np
 
 from bornbiased_jax import hardware, store
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
+from bornbiased_jax.lineage.battery import SIGNLESS, Options
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.seed_search import (
     CHUNK,
     SEARCH_ENTRIES,
@@ -44,7 +47,7 @@ from bornbiased_jax.lineage.seed_search import (
     unit,
 )
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights import weights_test
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
@@ -204,7 +207,8 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     Returns:
         A verdict, undefined where the two have nothing of one size.
     """
-    verdict = weights_test(Checkpoint.from_seed(cfg, seed), suspect, alpha=alpha)
+    initial, of_suspect = (fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(cfg, seed), suspect))
+    verdict = single_verdict(initial, of_suspect, SIGNLESS, Options(alpha=alpha, has_untrained=True))
     if verdict.log10_p is None:
         return verdict
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))

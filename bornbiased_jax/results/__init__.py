@@ -10,6 +10,7 @@ from bornbiased_jax.results.attention import Intervention, Sinks, intervention, 
 from bornbiased_jax.results.birth import Contraction, Preference, contraction, preference
 from bornbiased_jax.results.lines import Training, training
 from bornbiased_jax.results.listing import Listing
+from bornbiased_jax.results.scans import Scan
 from bornbiased_jax.results.verdicts import Lineage, lineage
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Lineage",
     "Listing",
     "Preference",
+    "Scan",
     "Sinks",
     "Training",
     "contraction",

@@ -187,7 +187,7 @@ class _Centred:
 
 def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *, scaled: bool) -> Rows:
     size = centred.size
-    increments_n = _increments(size)
+    increments_n = increments(size)
     grid_A = _grid(size, top)
     full = len(grid_A) == size
     atoms_nA = np.empty((size, len(grid_A)))
@@ -215,7 +215,7 @@ def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *,
 
 
 @functools.lru_cache(maxsize=16)
-def _increments(size: int) -> np.ndarray:
+def increments(size: int) -> np.ndarray:
     """Return δ_1 … δ_n, rounded up: [n] float64, read-only."""
     k = np.arange(1, size + 1, dtype=np.float64)
     roots_n = np.exp(special.gammaln(k + 1) / k)

@@ -21,6 +21,7 @@ CALLS = {
     "intervene": "intervene model.gguf --text wiki.txt",
     "fingerprint": f"fingerprint model.gguf --outputs --out a.fingerprint {SIZES}",
     "seedprint": f"{PAIR} --test permutation {SIZES}",
+    "scan": "scan model.gguf seed:1@gpt2-tiny",
     "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
     "digest": "digest model.gguf",
     "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
@@ -48,11 +49,12 @@ INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
-SIDES = "bornbiased_jax.lineage.weights.sides"
+SIDES = "bornbiased_jax.lineage.weight_tests"
 WEIGHTS = f"{SIDES}:weights"
 WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
+SCAN = "bornbiased_jax.lineage.scan:scan"
 WHICH = "bornbiased_jax.lineage.whichseed:which_seed"
 ADAPT = "bornbiased_jax.derive.tune:pretrain"
 PEFT = "bornbiased_jax.derive.peft:export_adapter"
@@ -290,14 +292,23 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *streamed("seed:1@gpt2-tiny"),
         ("--signs free", COMPARE, {"signs": "free"}),
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
-        ("--test weights --align rotation", WEIGHTS, {"align": "rotation"}),
-        ("--test weights --text book.txt", WEIGHTS, {"text": "book.txt"}),
+        ("--test auto --sign-key 00ff", f"{SIDES}:auto", {"sign_key": "00ff"}),
+        ("--test auto --neurons all", f"{SIDES}:auto", {"neurons": "all"}),
         ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
         ("--baselines", WEIGHT_SCORES, {"base.reference": "seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.reference": "seed:2@gpt2-tiny"}),
         *DRAWN,
+        *prepared(),
+    ],
+    "scan": [
+        ("<suspect>", SCAN, {"suspect": "model.gguf"}),
+        ("<bases>", "bornbiased_jax.lineage.scan:find_bases", {"places": ("seed:1@gpt2-tiny",)}),
+        ("--alpha 0.05", SCAN, {"alpha": 0.05}),
+        ("--num-permutations 500", SCAN, {"num_permutations": 500}),
+        ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
+        ("--quiet", QUIET, {"quiet": True}),
         *prepared(),
     ],
     "whichseed": [

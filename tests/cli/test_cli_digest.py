@@ -9,6 +9,8 @@ from scipy.optimize import linear_sum_assignment
 from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint, tensor_digests
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.derive.symmetries import permute_units
+from bornbiased_jax.lineage import Settings, fingerprint
+from bornbiased_jax.lineage.evidence import neuron_scores
 from bornbiased_jax.lineage.verdict import WORD
 
 BIRTH = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
@@ -75,12 +77,14 @@ def test_a_base_committed_to_beforehand(tmp_path, capsys):
 def test_an_accuser_who_renumbers_their_own_model_is_stopped_by_the_commitment(tmp_path, capsys):
     """Hidden units matched to an unrelated suspect's: a p of nothing, from a model that was never published."""
     base, suspect = open_checkpoint(BIRTH), BIRTH.replace("seed:3", "seed:4")
-    kernels = [model.params()["blocks"]["mlp"]["gate"]["kernel"][0] for model in (base, open_checkpoint(suspect))]
-    cosines_FF = np.asarray(kernels[0]).T @ np.asarray(kernels[1])
+    sketches = [fingerprint(ref, Settings(sign_key=b"key")).components["language"] for ref in (BIRTH, suspect)]
+    pair = [component.neurons[0] for component in sketches]
+    cosines_FF = neuron_scores(pair[0], pair[1], "token", sketches[0].shape).combined
     order = linear_sum_assignment(cosines_FF.T, maximize=True)[1]
     cfg, params = permute_units(base.cfg, base.params(), order[None])
     export_hugging_face(cfg, params, tmp_path / "accuser")
     call = ["seedprint", str(tmp_path / "accuser"), suspect, "--test", "weights", "--labels", "units", "--quiet"]
+    call += ["--sign-key", b"key".hex()]
     assert run([*call, "--json", str(tmp_path / "verdict.json")]) == 0
     verdict = json.loads((tmp_path / "verdict.json").read_text())
     assert verdict["verdict"] == "same-lineage" and not verdict["committed"] and WORD in verdict["notes"]

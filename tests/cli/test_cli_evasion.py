@@ -69,5 +69,5 @@ def test_every_free_change_noise_and_rounding(trained, tmp_path, capsys):
     ordered = seedprint(trained, hidden(trained, tmp_path / "ordered", *free, noise_and_rounding))
     assert (ordered["verdict"], ordered["null"]) == ("same-lineage", "exact") and ordered["log10_p"] < -100
     copy = seedprint(trained, hidden(trained, tmp_path / "copy", *free, shuffled))
-    assert (copy["verdict"], copy["identity"]) == ("same-lineage", "up to rotation")
-    assert copy["reason"].startswith("the same function, coordinates rotated, ")
+    assert (copy["verdict"], copy["identity"]) == ("same-lineage", "logits")
+    assert copy["reason"].startswith("the two models give the same logits on random tokens: the same function")

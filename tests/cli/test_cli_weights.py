@@ -1,4 +1,4 @@
-"""``bornbiased seedprint --test weights|bilinear|rank`` from the command line."""
+"""``bornbiased seedprint --test auto|weights`` from the command line."""
 
 import json
 import shutil
@@ -7,6 +7,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.battery import KINDS
 from tests.lineage.weights.descendants import config, descend, everything
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
@@ -31,40 +32,30 @@ def seedprint(capsys):
     return call
 
 
-@pytest.mark.slow
-def test_hidden_from_coordinates_and_found_by_matching_units(seedprint, suspect):
-    plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights")
-    assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", "coordinates", "none")
+def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, suspect):
+    for labels in ("coordinates", "units"):
+        plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--labels", labels)
+        assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", labels, "none")
     assert plain["alpha"] == 1e-4 and plain["by_module"][0]["module"] == "embed"
-    found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--align", "units")
-    assert (found["verdict"], found["null"], found["labels"]) == ("same-lineage", "exact", "units")
-    assert found["p_value"] < 1e-4 and found["suspect"] == suspect
-    assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "weights", "--align", "units")["verdict"] == "unrelated"
+    assert seedprint(f"seed:8{BIRTH}", suspect)["verdict"] == "unrelated"
 
 
 def test_choices_are_labelled(seedprint, suspect):
-    found = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--align", "rotation", "--alpha", "0.01")
-    assert found["exploratory"] == ["alpha = 0.01", "align = rotation"]
-    assert sum("Exploratory: alpha = 0.01, align = rotation was chosen" in note for note in found["notes"]) == 1
-    plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "bilinear")
+    chosen = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--labels", "units", "--alpha", "0.01")
+    assert chosen["exploratory"] == ["alpha = 0.01", "labels = units"]
+    assert sum("Exploratory: alpha = 0.01, labels = units was chosen" in note for note in chosen["notes"]) == 1
+    plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights")
     assert plain["exploratory"] == [] and not any("Exploratory" in note for note in plain["notes"])
     assert (plain["alpha"], plain["num_permutations"]) == (1e-4, 9_999)
-
-
-def test_bilinear_and_rank(seedprint, suspect):
-    assert seedprint(f"seed:7{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "same-lineage"
-    assert seedprint(f"seed:8{BIRTH}", suspect, "--test", "bilinear")["verdict"] == "unrelated"
-    assert seedprint(suspect, suspect, "--test", "bilinear")["verdict"] == "undefined"
-    few = seedprint(f"seed:7{BIRTH}", suspect, "--test", "rank", "--num-references", "9")
-    assert few["verdict"] == "undefined" and "ask for 99" in few["reason"]
 
 
 @pytest.mark.parametrize(
     "arguments, reason",
     [
-        (["--test", "weights", "--align", "rotation", "--labels", "coordinates"], "cannot be the labels"),
-        (["--test", "permutation", "--align", "rotation"], "--align is no option of --test permutation"),
-        (["--test", "rank"], "rank places a birth among births"),
+        (["--test", "permutation", "--labels", "units"], "--labels is no option of --test permutation"),
+        (["--sign-key", "xy"], "--sign-key xy is not hexadecimal"),
+        (["--neurons", "some"], "--neurons some"),
+        (["--num-permutations", "9"], "9 permutations are too few"),
     ],
 )
 def test_bad_calls_say_what_is_wrong(suspect, capsys, arguments, reason):
@@ -72,21 +63,31 @@ def test_bad_calls_say_what_is_wrong(suspect, capsys, arguments, reason):
     assert reason in capsys.readouterr().err
 
 
-def test_the_tokens_of_a_text_alone(seedprint, tmp_path, capsys):
-    (tmp_path / "seen.txt").write_text("abcdefghijklmnop" * 3)
-    base = f"seed:7{BIRTH}".replace("vocab_size=96", "vocab_size=256")
-    for test in ("weights", "bilinear"):
-        found = seedprint(base, base, "--test", test, "--text", str(tmp_path / "seen.txt"))
-        assert found["num_tokens"] == 16
-    assert run(["seedprint", f"seed:7{BIRTH}", base, "--test", "bilinear", "--text", str(tmp_path / "seen.txt")]) == 2
-    assert "neither model comes with a tokenizer" in capsys.readouterr().err
+def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(seedprint, suspect, tmp_path, capsys):
+    base = f"seed:7{BIRTH}"
+    first = seedprint(base, suspect)
+    assert len(first["sign_key"]) == 32 and first["sign_key"] == seedprint(base, suspect)["sign_key"]
+    assert seedprint(base, base)["sign_key"] != first["sign_key"]
+    assert seedprint(base, suspect, "--sign-key", "00ff")["sign_key"] == "00ff"
+    stored = str(tmp_path / "base.fingerprint")
+    assert run(["fingerprint", base, "--out", stored, "--json", str(tmp_path / "facts.json"), "--quiet"]) == 0
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    capsys.readouterr()
+    beside = seedprint(stored, suspect, "--base-digest", facts["digest"])
+    assert (beside["sign_key"], beside["committed_as"], beside["verdict"]) == ("", "payload", first["verdict"])
+    assert any("public signs" in note for note in beside["notes"])
+    assert seedprint(stored, suspect, "--base-digest", facts["weights_digest"])["committed_as"] == "weights"
+    assert run(["seedprint", stored, suspect, "--base-digest", "0" * 64, "--quiet"]) == 2
+    assert "name the model whose digest was published" in capsys.readouterr().err
 
 
 def test_auto_needs_nothing_but_two_models(seedprint, suspect):
     found = seedprint(f"seed:7{BIRTH}", suspect)
     assert found["test"] == "auto"
     assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)
-    assert [row["name"] for row in found["tests"]] == ["coordinates", "rotation", "matched units", "bilinear"]
+    assert [row["name"] for row in found["tests"]] == list(KINDS)
+    assert {"component", "z", "log10_p", "verdict"} <= set(found["components"][0])
+    assert {"test", "labels", "z", "log10_p_bound"} <= set(found["evidence"][0])
     for row in found["tests"]:
         assert {"name", "verdict", "p_value", "log10_p", "p_adjusted", "z", "null", "permuted", "evaded_by"} <= set(row)
     assert found["evaded_by"] and found["permuted"] and found["invariant_to"]

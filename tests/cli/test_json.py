@@ -11,6 +11,7 @@ from bornbiased_jax import results
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.results import sentences
 from experiments.runner import Outcome
@@ -79,6 +80,7 @@ WORK = {
     "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs": PRINT,
     "bornbiased_jax.lineage.output_fingerprint:save_outputs": None,
     "bornbiased_jax.lineage.compare:compare": VERDICT,
+    "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", 1e-4, (), 0),
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
     "bornbiased_jax.training:list_runs": [],
@@ -102,6 +104,7 @@ KEYS = {
     "intervene": {"sink_rate", "by_block", "loss", "before", "interventions"},
     "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
     "seedprint": {"verdict", "reason", "p_value", "base_digest", "committed"},
+    "scan": {"suspect", "matches", "num_bases", "num_tested", "alpha"},
     "whichseed": {"suspect", "seed", "p_value"},
     "digest": {"digest", "checkpoint", "tensors"},
     "pretrain": {"out", "step", "finished", "loss"},
@@ -120,6 +123,7 @@ KEYS = {
 SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
+    "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),
     "probe preference": lambda value: results.Preference(value["records"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
     "sinks": results.Sinks,

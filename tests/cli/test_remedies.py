@@ -120,6 +120,23 @@ def no_layer(tmp_path, capsys):
     assert run(call) == 0
 
 
+def alike(tmp_path, capsys):
+    paths = [str(tmp_path / f"{name}.fingerprint") for name in "ab"]
+
+    def make(*options: str) -> None:
+        assert run(["fingerprint", f"seed:2@{TINY}", "--out", paths[1], "--quiet", *options]) == 0
+
+    assert run(["fingerprint", f"seed:1@{TINY}", "--out", paths[0], "--quiet"]) == 0
+    make("--dim", "8")
+    refused(capsys, ["seedprint", *paths, "--quiet"], "make both with one --dim")
+    make("--sign-key", "00ff")
+    refused(capsys, ["seedprint", *paths, "--quiet"], "make both with one --sign-key")
+    keyed = ["seedprint", paths[0], f"seed:2@{TINY}", "--quiet"]
+    refused(capsys, [*keyed, "--sign-key", "00ff"], "leave --sign-key out")
+    make()
+    assert run(["seedprint", *paths, "--quiet"]) == run(keyed) == 0
+
+
 TRIED = {"fingerprint": a_fingerprint, "digest": a_digest, "models": a_model, "pretrain": a_run, "export": an_export}
 
 
@@ -144,7 +161,6 @@ EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
 OUTPUTS = ["fingerprint", SEEDS[0], "--outputs", *SIZES, "--out", "a"]
 PREFERENCE = ["probe", "preference", *BORN, *SIZES]
 ELSEWHERE = ["--engine", "processes"]
-ALIGNED = ["seedprint", *SEEDS, "--test", "weights", "--quiet", "--align", "rotation", "--labels"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
 HELPS = (
@@ -171,8 +187,6 @@ HELPS = (
     Help("leave --mesh or --engine out", [*PREFERENCE, "--resume", "kept", "--mesh", "data=1", *ELSEWHERE], 2, []),
     Help("has no address: leave --ray-address out",
          [*PREFERENCE, "--resume", "kept", "--ray-address", "h:1"], 2, []),
-    Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 1, ["units"]),
-    Help("use --labels units, or no alignment", [*ALIGNED, "coordinates"], 4, []),
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
     Help("--set changes the model of --model: name that too", [*SEARCH, *BORN[2:]], 0, BORN[:2]),
     Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, BORN),
@@ -191,6 +205,9 @@ HELPS = (
 FOLLOWED = {
     "another --out": another_folder,
     "without --layer": no_layer,
+    "make both with one --dim": alike,
+    "make both with one --sign-key": alike,
+    "leave --sign-key out": alike,
     "no change: give at least one": "tests/cli/test_remedies.py::test_options_that_a_message_names_help",
     "prefix-plus begins at zero": "tests/derive/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
@@ -227,7 +244,7 @@ def test_every_option_that_a_remedy_names_is_followed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("follow", [another_folder, no_layer])
+@pytest.mark.parametrize("follow", [another_folder, no_layer, alike])
 def test_remedies_of_several_calls_help(follow, tmp_path, capsys):
     follow(tmp_path, capsys)
 

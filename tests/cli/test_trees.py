@@ -37,6 +37,7 @@ FOLDERS = {
 FILES = {
     "fingerprint": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out"],
     "seedprint": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--page"],
+    "scan": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--page"],
     "plot": ["run", "--out"],
     "audit": [str(MODELS), "--page"],
     "audit report": [str(MODELS), "--report"],

@@ -38,15 +38,13 @@ OF_THE_BATTERY = ("verdict", "labels", "align", "z", "log10_p", "p_value")
 CHEAP = {
     "auto": "",
     "weights": "--test weights",
-    "weights_rotation": "--test weights --align rotation",
-    "weights_units": "--test weights --align units",
-    "bilinear": "--test bilinear",
+    "weights_units": "--test weights --labels units",
+    "weights_heads": "--test weights --labels heads",
     "permutation": f"--test permutation {INPUTS}",
     "paper": f"--test paper {INPUTS}",
     "iclr": f"--test iclr {INPUTS}",
 }
 AMONG_BIRTHS = {
-    "rank": "--test rank --num-references 99 --alpha 0.01",
     "population": f"--test population --num-references 101 {INPUTS}",
 }
 

@@ -10,13 +10,16 @@ from scipy import stats
 
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, init
 from bornbiased_jax.lineage import seed_search, whichseed
+from bornbiased_jax.lineage.battery import SIGNLESS
 from bornbiased_jax.lineage.births import drifted
-from bornbiased_jax.lineage.weights import weights_test
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.lineage.whichseed import which_seed
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from tests.fixtures.engines import elsewhere
@@ -97,7 +100,8 @@ def test_a_hit_that_the_weights_do_not_confirm_is_told():
 
 def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
     suspect = Checkpoint.from_params(CFG, drifted(birth(77), birth(5_000), 0.9))
-    plain = weights_test(Checkpoint.from_seed(CFG, 77), suspect)
+    prints = [fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(CFG, 77), suspect)]
+    plain = single_verdict(*prints, SIGNLESS)
     verdict = whichseed.confirm(CFG, suspect, 77)
     assert verdict.log10_p == pytest.approx(plain.log10_p + 32 * np.log10(2))
     assert verdict.p_value == pytest.approx(10**verdict.log10_p)

@@ -131,7 +131,7 @@ def test_the_top_of_each_row_is_an_upper_bound_and_close(z):
 def test_grids_keep_their_mass_and_lie_above():
     rng = np.random.default_rng(3)
     row = np.sort(rng.standard_normal(300))[::-1][None, :]
-    increments = bound._increments(300)
+    increments = bound.increments(300)
     grid = bound._grid(300, 10)
     assert grid[:10].tolist() == list(range(10)) and grid[-1] == 299 and len(grid) < 60
     atoms, weights = bound._gridded(row, increments, grid)

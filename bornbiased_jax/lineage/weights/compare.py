@@ -194,7 +194,7 @@ def _kind(align: str, labels: str | None) -> tuple[Align, Labels]:
         raise InputError(f"unknown labels {labels!r}: choose from {', '.join(LABELS)}")
     if align != "none" and labels == "coordinates":
         raise InputError(
-            f"--align {align} looks at coordinates, so they cannot be the labels: use --labels units, or no alignment"
+            f"align={align!r} looks at coordinates, so they cannot be the labels: permute units, or align nothing"
         )
     return next((a, b) for a, b in _BASES if (a, b) == (align, labels))
 

@@ -12,7 +12,6 @@ import numpy as np
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.lineage.weights.tokens import SharedTokens
 from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
@@ -35,48 +34,32 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     """
     if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
         return None
-    if not fit_in_memory(base, suspect):
+    free = hardware.available_memory()
+    if free is not None and max(_memory(reader) for reader in (base, suspect)) > free:
         return None
     apart = logits_apart(base, suspect)
     return None if apart is None else apart <= SAME_LOGITS
 
 
-def fit_in_memory(base: Checkpoint, suspect: Checkpoint) -> bool:
-    """Return whether there is room for the logits of two models, one after the other."""
-    free = hardware.available_memory()
-    return free is None or max(_memory(reader) for reader in (base, suspect)) <= free
-
-
-def logits_apart(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens | None = None) -> float | None:
+def logits_apart(base: Checkpoint, suspect: Checkpoint) -> float | None:
     """Return the largest difference of two models' logits on random ids, in standard deviations of the base's.
 
     Args:
-        base, suspect: the models, of one vocabulary unless tokens are given.
-        tokens: to draw from and to compare the logits of, where the two number them differently.
+        base, suspect: the models, of one vocabulary.
 
     Returns:
         Infinity where the logits of one model alone vary over ids; NaN where some overflow float32; None where
         neither's vary, so that they say nothing.
     """
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
-    count = base.cfg.vocab_size if tokens is None else len(tokens)
-    draws_ST = np.random.default_rng(0).integers(0, count, (_SEQUENCES, length), dtype=np.int32)
-    base_PV = _centred_logits(base, draws_ST, None if tokens is None else tokens.base_I)
-    suspect_PV = _centred_logits(suspect, draws_ST, None if tokens is None else tokens.suspect_I)
+    ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
+    base_PV, suspect_PV = probe_logits(base, ids_ST), probe_logits(suspect, ids_ST)
     if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
         return math.nan
     varying = _vary(base_PV), _vary(suspect_PV)
     if not all(varying):
         return math.inf if any(varying) else None
     return float(np.abs(base_PV - suspect_PV).max() / base_PV.std())
-
-
-def _centred_logits(reader: Checkpoint, draws_ST: np.ndarray, ids_I: np.ndarray | None) -> np.ndarray:
-    """Return logits of the drawn tokens over all of them: [S · T, V], or [S · T, I] where their ids are given."""
-    if ids_I is None:
-        return probe_logits(reader, draws_ST)
-    logits_PI = probe_logits(reader, ids_I[draws_ST].astype(np.int32))[:, ids_I]
-    return logits_PI - logits_PI.mean(axis=1, keepdims=True)
 
 
 def probe_logits(reader: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:

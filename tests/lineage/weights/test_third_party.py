@@ -3,9 +3,15 @@
 import pytest
 
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
-from bornbiased_jax.lineage.weights.auto import auto_test
-from bornbiased_jax.lineage.weights.identical import equal_tensors, same_files
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.lineage import fingerprint
+from bornbiased_jax.lineage.same_model import same_files
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from tests.fixtures.llama2c_files import transposed, write_converted
+
+
+def auto_test(base, suspect):
+    return auto_verdict(*(fingerprint(NativeRoles(model)) for model in (base, suspect)))
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def test_relaid_out_copies_are_found_by_what_kept_its_place(reference_model, sto
     verdict = auto_test(stories, twin)
     assert verdict.verdict == "same-lineage" and verdict.p_value < 1e-30
     assert (verdict.detail["identity"], verdict.detail["identical_tensors"]) == (None, identical)
-    assert verdict.detail["notes"][0].startswith(f"{identical} of 47 tensors are identical")
+    assert any(note.startswith(f"{identical} of 47 tensors are identical") for note in verdict.detail["notes"])
 
 
 def test_models_of_other_makers_have_nothing_in_common(reference_model, stories):
@@ -58,7 +64,6 @@ def test_smollm2_is_itself_and_no_other(small):
     smollm2 = open_checkpoint(path)
     other, _ = small
     assert same_files(smollm2, open_checkpoint(path)) and not same_files(smollm2, other)
-    assert equal_tensors(smollm2, other).paths == ()
     verdict = auto_test(smollm2, other)
     assert verdict.verdict in ("unrelated", "undefined")
     assert "the widths differ (576 and 24)" in verdict.detail["tests"][0]["reason"]

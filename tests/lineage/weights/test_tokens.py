@@ -7,9 +7,11 @@ import pytest
 import tokenizers
 
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.lineage import Settings, fingerprint
 from bornbiased_jax.lineage.weights import bilinear_test, weights_test
-from bornbiased_jax.lineage.weights.auto import auto_test
 from bornbiased_jax.lineage.weights.tokens import seen_ids, shared_tokens
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.text import ByteTokenizer
 from bornbiased_jax.text.bpe import LibraryTokenizer
 from tests.lineage.weights.descendants import config, descend, edited, orders, reader, rotated
@@ -69,11 +71,14 @@ def test_strings_tell_what_numbers_do_not(pair):
     assert "renumbering a vocabulary whose tokenizer is not there" in missed.detail["evaded_by"]
 
 
-def test_a_copy_with_another_vocabulary_is_one(pair):
-    verdict = auto_test(*pair)
-    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "up to rotation")
-    assert "coordinates rotated, vocabulary renumbered" in verdict.reason
-    assert verdict.detail["notes"][0].startswith("The tokenizers number their tokens differently")
+def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
+    verdict = auto_verdict(*(fingerprint(NativeRoles(model)) for model in pair))
+    assert (verdict.verdict, verdict.detail["tokens_matched_by"]) == ("same-lineage", "strings")
+    assert next(row["z"] for row in verdict.detail["tests"] if row["name"] == "neurons in token space") > 50
+    # Numbers alone tell nothing of a vocabulary in another order.
+    by_ids = [fingerprint(NativeRoles(model), Settings(token_labels="ids")) for model in pair]
+    missed = next(row for row in auto_verdict(*by_ids).detail["tests"] if row["name"] == "neurons in token space")
+    assert abs(missed["z"]) < 4
 
 
 def test_births_and_chosen_tokens_by_strings(pair):

@@ -1,0 +1,170 @@
+"""Which block of one model stands for which of another, and which expert: by Grams that no neuron number enters.
+
+The Gram of a block sums outer products over its neurons, of the gate vector and of the concatenated up and down
+vectors. Neither their order nor a sign that up and down share changes it, so that a test that permutes neurons stays
+exact for blocks paired by Grams. Grams in token space look at no residual coordinate either: tests that permute
+coordinates take blocks paired by those alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from bornbiased_jax.lineage.fingerprints import Component, Neurons
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockPair:
+    """A block of the base and the block of the suspect that stands for it, counted from 1."""
+
+    base: int
+    suspect: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NeuronPair:
+    """MLPs whose neurons are compared under one permutation: several pairs where experts face one dense MLP.
+
+    Attributes:
+        block: of the base.
+        pairs: MLPs or experts of base and suspect; their scores are added.
+    """
+
+    block: int
+    pairs: tuple[tuple[Neurons, Neurons], ...]
+
+
+def unit_rows(sketch: np.ndarray) -> np.ndarray:
+    """Scale rows of a sketch to unit norm; rows of zeros stay: [..., n, k] float32."""
+    rows = sketch.astype(np.float32)
+    norm = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
+
+
+def gram(sketches: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Compute the Grams of gate and of concatenated up and down, per neuron: a vector."""
+    pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
+    pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
+    return np.concatenate([(rows_NK.T @ rows_NK).ravel() / max(1, len(rows_NK)) for rows_NK in pieces])
+
+
+def distances(
+    base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
+) -> np.ndarray:
+    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
+
+    Args:
+        base, suspect: the MLPs of each block: one, or its experts.
+        tokens_only: leave out Grams in residual coordinates.
+    """
+    total_LL = np.zeros((len(base), len(suspect)))
+    spaces = ["token"] if tokens_only else ["token", "coordinates"]
+    for space in spaces:
+        grams = [[_block_gram(block, space) for block in blocks] for blocks in (base, suspect)]
+        if any(vector is None for vectors in grams for vector in vectors):
+            continue
+        base_LG, suspect_LG = (np.stack([vector for vector in vectors if vector is not None]) for vectors in grams)
+        if base_LG.shape[1] != suspect_LG.shape[1]:
+            continue
+        squares_LL = (
+            np.square(base_LG).sum(axis=1)[:, None]
+            + np.square(suspect_LG).sum(axis=1)[None, :]
+            - 2 * base_LG @ suspect_LG.T
+        )
+        squares_LL = np.maximum(squares_LL, 0.0)
+        median = float(np.median(squares_LL))
+        total_LL += squares_LL / median if median > 0 else squares_LL
+    return total_LL
+
+
+def _block_gram(block: Sequence[Neurons], space: str) -> np.ndarray | None:
+    sketches = [neurons.token if space == "token" else neurons.coordinates for neurons in block]
+    if any(not parts for parts in sketches):
+        return None
+    return np.mean([gram(parts) for parts in sketches], axis=0)
+
+
+def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
+    """Pair each row of the shallower model with a column of the deeper one in order, with the least total distance.
+
+    Example:
+        >>> monotone_pairs(np.array([[0.0, 9, 9], [9, 9, 0.0]]))
+        [(0, 0), (1, 2)]
+    """
+    if distance_LL.shape[0] > distance_LL.shape[1]:
+        return [(row, column) for column, row in monotone_pairs(distance_LL.T)]
+    num_rows, num_columns = distance_LL.shape
+    # least[i, j]: the first i rows paired with columns among the first j.
+    least = np.full((num_rows + 1, num_columns + 1), np.inf)
+    least[0] = 0.0
+    for row in range(1, num_rows + 1):
+        for column in range(row, num_columns - num_rows + row + 1):
+            paired = least[row - 1, column - 1] + distance_LL[row - 1, column - 1]
+            least[row, column] = min(paired, least[row, column - 1])
+    # Walk back through the choices.
+    pairs: list[tuple[int, int]] = []
+    column = num_columns
+    for row in range(num_rows, 0, -1):
+        while least[row, column - 1] <= least[row, column]:
+            column -= 1
+        pairs.append((row - 1, column - 1))
+        column -= 1
+    return pairs[::-1]
+
+
+def paired_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
+    """Pair blocks of two models of any depth, in order.
+
+    Args:
+        base, suspect: the components.
+        tokens_only: look at no residual coordinate, as tests that permute coordinates need it.
+
+    Returns:
+        As many pairs as the shallower model has blocks with an MLP; without MLPs, blocks of equal numbers.
+    """
+    base_blocks, suspect_blocks = by_block(base), by_block(suspect)
+    if not base_blocks or not suspect_blocks:
+        return [BlockPair(block, block) for block in range(1, min(base.num_blocks, suspect.num_blocks) + 1)]
+    distance_LL = distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=tokens_only)
+    base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
+    return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in monotone_pairs(distance_LL)]
+
+
+def by_block(component: Component) -> dict[int, list[Neurons]]:
+    """Group the MLPs and experts of a component by block."""
+    blocks: dict[int, list[Neurons]] = {}
+    for neurons in component.neurons:
+        blocks.setdefault(neurons.block, []).append(neurons)
+    return dict(sorted(blocks.items()))
+
+
+def paired_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[NeuronPair]:
+    """Pair MLPs of paired blocks: experts by assignment, a dense MLP with every expert it faces.
+
+    Neurons are exchangeable within an expert: each pair of experts is permuted on its own. Experts that face one
+    dense MLP share a permutation. One wide MLP of all experts would not do: experts that specialize alike would
+    count.
+    """
+    base_blocks, suspect_blocks = by_block(base), by_block(suspect)
+    paired: list[NeuronPair] = []
+    for pair in pairs:
+        for is_shared in (True, False):
+            first = [neurons for neurons in base_blocks.get(pair.base, []) if neurons.is_shared == is_shared]
+            second = [neurons for neurons in suspect_blocks.get(pair.suspect, []) if neurons.is_shared == is_shared]
+            if not first or not second:
+                continue
+            if len(first) == 1 or len(second) == 1:
+                facing = tuple((one_mlp, other_mlp) for one_mlp in first for other_mlp in second)
+                paired.append(NeuronPair(pair.base, facing))
+                continue
+            distance_EE = distances([[mlp] for mlp in first], [[mlp] for mlp in second], tokens_only=False)
+            rows, columns = linear_sum_assignment(distance_EE)
+            paired += [
+                NeuronPair(pair.base, ((first[row], second[column]),))
+                for row, column in zip(rows, columns, strict=True)
+            ]
+    return paired

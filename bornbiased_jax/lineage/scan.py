@@ -1,0 +1,223 @@
+"""One model against many: screened by moments, tested where the screen lets through, corrected over all.
+
+A store is a folder of fingerprints of weights. An ``index.json`` in it may name them:
+``{"fingerprints": [{"file", "name", "payload_digest", "licence"}]}``; a digest that it gives is held against the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bornbiased_jax import io
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.battery import ALPHA, Comparison, Options, compare_weights, screening_z
+from bornbiased_jax.lineage.evidence import SCREEN
+from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.verdict import Decision
+from bornbiased_jax.lineage.weights_verdict import component_rows
+from bornbiased_jax.stats.multiple import holm_log10
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+
+INDEX = "index.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """A model that a suspect is compared with: a stored fingerprint, or a checkpoint whose fingerprint is made.
+
+    Attributes:
+        name: what a reader knows it by.
+        place: the file or the reference.
+        payload_digest: what an index says of the file; None where none does.
+        licence: of the model, where an index says so.
+    """
+
+    name: str
+    place: str
+    payload_digest: str | None = None
+    licence: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """What is said of one base.
+
+    Attributes:
+        base: its name.
+        verdict: the decision; "undefined" where no evidence is defined.
+        log10_p: after both corrections, over the cells of evidence and over the bases; None where undefined.
+        z: the largest of the evidence over the whole model: description.
+        evidence: which evidence that is.
+        is_identical: whether all tensors are equal.
+        components: rows as a verdict has them; empty below the screen.
+    """
+
+    base: str
+    verdict: Decision
+    log10_p: float | None
+    z: float | None
+    evidence: str
+    is_identical: bool
+    components: tuple[dict[str, Any], ...]
+
+    @property
+    def p_value(self) -> float | None:
+        """The p as a number, which may round to 0."""
+        return None if self.log10_p is None else 10.0**self.log10_p
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanResult:
+    """A suspect against all bases, those that agree most first.
+
+    Attributes:
+        suspect: its name.
+        alpha: level of every decision together.
+        matches: one for each base.
+        num_tested: bases that passed the screen.
+    """
+
+    suspect: str
+    alpha: float
+    matches: tuple[Match, ...]
+    num_tested: int
+
+
+def find_bases(places: Sequence[str]) -> list[Base]:
+    """List the bases that some places name: stores, files of fingerprints, checkpoints.
+
+    Raises:
+        InputError: an index that cannot be read, or no base at all.
+    """
+    bases: list[Base] = []
+    for place in places:
+        folder = io.user_path(place)
+        if folder.is_dir() and ((folder / INDEX).is_file() or any(map(is_fingerprint, _regular(folder)))):
+            bases += _of_store(folder)
+        else:
+            bases.append(Base(place, place))
+    if not bases:
+        raise InputError("no bases to compare with: name checkpoints, fingerprints or a folder of fingerprints")
+    return bases
+
+
+def _regular(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_file() and path.name != INDEX)
+
+
+def _of_store(folder: Path) -> list[Base]:
+    index = folder / INDEX
+    if not index.is_file():
+        return [Base(path.stem, str(path)) for path in _regular(folder) if is_fingerprint(path)]
+    try:
+        rows = json.loads(index.read_text())["fingerprints"]
+        return [
+            Base(
+                str(row.get("name", row["file"])),
+                str(folder / row["file"]),
+                row.get("payload_digest"),
+                row.get("licence"),
+            )
+            for row in rows
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f'{index} is no index: write {{"fingerprints": [{{"file": NAME, "name": …}}]}}') from error
+
+
+def scan(
+    suspect: str,
+    bases: Sequence[Base],
+    *,
+    alpha: float = ALPHA,
+    num_permutations: int = NUM_PERMUTATIONS,
+    advance: Callable[[int], object] = lambda count: None,
+) -> ScanResult:
+    """Compare one model with many.
+
+    A base none of whose evidence reaches z = 3 by moments counts as p = 1, which is valid and conservative; the others
+    are tested in full. Neurons in another order are not matched here: that needs two checkpoints.
+
+    Args:
+        suspect: a checkpoint or a file of a fingerprint.
+        bases: see :func:`find_bases`.
+        alpha: level of all decisions together: Holm's correction counts every base.
+        num_permutations: of the tests.
+        advance: called with the number of bases done since the last call.
+
+    Raises:
+        InputError: a model that cannot be read, or fingerprints made with different settings.
+    """
+    prints = _Suspect(suspect)
+    options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
+    compared: list[tuple[Base, Comparison | None, dict[str, float]]] = []
+    for base in bases:
+        stored = _load(base)
+        of_suspect = prints.made_as(stored.settings)
+        z_by_evidence = screening_z(stored, of_suspect)
+        is_same = stored.weights_digest == of_suspect.weights_digest
+        passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= SCREEN
+        comparison = compare_weights(stored, of_suspect, options) if passes else None
+        compared.append((base, comparison, z_by_evidence))
+        advance(1)
+    # Holm over all bases, each with the least p of its own corrected cells.
+    least = [0.0 if comparison is None else comparison.adjusted() for _, comparison, _ in compared]
+    adjusted = holm_log10(least)
+    matches = [
+        _match(base, comparison, z_by_evidence, float(log10_p), alpha)
+        for (base, comparison, z_by_evidence), log10_p in zip(compared, adjusted, strict=True)
+    ]
+    order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
+    return ScanResult(suspect, alpha, tuple(order), sum(comparison is not None for _, comparison, _ in compared))
+
+
+def _match(
+    base: Base, comparison: Comparison | None, z_by_evidence: dict[str, float], log10_p: float, alpha: float
+) -> Match:
+    best = max(z_by_evidence, key=lambda evidence: z_by_evidence[evidence], default=None)
+    z = None if best is None else z_by_evidence[best]
+    is_identical = comparison is not None and comparison.is_identical
+    verdict: Decision = "same-lineage" if is_identical or log10_p <= math.log10(alpha) else "unrelated"
+    if best is None and not is_identical:
+        return Match(base.name, "undefined", None, None, "", False, ())
+    rows = () if comparison is None else tuple(component_rows(comparison, comparison.log10_alpha))
+    return Match(base.name, verdict, log10_p, z, best or "", is_identical, rows)
+
+
+class _Suspect:
+    """The suspect's fingerprints, made once for all bases with the same settings."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        path = io.user_path(place)
+        self._stored = load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+        self._made: dict[Settings, Fingerprint] = {}
+
+    def made_as(self, settings: Settings) -> Fingerprint:
+        """Return the fingerprint with these settings; a stored one as it is, for the comparison to judge."""
+        if self._stored is not None:
+            return self._stored
+        if settings not in self._made:
+            self._made[settings] = fingerprint(self._place, settings)
+        return self._made[settings]
+
+
+def _load(base: Base) -> Fingerprint:
+    """Read a stored fingerprint, or make that of a checkpoint with public signs.
+
+    Raises:
+        InputError: it cannot be read, or is not what an index says.
+    """
+    path = io.user_path(base.place)
+    if not (path.is_file() and is_fingerprint(path)):
+        return fingerprint(base.place)
+    stored = load_fingerprint(path)
+    if base.payload_digest is not None and payload_digest(stored) != base.payload_digest:
+        raise InputError(f"{path} is not the fingerprint that {INDEX} lists: fetch the store again")
+    return stored

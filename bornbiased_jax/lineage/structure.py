@@ -1,0 +1,162 @@
+"""Structure that a formula decided, looked for in each model by itself, and repeats that both models have.
+
+Two models whose value matrices both start at the identity agree there without a shared initialization: their labels
+are not exchangeable. What they have in common each of them has in common with the formula, and that with a larger z.
+So a kind of matrix that agrees with a formula in *both* models is no evidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy import fft, signal
+
+from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels
+from bornbiased_jax.lineage.pairing import unit_rows
+from bornbiased_jax.lineage.sketches import axis_signs
+
+STRUCTURED = 6.0
+"""A kind of matrix agrees with a formula from this z on: by chance the largest of thousands of shifts is below it."""
+REPEATING = 5.0
+"""Labels repeat at a period from this z on."""
+# Fewer labels at a shift than this give no z.
+_MIN_OVERLAP = 16
+# Fraction of labels equal to earlier ones from which an irregular repetition matters.
+_EQUAL = 0.01
+
+
+def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
+    """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}.
+
+    Diagonals of whole matrices are in the records of tensors; shifted and reversed diagonals and fixed orthogonal
+    bases are looked for in the sketches of coordinates, whose signs are known.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    diagonal: dict[str, list[float]] = {}
+    for record in fingerprint.tensors:
+        if not record.path.startswith(f"{component.name}/") or len(record.array_shape) != 2:
+            continue
+        kind = record.path.split("/")[-2]
+        shapes[kind] = record.array_shape
+        diagonal.setdefault(kind, []).append(record.diagonal_z)
+    named: dict[str, str] = {}
+    for kind, z_values in diagonal.items():
+        if max(map(abs, z_values)) >= STRUCTURED or abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values)):
+            named[kind] = "the identity"
+    for kind, sketches in _sketches_by_kind(component).items():
+        # Tables of the vocabulary have signs by token: no formula of their ids is looked for.
+        if kind in named or kind not in shapes or kind in ("embedding", "head"):
+            continue
+        size = next((size for size in shapes[kind] if size != component.width), component.width)
+        leaf = "embedding" if kind == "positions" else "kernel"
+        signs_n2 = axis_signs(f"{component.name}/{kind}/{leaf}", size, 2, fingerprint.settings.sign_key)
+        formula = _formula(sketches, signs_n2)
+        if formula is not None:
+            named[kind] = formula
+    return named
+
+
+def _sketches_by_kind(component: Component) -> dict[str, list[np.ndarray]]:
+    kinds: dict[str, list[np.ndarray]] = {}
+    for cell in component.heat_map:
+        kinds.setdefault(cell.matrix, []).append(unit_rows(cell.coordinates_D2))
+    return kinds
+
+
+def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None:
+    """Return the formula that the sketches of a kind agree with, each or all together."""
+    width = len(sketches[0])
+    for name, expected_n2 in (("the identity", signs_n2), ("the reversed identity", signs_n2[::-1])):
+        z_by_shift = [_shifted_z(sketch_D2, expected_n2) for sketch_D2 in sketches]
+        largest = max(float(np.abs(z).max(initial=0.0)) for z in z_by_shift)
+        together = np.abs(np.sum(z_by_shift, axis=0)).max(initial=0.0) / math.sqrt(len(z_by_shift))
+        if max(largest, float(together)) >= STRUCTURED:
+            return name
+    for name, expected_D2 in _bases(signs_n2, width):
+        expected_D2 = unit_rows(expected_D2)
+        agreement = [float((expected_D2 * sketch_D2[: len(expected_D2)]).sum()) for sketch_D2 in sketches]
+        z_values = [value / math.sqrt(width / 2) for value in agreement]
+        if max(map(abs, z_values)) >= STRUCTURED or abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values)):
+            return name
+    return None
+
+
+def _shifted_z(sketch_D2: np.ndarray, expected_n2: np.ndarray) -> np.ndarray:
+    """Compute z of Σ_j ⟨sketch j, expected j + shift⟩ for every shift."""
+    total = np.zeros(len(sketch_D2) + len(expected_n2) - 1)
+    for column in range(sketch_D2.shape[1]):
+        total += signal.correlate(expected_n2[:, column], sketch_D2[:, column], mode="full", method="fft")
+    overlap = np.rint(signal.correlate(np.ones(len(expected_n2)), np.ones(len(sketch_D2)), mode="full", method="fft"))
+    # Sketches and signs have unit rows: a product of two random ones has the variance 1/2.
+    return np.where(overlap >= _MIN_OVERLAP, total / np.sqrt(np.maximum(overlap, 1.0) / 2), 0.0)
+
+
+def _bases(signs_n2: np.ndarray, width: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the sketch [D, 2] that rows of fixed orthogonal bases would have."""
+    size = len(signs_n2)
+    if size >= width:
+        yield "a cosine basis", fft.dct(signs_n2, axis=0, norm="ortho")[:width]
+        if size & (size - 1) == 0 and size <= 1 << 14:
+            yield "a Hadamard matrix", _walsh(signs_n2)[:width]
+    # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves.
+    angle_nP = np.arange(size)[:, None] * 10_000.0 ** (-2 * np.arange(width // 2) / width)
+    waves = np.stack([np.sin(angle_nP), np.cos(angle_nP)])
+    yield "sinusoids", waves.transpose(2, 0, 1).reshape(-1, size) @ signs_n2
+    yield "sinusoids", waves.transpose(0, 2, 1).reshape(-1, size) @ signs_n2
+
+
+def _walsh(vectors_n2: np.ndarray) -> np.ndarray:
+    """Multiply by Hadamard's matrix of a power of two, by its butterflies."""
+    result_n2 = vectors_n2.astype(np.float64)
+    half = 1
+    while half < len(result_n2):
+        pairs = result_n2.reshape(-1, 2, half, result_n2.shape[1])
+        result_n2 = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(result_n2.shape)
+        half *= 2
+    return result_n2
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedRepeats:
+    """How the labels of two models repeat themselves.
+
+    Attributes:
+        periods: labels in one repeat by number of labels, where both models have one period.
+        reason: why the label set is undefined; empty where it is not.
+    """
+
+    periods: Mapping[int, int]
+    reason: str = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both models repeat themselves at one period."""
+        return bool(self.periods)
+
+
+def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labels: RepeatLabels) -> SharedRepeats:
+    """Compare the repeats of two models along one axis. If one alone repeats itself, the other's labels are exact."""
+    reports = [
+        next((entry for entry in model.repeats if (entry.component, entry.labels) == (component, labels)), None)
+        for model in (base, suspect)
+    ]
+    if reports[0] is None or reports[1] is None:
+        return SharedRepeats({})
+    parts = [_parts(entry.z_by_period) for entry in reports if entry is not None]
+    sizes = [entry.num_labels for entry in reports if entry is not None]
+    equal = [entry.num_equal for entry in reports if entry is not None]
+    if all(parts):
+        if parts[0] == parts[1] and sizes[0] == sizes[1]:
+            return SharedRepeats({sizes[0]: sizes[0] // parts[0]})
+        return SharedRepeats({}, f"both models repeat their {labels}, at different periods")
+    if not any(parts) and all(count > _EQUAL * size for count, size in zip(equal, sizes, strict=True)):
+        return SharedRepeats({}, f"both models have equal {labels}, at no period")
+    return SharedRepeats({})
+
+
+def _parts(z_by_period: Mapping[int, float]) -> int:
+    """Return the largest number of equal parts; 0 where nothing repeats."""
+    return max((parts for parts, z in z_by_period.items() if z >= REPEATING), default=0)

@@ -1,0 +1,292 @@
+"""Verdicts on two fingerprints: invariances and evasions, and what no seed decided is no evidence."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import model as models
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.config import preset
+from bornbiased_jax.derive.changes import Context, parse_change
+from bornbiased_jax.derive.derive import derive
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.battery import ALL, KINDS, SIGNLESS, TOKEN_NEURONS, Options, compare_weights
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Settings
+from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
+
+SIZES = "num_layers=4,num_heads=4,d_model=64,d_ff=128,vocab_size=512"
+QUICK = Options(num_permutations=999)
+
+
+def reference(seed, family="llama"):
+    return f"seed:{seed}@{family}-tiny,{SIZES}"
+
+
+@functools.cache
+def untrained(seed, family="llama"):
+    return fingerprint(reference(seed, family))
+
+
+def changed(seed, changes, family="llama"):
+    derived = derive(reference(seed, family), [parse_change(text) for text in changes.split()], Context(0, None))
+    return of_params(derived.cfg, derived.params)
+
+
+def of_params(cfg, params, settings=None):
+    return fingerprint(NativeRoles(Checkpoint.from_params(cfg, params)), settings)
+
+
+def drawn(seed, family="llama-tiny", **fields):
+    """Random weights by path, to be given a structure."""
+    cfg = preset(family, num_layers=4, num_heads=4, d_model=64, vocab_size=512, **{"d_ff": 128, **fields})
+    draws = np.random.default_rng(seed)
+    shapes = models.flatten(models.parameter_shapes(cfg))
+    arrays = {path: 0.02 * draws.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()}
+    arrays |= {path: np.ones_like(leaf) for path, leaf in arrays.items() if path.endswith("scale")}
+    return cfg, arrays
+
+
+def z_of(verdict, evidence):
+    return next(row["z"] for row in verdict.detail["tests"] if row["name"] == evidence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "evidence", "least"),
+    [
+        ("noise:1", TOKEN_NEURONS, 40),
+        ("rotate:7 noise:0.1", TOKEN_NEURONS, 100),
+        ("rotate:7 rescale:3 heads:9 insert-layer:1", TOKEN_NEURONS, 100),
+        ("repeat-layers:2-3", TOKEN_NEURONS, 100),
+        ("drop-layers:2 resize-vocab:300 rotate:7", TOKEN_NEURONS, 60),
+        ("round:4", TOKEN_NEURONS, 100),
+        ("prune:0.5", TOKEN_NEURONS, 100),
+        ("merge:" + reference(2) + ":0.5", TOKEN_NEURONS, 40),
+        ("negate:7", SIGNLESS, 40),
+        ("permute:7", SIGNLESS, 40),
+    ],
+)
+def test_descendants_are_found_and_unrelated_models_are_not(changes, evidence, least):
+    related = auto_verdict(untrained(1), changed(1, changes), QUICK)
+    assert related.verdict == "same-lineage"
+    assert z_of(related, evidence) > least
+    assert related.detail["null"] == "exact"
+    other = auto_verdict(untrained(3), changed(1, changes), QUICK)
+    assert other.verdict == "unrelated"
+    assert abs(z_of(other, evidence)) < 4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen3", "neox", "mixtral"])
+def test_rotated_copies_of_every_family_are_found(family):
+    rotated = changed(1, "rotate:7 noise:0.1", family)
+    assert auto_verdict(untrained(1, family), rotated, QUICK).verdict == "same-lineage"
+    assert auto_verdict(untrained(2, family), rotated, QUICK).verdict == "unrelated"
+
+
+def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
+    hidden = changed(1, "rotate:7 permute:8 heads:9 noise:0.05")
+    verdict = auto_verdict(untrained(1), hidden, QUICK)
+    assert (verdict.verdict, verdict.p_value, verdict.detail["null"]) == ("same-lineage", None, "population")
+    assert verdict.detail["agreement"] > 0.9
+    # An untrained model against it, re-paired: a p.
+    repaired = auto_verdict(untrained(1), hidden, Options(num_permutations=999, has_untrained=True))
+    assert repaired.log10_p < -100
+    assert auto_verdict(untrained(2), hidden, Options(num_permutations=999, has_untrained=True)).verdict == "unrelated"
+    # Of stored subsets nothing is matched.
+    subset = fingerprint(reference(1), Settings(neurons=64))
+    undecided = auto_verdict(subset, hidden, QUICK)
+    assert undecided.verdict == "unrelated"
+    assert any("64 of 128 neurons stored" in note for note in undecided.detail["notes"])
+
+
+def test_components_name_the_blocks_that_agree():
+    """Blocks 1 and 2 of one model, 3 and 4 of another."""
+    cfg, base = drawn(1)
+    _, suspect = drawn(2)
+    for path, leaf in suspect.items():
+        if path.startswith("blocks/"):
+            leaf[:2] = base[path][:2] + 0.004 * np.random.default_rng(3).standard_normal(leaf[:2].shape)
+    models_ = [of_params(cfg, models.unflatten(arrays)) for arrays in (base, suspect)]
+    verdict = auto_verdict(*models_, QUICK)
+    rows = {row["component"]: row["verdict"] for row in verdict.detail["components"]}
+    assert verdict.verdict == "same-lineage"
+    assert [rows[f"blocks/{block}"] for block in (1, 2, 3, 4)] == ["same-lineage"] * 2 + ["unrelated"] * 2
+    assert rows["embedding"] == "unrelated"
+    assert any("blocks 1 to 2, and not in" in note or "blocks 1 to 2" in note for note in verdict.detail["notes"])
+
+
+def test_equal_tensors_are_found_at_every_place():
+    """Block 1 of the base stands as block 3 of the suspect."""
+    cfg, base = drawn(1)
+    _, suspect = drawn(2)
+    for path, leaf in suspect.items():
+        if path.startswith("blocks/"):
+            leaf[2] = base[path][0]
+    comparison = compare_weights(*(of_params(cfg, models.unflatten(arrays)) for arrays in (base, suspect)), QUICK)
+    matrices = [path for path in comparison.equal if path.endswith("kernel")]
+    assert len(matrices) == 7
+    assert all(path.startswith("language/blocks/1/") for path in matrices)
+    assert not comparison.is_identical
+    copy = auto_verdict(untrained(1), untrained(1), QUICK)
+    assert copy.detail["identity"] == "tensors"
+
+
+def test_zero_padding_is_no_evidence():
+    """MLPs filled up with zero rows, and streams with zero coordinates, at equal and at different places."""
+    pairs = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        for path in ("blocks/mlp/gate/kernel", "blocks/mlp/up/kernel"):
+            arrays[path][:, :, 96:] = 0
+        arrays["blocks/mlp/down/kernel"][:, 96:] = 0
+        arrays["embed/embedding"][:, 56:] = 0
+        arrays["head/kernel"][56:] = 0
+        for path in ("attention/query", "attention/key", "attention/value", "mlp/gate", "mlp/up"):
+            arrays[f"blocks/{path}/kernel"][:, 56:] = 0
+        for path in ("attention/output", "mlp/down"):
+            arrays[f"blocks/{path}/kernel"][..., 56:] = 0
+        arrays["blocks/mlp/up/kernel"][:, :, 16 * seed : 16 * seed + 16] = 0
+        pairs.append(of_params(cfg, models.unflatten(arrays)))
+    verdict = auto_verdict(*pairs, QUICK)
+    assert verdict.verdict == "unrelated"
+    assert max(abs(z_of(verdict, evidence) or 0) for evidence in list(KINDS)[:5]) < 4
+    assert verdict.detail["agreement"] < 0.1
+
+
+@pytest.mark.parametrize("structure", ["identity", "shifted", "hadamard", "cosine"])
+def test_structure_that_a_formula_decided_is_left_out(structure):
+    """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
+    rows = np.arange(64)
+    fixed = {
+        "identity": np.eye(64),
+        "shifted": np.roll(np.eye(64), 16, axis=1),
+        "hadamard": np.array([[(-1) ** bin(i & j).count("1") for j in rows] for i in rows]) / 8,
+        "cosine": np.cos(np.pi * (rows[:, None] + 0.5) * rows / 64) / np.sqrt(32),
+    }[structure]
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        for path in ("value", "output"):
+            arrays[f"blocks/attention/{path}/kernel"] += (0.3 * fixed).astype(np.float32)
+        pair.append((cfg, arrays))
+    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
+    verdict = auto_verdict(*prints, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert verdict.detail["left_out"].keys() == {"value", "output"}
+    cfg, arrays = pair[0]
+    noise = np.random.default_rng(5)
+    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+    assert auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK).verdict == "same-lineage"
+
+
+def test_a_structure_without_a_name_decides_nothing():
+    """One random matrix added to every value matrix of both models: agreement in one kind alone is said as that."""
+    common = 0.05 * np.random.default_rng(0).standard_normal((64, 64))
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        arrays["blocks/attention/value/kernel"] += common.astype(np.float32)
+        pair.append(of_params(cfg, models.unflatten(arrays)))
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "undefined"
+    assert "agree in value alone" in verdict.reason
+
+
+def test_sinusoidal_positions_are_no_copied_tensor():
+    angle = np.arange(128)[:, None] * 10_000.0 ** (-2 * np.arange(32) / 64)
+    table = np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(128, 64).astype(np.float32)
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed, "gpt2-tiny", max_seq_len=128, positions="learned")
+        arrays["positions/embedding"] = table.copy()
+        pair.append(of_params(cfg, models.unflatten(arrays)))
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert verdict.detail["left_out"] == {"positions": "sinusoids"}
+    assert verdict.detail["identical_tensors"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_one_draw", [True, False])
+def test_births_whose_shards_repeat_are_never_called_related(is_one_draw):
+    """Every rank of a faulty initializer draws the same shard, in every module of a shape or in each alone."""
+    prints = []
+    for seed in range(8):
+        cfg, arrays = drawn(seed)
+        shared: dict[tuple[int, ...], np.ndarray] = {}
+        for path, leaf in arrays.items():
+            if leaf.ndim < 3 or not path.startswith("blocks/"):
+                continue
+            for layer in range(len(leaf)):
+                axis = 0 if path.split("/")[-2] in ("output", "down") else 1
+                size = leaf[layer].shape[axis] // 8
+                shard = np.take(leaf[layer], range(size), axis=axis)
+                if is_one_draw:
+                    shard = shared.setdefault(shard.shape, shard)
+                leaf[layer] = np.concatenate([shard] * 8, axis=axis)
+        prints.append(of_params(cfg, models.unflatten(arrays)))
+    z_values = []
+    for base, suspect in itertools.combinations(prints, 2):
+        verdict = auto_verdict(base, suspect, QUICK)
+        assert verdict.verdict == "unrelated", verdict.reason
+        z_values += [row["z"] for row in verdict.detail["tests"] if row["z"] is not None]
+    assert np.std(z_values) < 1.4
+    assert np.max(z_values) < 4.5
+    # A repeating model against a sound one is exact as it is, and its own descendant is found.
+    cfg, arrays = drawn(0)
+    assert auto_verdict(prints[1], of_params(cfg, models.unflatten(arrays)), QUICK).verdict == "unrelated"
+
+
+@pytest.mark.slow
+def test_p_of_unrelated_models_is_calibrated():
+    """190 pairs of initializations: no verdict at 1e-2, and z of each piece of evidence about standard normal."""
+    prints = []
+    for seed in range(20):
+        cfg, arrays = drawn(seed)
+        prints.append(of_params(cfg, models.unflatten(arrays)))
+    z_by_evidence: dict[str, list[float]] = {}
+    verdicts = []
+    for base, suspect in itertools.combinations(prints, 2):
+        verdict = auto_verdict(base, suspect, Options(alpha=0.01, num_permutations=199))
+        verdicts.append(verdict.verdict)
+        for row in verdict.detail["tests"]:
+            z_by_evidence.setdefault(row["name"], []).append(row["z"])
+    assert verdicts.count("same-lineage") <= 7
+    for evidence, values in z_by_evidence.items():
+        assert abs(np.mean(values)) < 0.35, evidence
+        assert 0.75 < np.std(values) < 1.25, evidence
+
+
+def test_single_evidence_is_that_cell_alone():
+    related = single_verdict(untrained(1), changed(1, "noise:0.5"), SIGNLESS, QUICK)
+    assert (related.verdict, related.detail["labels"]) == ("same-lineage", "coordinates")
+    assert single_verdict(untrained(1), untrained(2), TOKEN_NEURONS, QUICK).verdict == "unrelated"
+
+
+def test_fingerprints_of_two_sign_keys_are_refused():
+    keyed = fingerprint(reference(1), Settings(sign_key=b"fresh"))
+    with pytest.raises(InputError, match="different sign keys"):
+        compare_weights(untrained(1), keyed)
+    wide = fingerprint(reference(1), Settings(dim=8))
+    with pytest.raises(InputError, match="make both with one --dim"):
+        compare_weights(untrained(1), wide)
+
+
+def test_widths_that_differ_leave_token_space():
+    cfg, arrays = drawn(1)
+    wider = preset("llama-tiny", num_layers=4, num_heads=4, d_model=96, d_ff=128, vocab_size=512)
+    other = {
+        path: 0.02 * np.random.default_rng(9).standard_normal(leaf.shape, np.float32)
+        for path, leaf in models.flatten(models.parameter_shapes(wider)).items()
+    }
+    verdict = auto_verdict(of_params(cfg, models.unflatten(arrays)), of_params(wider, models.unflatten(other)), QUICK)
+    assert verdict.verdict == "unrelated"
+    reasons = {row["test"]: row["reason"] for row in verdict.detail["evidence"]}
+    assert "widths differ" in reasons["coordinates"]
+    assert reasons[TOKEN_NEURONS] == ""
+    assert ALL in {row["component"] for row in verdict.detail["components"]}

@@ -1,0 +1,207 @@
+"""Evidence of two fingerprints: calibrated on unrelated sketches, bounds never below exact p, labels that leave."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from bornbiased_jax.checkpoints.roles import Shape
+from bornbiased_jax.lineage.evidence import (
+    Draws,
+    EvidenceError,
+    Term,
+    certified_sum,
+    coordinate_scores,
+    head_terms,
+    neuron_terms,
+    permuted_labels,
+    z_of,
+)
+from bornbiased_jax.lineage.fingerprints import Heads, Neurons
+from bornbiased_jax.lineage.matching import match_neurons
+from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs
+from bornbiased_jax.stats import binomial_interval
+from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
+
+GATED = Shape(4, 4, 8, False, True, False, False)
+GATELESS = Shape(4, 4, 8, True, False, False, False)
+
+
+def vectors(draws, count, dim=16):
+    rows = draws.standard_normal((count, dim)).astype(np.float32)
+    return np.rint(127 * rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.int8)
+
+
+def mlp(seed, count=48, gate=True, block=1, total=None):
+    draws = np.random.default_rng(seed)
+    names = ("gate", "up", "down") if gate else ("up", "down")
+    token, coordinates = ({name: vectors(draws, count) for name in names} for _ in range(2))
+    return Neurons(block, None, False, total or count, token, coordinates)
+
+
+def reordered(neurons, order):
+    spaces = ({name: rows[order] for name, rows in space.items()} for space in (neurons.token, neurons.coordinates))
+    return Neurons(neurons.block, None, False, neurons.total, *spaces)
+
+
+def noisy(neurons, scale, seed=0, negate=False):
+    draws = np.random.default_rng(seed)
+
+    def moved(rows):
+        return np.rint(rows + scale * 127 / 4 * draws.standard_normal(rows.shape)).clip(-127, 127).astype(np.int8)
+
+    sign = draws.choice([-1, 1], neurons.total)[:, None].astype(np.int8) if negate else np.int8(1)
+    spaces = (
+        {name: moved(rows) * (sign if name != "gate" else np.int8(1)) for name, rows in space.items()}
+        for space in (neurons.token, neurons.coordinates)
+    )
+    return Neurons(neurons.block, None, False, neurons.total, *spaces)
+
+
+def term(base, suspect, shape=GATED, periods=None):
+    (single,) = neuron_terms([NeuronPair(1, ((base, suspect),))], "token", shape, periods)
+    return single
+
+
+def test_p_of_unrelated_neurons_is_uniform():
+    """KS of the counted p over 400 pairs, and 1% within its binomial interval."""
+    p_values = []
+    for seed in range(400):
+        scores = [term(mlp((seed, layer, 1)), mlp((seed, layer, 2))) for layer in range(2)]
+        p_values.append(certified_sum(scores, Draws(199, seed)).p_value)
+    assert scipy_stats.kstest(p_values, "uniform").pvalue > 1e-3
+    below = int(np.sum(np.array(p_values) <= 0.01))
+    low, high = binomial_interval(below, len(p_values), confidence=0.999)
+    assert low <= 0.01 <= high
+
+
+@pytest.mark.parametrize(("shape", "gate"), [(GATED, True), (GATELESS, False)])
+def test_related_neurons_are_found_through_noise_and_free_signs(shape, gate):
+    base = mlp(1, gate=gate)
+    result = certified_sum([term(base, noisy(base, 0.5, negate=gate), shape)], Draws(999))
+    assert result.z > 20
+    assert result.log10_p < -20
+    unrelated = certified_sum([term(base, mlp(2, gate=gate), shape)], Draws(999))
+    assert unrelated.p_value > 0.001
+
+
+def test_zero_rows_leave_the_permutation():
+    """Padding with zeros at the same places speaks for nothing (and would, were it permuted)."""
+    base, suspect = mlp(1, 64), mlp(2, 64)
+    for neurons in (base, suspect):
+        for space in (neurons.token, neurons.coordinates):
+            for rows in space.values():
+                rows[48:] = 0
+    assert len(term(base, suspect).scores_nn) == 48
+    assert abs(z_of([term(base, suspect)])) < 4
+    # Pruned at different places: what is left in both.
+    for rows in (*suspect.token.values(), *suspect.coordinates.values()):
+        rows[:8] = 0
+    assert len(term(base, suspect).scores_nn) == 40
+    padded = np.ones((64, 64))
+    padded[:48, :48] = np.random.default_rng(0).standard_normal((48, 48))
+    with pytest.raises(EvidenceError, match="fewer than two labels"):
+        permuted_labels(padded, np.zeros(64, bool), None)
+
+
+def test_shards_repeated_in_both_are_permuted_jointly():
+    """Faulty births whose shards are one draw: as plain labels they are called related, jointly they are not."""
+    plain, joint = [], []
+    for seed in range(60):
+        pair = [mlp((seed, side), 6) for side in (1, 2)]
+        shards = np.tile(np.arange(6), 16)
+        tiled = [reordered(Neurons(1, None, False, 96, m.token, m.coordinates), shards) for m in pair]
+        plain.append(z_of([term(*tiled)]))
+        joint.append(z_of([term(*tiled, periods={96: 6})]))
+    assert np.std(plain) > 2.5
+    assert np.std(joint) < 1.3
+    assert np.abs(joint).max() < 4
+
+
+def test_matching_finds_permuted_neurons_and_not_unrelated_ones():
+    base = mlp(1, 96)
+    order = np.random.default_rng(0).permutation(96)
+    pair = NeuronPair(1, ((base, noisy(reordered(base, order), 0.3)),))
+    assert abs(z_of(neuron_terms([pair], "token", GATED))) < 4
+    assert match_neurons([pair], "token", GATED).agreement > 0.9
+    assert match_neurons([NeuronPair(1, ((base, mlp(2, 96)),))], "token", GATED).agreement < 0.1
+    with pytest.raises(EvidenceError, match=r"96 of 11,008 neurons stored"):
+        match_neurons([NeuronPair(1, ((base, mlp(2, 96, total=11_008)),))], "token", GATED)
+
+
+def test_blocks_pair_in_order():
+    cost = np.random.default_rng(0).random((4, 7)) + 2
+    for row, column in enumerate((0, 2, 3, 6)):
+        cost[row, column] = 0
+    assert monotone_pairs(cost) == [(0, 0), (1, 2), (2, 3), (3, 6)]
+    assert monotone_pairs(cost.T) == [(0, 0), (2, 1), (3, 2), (6, 3)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heads
+
+
+def nested_permutations(num_groups, size):
+    for outer in itertools.permutations(range(num_groups)):
+        for inner in itertools.product(itertools.permutations(range(size)), repeat=num_groups):
+            yield np.array([outer[g] * size + i for g in range(num_groups) for i in inner[g]])
+
+
+def test_nested_moments_and_bound_against_all_permutations():
+    """Moments exact, drawn sums from the same distribution, and the bound above the exact p in 300 matrices."""
+    orders = np.array(list(nested_permutations(3, 2)))
+    assert len(orders) == round(math.exp(log_order(3, 2))) == 48
+    draws = np.random.default_rng(0)
+    for trial in range(300):
+        heavy = draws.standard_cauchy((6, 6)) if trial % 2 else draws.standard_normal((6, 6))
+        scores = heavy + (trial % 3) * 3 * np.eye(6)
+        sums = scores[np.arange(6), orders].sum(axis=1)
+        mean, variance = nested_moments(scores, 3)
+        np.testing.assert_allclose([mean, variance], [sums.mean(), sums.var()], rtol=1e-9)
+        exact = (sums >= np.trace(scores) - 1e-9).mean()
+        assert nested_bound([scores], 3).log10_p >= math.log10(exact) - 1e-12
+    drawn = nested_sums(scores, 3, 20_000, seed=1, group=0)
+    np.testing.assert_allclose(drawn.mean(), mean, atol=5 * math.sqrt(variance / 20_000))
+    assert set(np.round(drawn, 6)) == set(np.round(sums, 6))
+
+
+def test_nested_bound_reaches_the_order_of_its_group():
+    """A perfect agreement of many groups: no p below one over the number of permutations, and close to it."""
+    bound = nested_bound([50 * np.eye(32)], 8).log10_p
+    floor = -log_order(8, 4) / math.log(10)
+    assert floor <= bound < floor + 0.5
+
+
+def test_heads_are_permuted_within_their_groups():
+    draws = np.random.default_rng(3)
+    base = Heads(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
+    (single,) = head_terms([(base, base)])
+    assert single.is_nested
+    assert certified_sum([single], Draws(999)).log10_p_bound == pytest.approx(-log_order(4, 2) / math.log(10), abs=0.05)
+    with pytest.raises(EvidenceError, match="key/value groups differ"):
+        head_terms([(base, Heads(1, 2, base.query_key, base.value_output))])
+    pruned = Heads(1, 4, np.where(np.arange(8)[:, None] == 5, 0, base.query_key).astype(np.int8), base.value_output)
+    (left,) = head_terms([(base, pruned)])
+    assert (left.num_groups, len(left.scores_nn)) == (3, 6)
+
+
+def test_coordinates_of_two_widths_do_not_correspond():
+    draws = np.random.default_rng(0)
+    with pytest.raises(EvidenceError, match="widths differ"):
+        coordinate_scores([vectors(draws, 8)], [vectors(draws, 9)], None)
+
+
+def test_joint_terms_are_permuted_alike():
+    """Blocks that repeat each other in both models count once."""
+    base, suspect = mlp(1), noisy(mlp(1), 1.0)
+    single = term(base, suspect)
+    alone = certified_sum([single], Draws(999))
+    joint = certified_sum([Term(single.scores_nn) for _ in range(4)], Draws(999), is_joint=True)
+    independent = certified_sum([Term(single.scores_nn) for _ in range(4)], Draws(999))
+    assert joint.z == pytest.approx(alone.z)
+    assert joint.log10_p_bound == pytest.approx(alone.log10_p_bound, rel=0.05)
+    assert independent.log10_p_bound < 3 * alone.log10_p_bound

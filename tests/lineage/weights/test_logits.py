@@ -1,0 +1,74 @@
+"""Do two models compute the same: by their logits, block by block, and by their settings."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bornbiased_jax import hardware
+from bornbiased_jax.lineage.same_model import settings_apart
+from bornbiased_jax.lineage.weights.logits import probe_logits, same_logits
+from bornbiased_jax.model import apply
+from tests.lineage.weights.descendants import born, config, descend, edited, everything, reader
+
+CFG = config(num_layers=2, d_model=48, d_ff=64)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return descend(CFG, 42)
+
+
+def noisy(cfg, params, part=0.1):
+    draws = np.random.default_rng(1)
+
+    def edit(path, leaf):
+        noise = draws.standard_normal(leaf.shape).astype(np.float32) * np.float32(part * leaf.std())
+        return leaf if path.endswith("/scale") else leaf + noise
+
+    return edited(cfg, params, edit)
+
+
+def test_settings_that_compute_nothing_are_no_difference():
+    cfg = config()
+    for idle in (dict(init="normal-0.02"), dict(max_seq_len=64), dict(rope_scaling_factor=2.0)):
+        assert settings_apart(cfg, cfg.replace(**idle)) == []
+    # Single precision holds 1e-5 as another number.
+    assert settings_apart(cfg.replace(norm_eps=float(np.float32(1e-5))), cfg) == []
+    clipped = cfg.replace(attention_kernel="clipped")
+    assert settings_apart(clipped, clipped.replace(max_seq_len=64)) == ["settings differ: max_seq_len"]
+    wide = cfg.replace(num_heads=8, d_ff=64)
+    assert settings_apart(cfg, wide) == ["settings differ: num_heads, num_kv_heads, head_dim, attention_scale"]
+
+
+def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
+    """An inserted block that does nothing: no map of coordinates, units and heads makes the one of the other."""
+    hidden = reader(everything(*base))
+    assert same_logits(reader(base), hidden) is True
+    assert same_logits(reader(base), reader(noisy(*everything(*base), 0.03))) is False
+    # Nothing is said where logits do not depend on the ids, between births, and of what does not fit in memory.
+    silent = edited(*base, lambda path, leaf: leaf * np.float32(path != "head/kernel"))
+    assert same_logits(reader(silent), reader(silent)) is None
+    assert same_logits(born(CFG, 1), born(CFG, 2)) is None
+    monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
+    assert same_logits(reader(base), hidden) is None
+
+
+BY_BLOCK = {
+    "gpt2": config("gpt2-tiny", num_layers=3, d_model=48, d_ff=64, positions="learned"),
+    "llama": config(num_layers=3, d_model=48, d_ff=64),
+    # What differs from block to block, and what happens at the embedding and at the head.
+    "local attention": config(num_layers=3, d_model=48, d_ff=64, window=2, attention_pattern="gl"),
+    "scaled": config(num_layers=3, d_model=48, d_ff=64, embedding_scale=7.0, logit_softcap=0.5),
+}
+
+
+@pytest.mark.parametrize("name", BY_BLOCK)
+def test_logits_block_by_block_are_those_of_the_whole_model(name):
+    cfg, params = descend(BY_BLOCK[name], 5)
+    ids_ST = np.arange(12, dtype=np.int32).reshape(2, 6)
+    whole_PV = np.asarray(apply(cfg, params, ids_ST).logits_BTV).reshape(12, -1)
+    whole_PV = whole_PV - whole_PV.mean(axis=1, keepdims=True)
+    for kind in ("memory", "run"):
+        streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
+        np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
