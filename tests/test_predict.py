@@ -31,8 +31,8 @@ def test_the_stack_has_the_born_standard_deviations(name: str) -> None:
     stack, drawn = stack_of(cfg), parameter_table(cfg)
     std = {path: distribution(cfg, row).std for path, row in drawn.items()}
     assert std["embed/embedding"] == stack.embedding_std
-    assert std["blocks/mlp/up/kernel"] == std["blocks/attention/value/kernel"] == stack.weight_std
-    assert std["blocks/mlp/down/kernel"] == std["blocks/attention/output/kernel"] == stack.output_std
+    for module in ("attention/query", "attention/key", "attention/value", "attention/output", "mlp/up", "mlp/down"):
+        assert std[f"blocks/{module}/kernel"] == stack.std(module.partition("/")[2], 1), module
     assert drawn["blocks/attention/output/kernel"].shape == (cfg.num_layers, stack.query_width, stack.width)
     assert drawn["blocks/attention/value/kernel"].shape == (cfg.num_layers, stack.width, stack.value_width)
     assert drawn["blocks/mlp/down/kernel"].shape == (cfg.num_layers, stack.mlp_width, stack.width)

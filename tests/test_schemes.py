@@ -159,6 +159,7 @@ def test_schemes_with_mirrored_neurons_leave_units_no_evidence():
     assert exchangeable(rules_of("nanochat", None)) == exchangeable(rules_of("gpt2-scaled", None))
 
 
+@pytest.mark.slow
 @pytest.mark.as_users
 @pytest.mark.parametrize("scheme", ["olmo-mitchell", "nanochat", "normal-0.02-balanced"])
 def test_draws_are_bitwise_equal_however_they_are_made(scheme):

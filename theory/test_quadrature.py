@@ -125,7 +125,7 @@ def test_kernels_of_layers_at_their_largest_std(name: str, std: float) -> None:
 @pytest.mark.parametrize("std", [0.05, EDGE])
 def test_moments_of_neurons_over_their_range(name: str, rho: float, std: float) -> None:
     moments, weights = finite_width.neuron_moments(name, np.array([std]), np.array([rho]), 4)
-    b, _ = quadrature.normal_panels() if name == "relu" else quadrature.normal_lattice(std)
+    b, _ = quadrature.normal_panels() if name in finite_width.PIECEWISE else quadrature.normal_lattice(std)
     assert weights.sum() == pytest.approx(1, abs=1e-13)
     chosen = np.flatnonzero(np.abs(b) < 5)[:: b.size // 12]
     size = np.zeros(4)

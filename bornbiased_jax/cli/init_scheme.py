@@ -26,12 +26,14 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
     from bornbiased_jax.lineage.audit.summary import moments_of
+    from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     found = name_scheme(reader.cfg, moments)
-    options.write_result(json_file, {"checkpoint": reader.description, **dataclasses.asdict(found)})
+    value = {"checkpoint": reader.description, **dataclasses.asdict(found)}
+    options.write_result(json_file, value)
     to_stderr = json_file == "-"
     rows = [
         [
@@ -50,10 +52,4 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
         rows,
         to_stderr=to_stderr,
     )
-    if found.nearest_scheme is None:
-        click.echo("No named scheme can have drawn these weights.", err=to_stderr)
-    elif found.fits:
-        click.echo(f"Drawn by {found.nearest_scheme}, as far as moments tell.", err=to_stderr)
-    else:
-        runner_up = f", then {found.runner_up}" if found.runner_up else ""
-        click.echo(f"Nearest is {found.nearest_scheme}{runner_up}, but not every group fits it.", err=to_stderr)
+    options.tell(sentences.init_scheme(value), to_stderr=to_stderr)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -91,8 +91,7 @@ class Side:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
         if isinstance(self.source, Checkpoint):
             return self.source
-        assert isinstance(self.source, str | Path)
-        return checkpoints.open_checkpoint(self.source, scratch=self.scratch)
+        return checkpoints.open_checkpoint(cast(str | Path, self.source), scratch=self.scratch)
 
     @cached_property
     def roles(self) -> RoleSource:

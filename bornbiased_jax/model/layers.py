@@ -106,7 +106,6 @@ ACTIVATIONS: dict[Activation, Entry] = {
     "tanh": Entry(jax.numpy.tanh, "tanh", "tanh"),
     "relu_squared": Entry(lambda x: jax.numpy.square(jax.nn.relu(x)), "relu_squared", "relu2"),
     "leaky_relu": Entry(jax.nn.leaky_relu, "leaky_relu", "leaky_relu"),
-    "shifted_relu": Entry(lambda x: jax.numpy.maximum(x, -1.0), "shifted_relu", "shifted_relu"),
     "silu": Entry(jax.nn.silu, "silu", "silu", ("swish",)),
 }
 HUGGING_FACE: dict[str, Activation] = {

@@ -92,6 +92,17 @@ def fingerprint_of_outputs(value: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def init_scheme(value: Mapping[str, Any]) -> list[str]:
+    """Name the scheme that an untrained model was drawn by."""
+    nearest, runner_up = value["nearest_scheme"], value["runner_up"]
+    if nearest is None:
+        return ["No named scheme can have drawn these weights."]
+    if value["fits"]:
+        return [f"Drawn by {nearest}, as far as moments tell."]
+    then = f", then {runner_up}" if runner_up else ""
+    return [f"Nearest is {nearest}{then}, but not every group fits it."]
+
+
 def digest(value: Mapping[str, Any]) -> list[str]:
     """Say what the digest commits to."""
     return [

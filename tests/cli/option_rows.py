@@ -24,6 +24,7 @@ CALLS = {
     "scan": "scan model.gguf seed:1@gpt2-tiny",
     "whichseed": "whichseed model.gguf --model gpt2-tiny --seeds 0:10",
     "digest": "digest model.gguf",
+    "init-scheme": "init-scheme model.gguf",
     "pretrain": "pretrain --model gpt2-tiny --data builtin:prose --steps 3 --out runs/a",
     "runs": "runs folder",
     "plot": "plot runs/a",
@@ -321,6 +322,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--quiet", QUIET, {"quiet": True}),
         *prepared(),
     ],
+    "init-scheme": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
     "digest": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
     "pretrain": [
         *on_model(TRAIN, "config.model"),

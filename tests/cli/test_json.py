@@ -43,6 +43,7 @@ EVALUATED = {
 CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), tokenizer=None, reference="m", description="m")
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 CHECKPOINT.close = CHECKPOINT.params = lambda: None
+CHECKPOINT.tensors = list
 RECORD = {"seed": 0, "seq_len": 8, "num_inputs": 4, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
@@ -107,6 +108,7 @@ KEYS = {
     "scan": {"suspect", "matches", "num_bases", "num_tested", "alpha"},
     "whichseed": {"suspect", "seed", "p_value"},
     "digest": {"digest", "checkpoint", "tensors"},
+    "init-scheme": {"groups", "nearest_scheme", "runner_up", "fits"},
     "pretrain": {"out", "step", "finished", "loss"},
     "runs": {"runs"},
     "plot": {"image"},
@@ -120,7 +122,7 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs"}
+SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs", "init-scheme": "init_scheme"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
     "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),

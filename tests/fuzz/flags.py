@@ -44,6 +44,8 @@ CALLS: dict[str, list[str]] = {
     "seedprint": ["seedprint", BIRTH, BIRTH.replace("seed:1", "seed:2"), "--test", "permutation", *INPUTS],
     "whichseed": ["whichseed", BIRTH, "--seeds", "0:4", "--entries", "64"],
     "digest": ["digest", BIRTH],
+    "init-scheme": ["init-scheme", BIRTH],
+    "scan": ["scan", BIRTH, BIRTH.replace("seed:1", "seed:2")],
     "runs": ["runs", "."],
     "plot": ["plot", "."],
     "export": ["export", BIRTH, "exported"],

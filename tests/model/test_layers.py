@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import hf_config
+from bornbiased_jax.checkpoints.formats import hf_config
 from bornbiased_jax.config import Activation
 from bornbiased_jax.model.layers import ACTIVATIONS, HUGGING_FACE
 from theory.activations import ACTIVATIONS as KERNELS

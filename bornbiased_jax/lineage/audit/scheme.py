@@ -91,7 +91,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
     groups = tuple(_describe(group, places[group], scores[group], drawn_by) for group in places)
     totals = {name: sum(scores[group][name] for group in places) for name in SCHEMES}
     ranked = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name] > -math.inf]
-    nearest = ranked[0] if ranked else None
+    nearest = ranked[0] if ranked and places else None
     fits = nearest is not None and all(row.fits and nearest in row.nearest for row in groups)
     return InitScheme(groups, nearest, ranked[1] if len(ranked) > 1 else None, fits)
 
