@@ -25,12 +25,13 @@ def list_models(json_file: str | None) -> None:
     from bornbiased_jax.init import parameter_shapes
     from bornbiased_jax.parameters import count_parameters
     from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.schemes import SCHEMES
 
     described: dict[str, dict[str, Any]] = {
         name: {"num_parameters": count_parameters(parameter_shapes(cfg)), "fields": dataclasses.asdict(cfg)}
         for name, cfg in PRESETS.items()
     }
-    value = {"models": described, "fields": list(FIELDS)}
+    value = {"models": described, "fields": list(FIELDS), "schemes": list(SCHEMES)}
     rows = [
         [
             name,

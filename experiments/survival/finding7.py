@@ -325,7 +325,9 @@ def _runs() -> dict[str, dict[str, dict[str, Any]]]:
 
 def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the run on BPE pieces, with more seeds than :mod:`.anatomy_runs` has."""
-    return {"laptop": {"BPE": {**anatomy_runs.settings()["laptop"]["BPE"], "seeds": list(range(100, 108))}}}
+    runs = anatomy_runs.settings()
+    seeds = list(range(100, 108))
+    return {"smoke": runs["smoke"], "laptop": {"BPE": {**runs["laptop"]["BPE"], "seeds": seeds}}}
 
 
 _SIZES = by_scale(
@@ -367,6 +369,6 @@ EXPERIMENTS = {
         name="finding7_bpe",
         title="Whether the preference survives training on pieces of words",
         settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in _pieces().items()},
-        cost={"laptop": "a quarter of an hour on two cores, most of it training"},
+        cost={"smoke": "seconds", "laptop": "a quarter of an hour on two cores, most of it training"},
     ),
 }

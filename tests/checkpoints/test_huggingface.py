@@ -130,7 +130,7 @@ def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
         (dict(model_type=...), "model_type=None"),
         (dict(flux_capacitor=True), "flux_capacitor=True"),
         (dict(quantization_config={"bits": 4}), "quantization_config"),
-        (dict(hidden_act="relu2"), "hidden_act='relu2'"),
+        (dict(hidden_act="mish"), "hidden_act='mish'"),
         (dict(hidden_size=...), "'hidden_size'"),
         (dict(hidden_size="wide"), "hidden_size='wide', but input should be a valid integer"),
         (

@@ -1,6 +1,7 @@
 """What each option of each command is tried with: what is typed, where it must arrive, and as what."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from bornbiased_jax.config import preset
@@ -48,6 +49,7 @@ EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
+ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
 SIDES = "bornbiased_jax.lineage.weight_tests"
@@ -424,6 +426,8 @@ INSTEAD = {
     ("fingerprint", "--dim"): (f"{SKETCHED} --dim 8", SKETCH, {"settings.dim": 8}),
     ("fingerprint", "--sign-key"): (f"{SKETCHED} --sign-key a1", SKETCH, {"settings.sign_key": bytes([0xA1])}),
     ("fingerprint", "--token-labels"): (f"{SKETCHED} --token-labels ids", SKETCH, {"settings.token_labels": "ids"}),
+    ("fingerprint", "--file"): (f"{SKETCHED} --file a.safetensors", ROLES, {"file": "a.safetensors"}),
+    ("fingerprint", "--roles"): (f"{SKETCHED} --roles roles.json", ROLES, {"roles_file": Path("roles.json")}),
     ("fingerprint", "--max-bytes"): (
         f"{SKETCHED} --max-bytes 5000",
         "bornbiased_jax.lineage.fingerprint_file:fitted",

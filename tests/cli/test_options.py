@@ -116,7 +116,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         OPEN: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
-        "bornbiased_jax.checkpoints.native_roles:open_roles": lambda ref: SimpleNamespace(roles=()),
+        "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=()),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),

@@ -22,7 +22,7 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.lineage.whichseed import which_seed
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
-from tests.fixtures.engines import elsewhere
+from tests.fixtures.engines import PicklingExecutor, elsewhere
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
 CFG = preset("llama-tiny", **SMALL)
@@ -38,7 +38,8 @@ def test_the_numbers_drawn_are_those_of_the_birth(name):
     places = seed_search.decision_places(cfg, entries=700)
     drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
     flat, start = flatten(birth(31, cfg)), 0
-    for path, layer, count in places:
+    for path, layer, count, kind in places:
+        assert kind == "normal"
         leaf = np.asarray(flat[path] if layer is None else flat[path][layer]).ravel()[:count]
         std = np.float32(distribution(cfg, parameter_table(cfg)[path]).std)
         assert np.array_equal(drawn[start : start + count] * std, leaf), (path, layer)
@@ -157,13 +158,16 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
-    def swapped(jobs, here):
-        path = next(tmp_path.rglob("suspect.npy"))
-        np.save(path, np.load(path)[::-1])
-        yield from elsewhere(jobs, here)
+    class Swapping(PicklingExecutor):
+        """Replaces the suspect's numbers before the first task begins."""
+
+        def submit(self, *arguments):
+            for path in tmp_path.rglob("suspect.npy"):
+                np.save(path, np.load(path)[::-1])
+            return super().submit(*arguments)
 
     with pytest.raises(InputError, match="does not hold this search's numbers"):
-        which_seed(CFG, birth(3), range(0, 9), resume=tmp_path, engine=swapped)
+        which_seed(CFG, birth(3), range(0, 9), resume=tmp_path, engine=lambda folder, num_jobs: Swapping())
 
 
 def test_ranges_of_a_search_are_not_too_many():

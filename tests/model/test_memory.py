@@ -71,8 +71,10 @@ HUGE = {
     "--seq-len 4": "vocab_size=16000000",
     "probe contraction --model gpt2-tiny --set d_model=1000000 --num-inputs 4 --seq-len 4": "d_model=1000000",
     "generate seed:1@gpt2-tiny,max_seq_len=1000000000 --prompt-ids 1 --max-new-tokens 100000000": "GiB",
-    f"fingerprint seed:1@gpt2-tiny,{TINY} --num-inputs 10 --seq-len 16000000 --out x": "16,000,000 tokens",
-    f"fingerprint seed:1@gpt2-tiny,{TINY} --num-inputs 10 --vocab-size 0 --out x": "--vocab-size 0 is not an integer",
+    f"fingerprint seed:1@gpt2-tiny,{TINY} --outputs --num-inputs 10 --seq-len 16000000 --out x": "16,000,000 tokens",
+    f"fingerprint seed:1@gpt2-tiny,{TINY} --outputs --num-inputs 10 --vocab-size 0 --out x": (
+        "--vocab-size 0 is not an integer"
+    ),
     f"digest seed:1@gpt2-tiny,{TINY},d_ff=16000000,d_model=1000000": "the largest tensor",
     f"sinks seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --lengths 16000000": "16,000,000 tokens",
     f"intervene seed:1@gpt2-tiny,{TINY} --text builtin:prose --tokenizer bytes --first-token 1 "

@@ -240,7 +240,9 @@ def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys)
 
 
 REFUSED = {
-    f"fingerprint {TINY} --out a --scratch s": "--scratch is where --stream keeps hidden states: give --stream too",
+    f"fingerprint --outputs {TINY} --out a --scratch s": (
+        "--scratch is where --stream keeps hidden states: give --stream too"
+    ),
     f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --quantise a8 --stream --scratch s": (
         "quantisation needs the weights in memory"
     ),
@@ -248,8 +250,10 @@ REFUSED = {
         "streaming needs the weights in memory"
     ),
     f"seedprint {TINY} {TINY} --baselines --stream --scratch s": "--baselines takes both models into memory",
-    f"fingerprint {TINY} --out a --stream --scratch full": f"full holds thesis.txt, which `{MAKER}` did not write",
-    f"fingerprint {TINY} --out a --stream --scratch thesis.txt": "cannot write thesis.txt: it is a file",
+    f"fingerprint --outputs {TINY} --out a --stream --scratch full": (
+        f"full holds thesis.txt, which `{MAKER}` did not write"
+    ),
+    f"fingerprint --outputs {TINY} --out a --stream --scratch thesis.txt": "cannot write thesis.txt: it is a file",
 }
 
 
