@@ -28,7 +28,7 @@ def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: 
 
     The interval is over seeds with embeddings of their own; ``inside`` is about the last block.
     """
-    from bornbiased_jax.predict import predict
+    from bornbiased_jax.prediction import predict
 
     for record, prediction in _predicted(cfg, records, tokens, predict):
         low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
@@ -56,7 +56,7 @@ def add_fractions(
         table_seed: of the tables that all seeds share; None where each has its own.
     """
     from bornbiased_jax.given_table import top1_given_table
-    from bornbiased_jax.predict import predict
+    from bornbiased_jax.prediction import predict
 
     def band(cfg: ModelConfig, seq_len: int, *, num_inputs: int, tokens: bool) -> tuple[float, float, float]:
         if table_seed is None:

@@ -6,7 +6,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.given_table import top1_given_table
-from bornbiased_jax.predict import predict
+from bornbiased_jax.prediction import predict
 
 CHANGES = {"num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64, "num_heads": 2}
 SMALL = ["--model", "gpt2-tiny", *(word for name, value in CHANGES.items() for word in ("--set", f"{name}={value}"))]
