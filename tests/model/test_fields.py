@@ -87,6 +87,7 @@ CHANGES = {
     "prefix_length": 3,
     "prefix_memory": "elu",
     "init": "normal-0.02",
+    "init_groups": "up=normal:0.05",
 }
 
 
@@ -193,7 +194,7 @@ def test_an_export_says_the_field_or_refuses_it(name):
         text = config_json(other, family, dtype="float32", tokenizer=None)
         back = read_config(text, "config.json").cfg
         # A file may have biases, zero, that the configuration lacks; others are refused with the weights.
-        for field in set(FIELDS) - {"init", "bias", "qkv_bias", *meaningless(other)}:
+        for field in set(FIELDS) - {"init", "init_groups", "bias", "qkv_bias", *meaningless(other)}:
             assert getattr(back, field) == getattr(other, field), (field, family.name)
         told += text != config_json(base, family_of(base), dtype="float32", tokenizer=None)
     if policy.kind == "used":
