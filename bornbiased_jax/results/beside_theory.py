@@ -87,7 +87,7 @@ def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool
 
 
 def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many measurements lie inside theory's interval, in one sentence; none without a theory."""
+    """Say how many measurements lie inside theory's interval, and where theory is not about them; none without one."""
     predictions = [record["theory"] for record in records if "theory" in record]
     if not predictions:
         return []
@@ -97,10 +97,16 @@ def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
         if predictions[0].get("given_table")
         else "over seeds, with fresh embeddings"
     )
-    return [
+    sentences = [
         f"{inside} of {len(predictions)} measurements lie inside theory's {100 * predictions[0]['coverage']:.0f}% "
         f"interval, {population}; nothing in it is fitted."
     ]
+    if any(record.get("is_initial") is False for record in records):
+        sentences.append(
+            "Theory is about initial weights, and this checkpoint is not known to hold any: what lies outside the "
+            "interval may be what training changed."
+        )
+    return sentences
 
 
 def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:
