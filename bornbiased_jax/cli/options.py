@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bornbiased_jax import io, progress
+from bornbiased_jax import io
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
@@ -115,6 +115,8 @@ def note_single_seed(text: str) -> None:
     """Tell a user whose --seeds is one number how to write that many seeds."""
     number = whole(text.strip())
     if number is not None and 1 < number <= MAX_SEEDS:
+        from bornbiased_jax import progress
+
         progress.note(f"--seeds {number} is the one seed {number}: for {number} seeds write --seeds 0:{number}")
 
 
