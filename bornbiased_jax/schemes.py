@@ -26,8 +26,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from scipy import special
-
 from bornbiased_jax.errors import InputError
 
 Group = Literal[
@@ -155,7 +153,7 @@ def truncation_factor(cut: float) -> float:
     0.8796
     """
     density = math.exp(-cut * cut / 2) / math.sqrt(2 * math.pi)
-    return math.sqrt(1 - 2 * cut * density / float(special.erf(cut / math.sqrt(2))))
+    return math.sqrt(1 - 2 * cut * density / math.erf(cut / math.sqrt(2)))
 
 
 # The same in every scheme.
