@@ -17,7 +17,7 @@ from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from theory.given_head import NODES, fractions_given_head
 from theory.mean_field import profile
 from theory.predict import contraction, scatter

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import bornbiased_jax
 from bornbiased_jax import lineage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,9 +73,30 @@ def test_names_of_lineage_tests_do_not_wait_for_jax():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-def test_type_checkers_are_told_the_names_that_are_loaded_when_used():
-    stub = (ROOT / "bornbiased_jax" / "lineage" / "__init__.pyi").read_text()
-    told = re.findall(r"^from (\S+) import (\w+) as \2$", stub, re.MULTILINE)
-    assert sorted(name for _, name in told) == lineage.__all__ == sorted(set(lineage.__all__))
-    for home, name in told:
-        assert getattr(importlib.import_module(home), name) is getattr(lineage, name)
+STUB = re.compile(r"^from (\S+) import (\w+) as (\w+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("package", [bornbiased_jax, lineage], ids=lambda package: package.__name__)
+def test_type_checkers_are_told_the_names_that_are_loaded_when_used(package):
+    told = STUB.findall(Path(package.__file__).with_suffix(".pyi").read_text())
+    assert sorted(name for _, _, name in told) == package.__all__ == sorted(set(package.__all__))
+    for home, original, name in told:
+        assert getattr(package, name) is getattr(importlib.import_module(home), original)
+    assert set(package.__all__) <= set(dir(package))
+
+
+def test_public_names_are_no_modules_of_the_package():
+    # Importing such a module would put it in the place of the function.
+    assert not {path.stem for path in Path(bornbiased_jax.__file__).parent.iterdir()} & set(bornbiased_jax.__all__)
+    with pytest.raises(AttributeError, match="'bornbiased_jax' has no attribute 'prefer'"):
+        bornbiased_jax.prefer  # noqa: B018
+
+
+def test_importing_the_package_loads_the_standard_library_alone():
+    code = (
+        "import sys; before = set(sys.modules); import bornbiased_jax; "
+        "loaded = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(*(loaded - set(sys.stdlib_module_names)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert printed.split() == ["bornbiased_jax"]

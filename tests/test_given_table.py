@@ -8,7 +8,7 @@ from bornbiased_jax import given_table, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten
-from bornbiased_jax.predict import predict
+from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import newborn

@@ -20,7 +20,7 @@ FLOORS: tuple[set[str], ...] = (
     {"store"},
     {"stats"},
     {"model", "models"},
-    {"given_table", "predict", "text"},
+    {"given_table", "prediction", "text"},
     {"probes.inputs", "training.data", "doctor"},
     {"checkpoints"},
     {"probes"},

@@ -42,8 +42,9 @@ KEPT = {
     "top1_share",
     "peak_share",
 }
-# What is said in no prose either: docs, docstrings, comments, help. The others have uses of their own there.
-UNSAID = ("accuse", "accused", "accuses", "cure", "cures", "favourites", "lane", "lanes", "stranger", "strangers")
+# What is said in no prose either: docs, docstrings, comments, help. The others have uses of their own there: people are
+# accused, and tests reject.
+UNSAID = ("accuse", "accuses", "cure", "cures", "favourites", "lane", "lanes", "stranger", "strangers")
 VAGUE = {"one", "found", "done", "it", "thing"}
 
 

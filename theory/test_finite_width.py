@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from theory import finite_width, positions, seeds
 from theory.attention_weights import participation
 from theory.mean_field import profile

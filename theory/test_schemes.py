@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import theory.predict
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.predict import predict, stack_of
+from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes import newborn, probe
 from bornbiased_jax.probes.inputs import random_tokens
 from theory import finite_width, kernels

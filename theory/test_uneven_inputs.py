@@ -13,7 +13,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from tests.compilation import THOROUGH
 from theory import preference
 from theory.logits import Scatter

@@ -13,6 +13,7 @@ import numpy as np
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
+from bornbiased_jax.checkpoints.formats.hf_config import initializer_range
 from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT, WEIGHTS
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.config import ModelConfig
@@ -168,7 +169,9 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
     }
     sizes = {key: getattr(cfg, field) for field, (key, _) in family.sizes.items()}
     sizes[family.sizes["activation"][0]] = ACTIVATIONS[cfg.activation].hugging_face
-    return entries | sizes | family.write(cfg)
+    stated_std = initializer_range(cfg, family.name)
+    drawn = {} if stated_std is None else {"initializer_range": stated_std}
+    return entries | sizes | drawn | family.write(cfg)
 
 
 def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes) -> None:

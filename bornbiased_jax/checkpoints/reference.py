@@ -11,7 +11,7 @@ from bornbiased_jax import io
 from bornbiased_jax.checkpoints import hub
 from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE
-from bornbiased_jax.config import ModelConfig, parse_setting, preset
+from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
 from bornbiased_jax.ranges import whole
@@ -76,11 +76,21 @@ def parse_ref(text: str | Path) -> Reference:
         if io.user_path(before).exists():
             path, options = io.user_path(before), _options(text, after)
     if not path.exists():
-        raise InputError(f"{text} does not exist: {FORMS}")
+        raise InputError(f"{text} does not exist: {_near(text)}")
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
     if options and kind != "run":
         raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
+
+
+def _near(text: str) -> str:
+    """Suggest what a text that names nothing may have meant: a preset, or a model of the hub."""
+    name = text.partition("@")[0]
+    if name in PRESETS:
+        return f"for the initial weights of this preset name seed:42@{name}"
+    if re.fullmatch(r"[A-Za-z0-9][\w-]*/[\w.-]+", name) and not Path(name).parent.exists():
+        return f"for a model of the hub name hf:{text}"
+    return FORMS
 
 
 def portable_source(reference: str) -> dict[str, Any]:

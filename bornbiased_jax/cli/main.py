@@ -28,6 +28,16 @@ LONGEST_WORD = 400
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 _interrupted_before = threading.Event()
 """Whether Ctrl-C raised an exception in the command that runs."""
+# Names that other programs give to options.
+_SYNONYMS = {
+    "--csv": "--metrics-csv",
+    "--lr": "--learning-rate",
+    "--max-steps": "--steps",
+    "--optim": "--optimizer",
+    "--output": "--out",
+    "--seed": "--seeds",
+    "--wd": "--weight-decay",
+}
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO})
 
 
@@ -138,7 +148,7 @@ def run(argv: Sequence[str]) -> int:
         return 2
     except click.UsageError as error:
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-        return _complain(f"{error.format_message().rstrip('.')}{where}")
+        return _complain(f"{_usage(error)}{where}")
     except click.ClickException as error:
         return _complain(error.format_message())
     except (KeyboardInterrupt, click.Abort):
@@ -160,6 +170,15 @@ def run(argv: Sequence[str]) -> int:
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return 1
+
+
+def _usage(error: click.UsageError) -> str:
+    """Write what is wrong with a call; an option that has another name here is suggested by it."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        synonym = _SYNONYMS.get(error.option_name)
+        if any(synonym in parameter.opts for parameter in error.ctx.command.params):
+            return f"{error.message} Did you mean {synonym!r}?"
+    return error.format_message().rstrip(".")
 
 
 def _call(argv: Sequence[str]) -> object:

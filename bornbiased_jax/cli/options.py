@@ -13,7 +13,7 @@ import click
 from bornbiased_jax import io
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, within
+from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
 from bornbiased_jax.schema import cut, shown
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ def parse_seeds(text: str) -> list[int]:
     from bornbiased_jax.keys import check_seed
 
     return [check_seed(seed) for seed in seeds]
+
+
+def note_single_seed(text: str) -> None:
+    """Tell a user whose --seeds is one number how to write that many seeds."""
+    number = whole(text.strip())
+    if number is not None and 1 < number <= MAX_SEEDS:
+        from bornbiased_jax import progress
+
+        progress.note(f"--seeds {number} is the one seed {number}: for {number} seeds write --seeds 0:{number}")
 
 
 def given(name: str) -> bool:

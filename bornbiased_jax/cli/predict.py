@@ -45,7 +45,7 @@ def predict(
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from bornbiased_jax.predict import predict as predict_config
+    from bornbiased_jax.prediction import predict as predict_config
     from bornbiased_jax.probes.inputs import KINDS
     from bornbiased_jax.results import Listing, sentences
     from bornbiased_jax.results.terms import explain

@@ -155,6 +155,8 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
     seeds = options.parse_seeds(arguments["seeds"])
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
+    if options.given("seeds") and not arguments["checkpoint"]:
+        options.note_single_seed(arguments["seeds"])
     if arguments["checkpoint"] and (arguments["model"] or arguments["settings"]):
         raise InputError("--checkpoint and --model exclude each other: give one of them")
     return _Prepared(store_settings, mesh, seeds, lengths)
@@ -177,6 +179,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
     store_settings, mesh, seeds, lengths = _prepare(arguments)
     # What is probed: a checkpoint, or untrained models of all seeds.
     tokenizer: Any = arguments["tokenizer"]
+    of_checkpoint: dict[str, Any] = {}
     if arguments["checkpoint"]:
         if options.given("seeds"):
             progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
@@ -187,6 +190,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]
+        of_checkpoint = {"seed": None, "is_initial": checkpoint.is_initial}
         if checkpoint.cfg.positions == "rope" and max(lengths) > checkpoint.cfg.max_seq_len:
             progress.warn(
                 f"--seq-len {max(lengths)} is longer than the {checkpoint.cfg.max_seq_len} positions of the checkpoint"
@@ -223,5 +227,5 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
                 advance=advance,
                 **store_settings,
             )
-        records += [{**row, "seed": None} for row in rows] if arguments["checkpoint"] else rows
+        records += [{**row, **of_checkpoint} for row in rows]
     return subject.cfg, records

@@ -35,24 +35,14 @@ def scan(
       bornbiased scan suspect store --json matches.json
       bornbiased scan suspect.fingerprint base-a base-b.fingerprint --page scan.html
     """
-    from bornbiased_jax import io, progress
-    from bornbiased_jax.lineage.battery import ALPHA
-    from bornbiased_jax.lineage.scan import find_bases
-    from bornbiased_jax.lineage.scan import scan as scan_bases
-    from bornbiased_jax.lineage.weight_tests import check_count, check_level
+    from bornbiased_jax import io, results
     from bornbiased_jax.report.scan_page import draw_scan
-    from bornbiased_jax.results import Scan
-    from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
     options.prepare_json(json_file)
     if page is not None:
         io.check_writable(page)
     options.start(quiet=quiet)
-    found_bases = find_bases(bases)
-    level = check_level(ALPHA if alpha is None else alpha)
-    count = check_count(NUM_PERMUTATIONS if num_permutations is None else num_permutations)
-    with progress.bar(len(found_bases), f"scan {suspect}", unit="bases") as advance:
-        result = Scan(scan_bases(suspect, found_bases, alpha=level, num_permutations=count, advance=advance))
+    result = results.scan(suspect, *bases, alpha=alpha, num_permutations=num_permutations)
     if page is not None:
         io.write_text(page, draw_scan(result.to_json(), command=options.command_line("page", "json_file", "quiet")))
     options.print_result(result.to_json(), [result.table()], result.summary(), json_file)

@@ -16,7 +16,7 @@ from bornbiased_jax.config import ModelConfig
 
 FILES = "the two models' weight files are the same, byte for byte"
 # Settings that compute nothing by themselves: how weights were drawn, and what shapes of parameters tell already.
-_NEUTRAL = {"init", "num_layers", "d_model", "d_ff", "vocab_size", "tie_embeddings", "bias", "qkv_bias"}
+_NEUTRAL = {"init", "init_groups", "num_layers", "d_model", "d_ff", "vocab_size", "tie_embeddings", "bias", "qkv_bias"}
 _LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len")
 _ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
 # GGUF holds settings in single precision.

@@ -53,7 +53,7 @@ _ZERO = _untouched("biases are zero at birth")
 _OUTSIDE = _untouched("it acts before queries, keys and values are made, or after values are aggregated")
 _ANY_KEYS = _untouched("it rotates queries and keys before the kernel sees them")
 _ANGLES = _untouched("at birth weights prefer no direction, so rotations change no mean over them")
-_DRAWN = _untouched("how weights were drawn is not part of a file")
+_DRAWN = _untouched("a file states one standard deviation, not one of each group")
 
 TABLE: dict[str, Entry] = {
     "num_layers": Entry(USED, USED, USED, _OUTSIDE),
@@ -104,7 +104,7 @@ TABLE: dict[str, Entry] = {
     "output_gate": Entry(USED, USED, _only("none"), _OUTSIDE),
     "prefix_length": Entry(USED, _only(None), _only(None), _only(None)),
     "prefix_memory": Entry(USED, _untouched("it is zero at birth"), _only("none"), _OUTSIDE),
-    "init": Entry(USED, USED, _DRAWN, _OUTSIDE),
+    "init": Entry(USED, USED, USED, _OUTSIDE),
     "init_groups": Entry(USED, USED, _DRAWN, _OUTSIDE),
 }
 

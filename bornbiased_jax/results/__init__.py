@@ -10,7 +10,7 @@ from bornbiased_jax.results.attention import Intervention, Sinks, intervention, 
 from bornbiased_jax.results.birth import Contraction, Preference, contraction, preference
 from bornbiased_jax.results.lines import Training, training
 from bornbiased_jax.results.listing import Listing
-from bornbiased_jax.results.scans import Scan
+from bornbiased_jax.results.scans import Scan, scan
 from bornbiased_jax.results.verdicts import Lineage, lineage
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "intervention",
     "lineage",
     "preference",
+    "scan",
     "sinks",
     "training",
 ]

@@ -28,7 +28,7 @@ def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: 
 
     The interval is over seeds with embeddings of their own; ``inside`` is about the last block.
     """
-    from bornbiased_jax.predict import predict
+    from bornbiased_jax.prediction import predict
 
     for record, prediction in _predicted(cfg, records, tokens, predict):
         low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
@@ -56,7 +56,7 @@ def add_fractions(
         table_seed: of the tables that all seeds share; None where each has its own.
     """
     from bornbiased_jax.given_table import top1_given_table
-    from bornbiased_jax.predict import predict
+    from bornbiased_jax.prediction import predict
 
     def band(cfg: ModelConfig, seq_len: int, *, num_inputs: int, tokens: bool) -> tuple[float, float, float]:
         if table_seed is None:
@@ -87,7 +87,7 @@ def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool
 
 
 def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many measurements lie inside theory's interval, in one sentence; none without a theory."""
+    """Say how many measurements lie inside theory's interval, and where theory is not about them; none without one."""
     predictions = [record["theory"] for record in records if "theory" in record]
     if not predictions:
         return []
@@ -97,10 +97,16 @@ def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
         if predictions[0].get("given_table")
         else "over seeds, with fresh embeddings"
     )
-    return [
+    sentences = [
         f"{inside} of {len(predictions)} measurements lie inside theory's {100 * predictions[0]['coverage']:.0f}% "
         f"interval, {population}; nothing in it is fitted."
     ]
+    if any(record.get("is_initial") is False for record in records):
+        sentences.append(
+            "Theory is about initial weights, and this checkpoint is not known to hold any: what lies outside the "
+            "interval may be what training changed."
+        )
+    return sentences
 
 
 def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:

@@ -90,3 +90,35 @@ class Scan:
 
     def _repr_html_(self) -> str:
         return fragment(self.summary(), [self.table()])
+
+
+def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations: int | None = None) -> Scan:
+    """Say which of many models one model shares an initialization with.
+
+    Args:
+        suspect: a checkpoint or a file of a stored fingerprint.
+        bases: checkpoints, stored fingerprints, or folders of fingerprints.
+        alpha: level of all decisions together; 10⁻⁴ by default.
+        num_permutations: of the tests of those bases that pass the screen.
+
+    Raises:
+        InputError: a model that cannot be read, no base at all, or a bad option.
+
+    Example:
+        >>> from bornbiased_jax import progress
+        >>> progress.set_quiet(True)
+        >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
+        >>> [match.verdict for match in scan(f"seed:1@{small}", f"seed:1@{small}", f"seed:2@{small}").result.matches]
+        ['same-lineage', 'unrelated']
+    """
+    from bornbiased_jax import progress
+    from bornbiased_jax.lineage import scan as scanning
+    from bornbiased_jax.lineage.battery import ALPHA
+    from bornbiased_jax.lineage.weight_tests import check_count, check_level
+    from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+
+    level = check_level(ALPHA if alpha is None else alpha)
+    count = check_count(NUM_PERMUTATIONS if num_permutations is None else num_permutations)
+    models = scanning.find_bases(bases)
+    with progress.bar(len(models), f"scan {suspect}", unit="bases") as advance:
+        return Scan(scanning.scan(suspect, models, alpha=level, num_permutations=count, advance=advance))

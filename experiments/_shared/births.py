@@ -8,7 +8,7 @@ from typing import Any
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.predict import predict
+from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import newborn

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Table, tabulate
 from experiments.base import Context, Experiment, Record

@@ -14,7 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.model.model import mlp0_config
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures

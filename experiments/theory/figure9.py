@@ -10,7 +10,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate

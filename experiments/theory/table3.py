@@ -14,7 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.model import attn0, mlp0_config
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes import contraction
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import gaussian

@@ -6,12 +6,16 @@ import math
 import pkgutil
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import families
+from bornbiased_jax.checkpoints import families, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.init import distribution
 from bornbiased_jax.model.layers import HUGGING_FACE
+from bornbiased_jax.parameters import parameter_table
 
 # Enough heads for the default numbers of key/value heads, and a depth that no window's default begins within.
 REQUIRED = {"num_layers": 2, "num_heads": 32, "d_model": 512, "d_ff": 64, "vocab_size": 31, "max_seq_len": 64}
@@ -93,6 +97,42 @@ def test_defaults_are_those_of_transformers(name):
     always = name in ("mistral", "mixtral", "gemma3_text")
     window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
     assert cfg.window == window
+
+
+# Large enough to measure a standard deviation, by what each family calls its sizes.
+COMMON = {
+    "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 211,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+BUILT = dict.fromkeys(FAMILIES, COMMON | {"num_key_value_heads": 2, "head_dim": 16}) | {
+    "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 211, "n_positions": 64},
+    "gpt_neox": COMMON,
+}
+BUILT["mixtral"] = BUILT["mixtral"] | {"num_local_experts": 4}
+BUILT["qwen3_moe"] = BUILT["qwen3_moe"] | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+
+
+@pytest.mark.parametrize("stated", [None, 0.05])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_initialization_is_that_of_transformers(name, stated, tmp_path):
+    """A model as transformers builds it has the standard deviations of the scheme that its file is read to state."""
+    pytest.importorskip("torch", exc_type=ImportError)
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    sizes = BUILT[name] if stated is None else BUILT[name] | {"initializer_range": stated}
+    transformers.set_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(name, **sizes))
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.cfg.init == ("gpt2-scaled" if name == "gpt2" else "normal-0.02")
+    for path, row in parameter_table(checkpoint.cfg).items():
+        drawn = distribution(checkpoint.cfg, row)
+        if drawn.constant is None:
+            measured = np.std([checkpoint.read(path, layer) for layer in (range(3) if row.is_stacked else [None])])
+            assert measured == pytest.approx(drawn.std, rel=0.06), path
+
+
+def test_silent_file_keeps_the_default_scheme():
+    assert read_config(smallest("llama"), "config.json").cfg.init == ModelConfig().init
 
 
 def test_every_file_of_a_family_is_in_the_list():

@@ -6,7 +6,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.given_table import top1_given_table
-from bornbiased_jax.predict import predict
+from bornbiased_jax.prediction import predict
 
 CHANGES = {"num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64, "num_heads": 2}
 SMALL = ["--model", "gpt2-tiny", *(word for name, value in CHANGES.items() for word in ("--set", f"{name}={value}"))]
@@ -70,3 +70,14 @@ def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
     assert json.loads(target.read_text())["inter_cosine_by_layer"] == told["inter_cosine_by_layer"]
     assert run(["predict", "--checkpoint", at, *SMALL, "--seq-len", "8"]) == 2
     assert "exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("step", "is_said"), [(0, False), (1, True)])
+def test_theory_beside_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
+    train = ["--data", "builtin:prose", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "1"]
+    changed = [word.replace("vocab_size=64", "vocab_size=257") for word in SMALL]
+    assert run(["pretrain", *changed, *train, "--seeds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    capsys.readouterr()
+    sizes = ["--num-inputs", "20", "--seq-len", "8", "--theory", "--quiet"]
+    assert run(["probe", "contraction", "--checkpoint", f"{tmp_path}/run@step={step}", *sizes]) == 0
+    assert ("not known to hold any" in capsys.readouterr().out) is is_said

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from bornbiased_jax.cli.main import COMMANDS, cli, run
+from bornbiased_jax.cli.main import _SYNONYMS, COMMANDS, cli, run
 from bornbiased_jax.cli.options import parse_lengths, parse_seeds
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as prints
+from tests.cli.commands import commands
 
 SMALL = ["--model", "gpt2-tiny", "--set", "num_layers=2", "--set", "d_model=32", "--set", "d_ff=64"]
 SMALL += ["--set", "vocab_size=64", "--set", "num_heads=2"]
@@ -28,6 +29,41 @@ def test_seeds_parse(text, seeds):
 def test_bad_seeds_are_refused(text):
     with pytest.raises(InputError, match="seeds"):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sentence"),
+    [
+        ("64", "--seeds 64 is the one seed 64: for 64 seeds write --seeds 0:64"),
+        ("0:64", None),
+        ("42,43", None),
+        ("0", None),
+    ],
+)
+def test_one_number_of_seeds_is_said_to_be_one_seed(seeds, sentence, capsys):
+    sizes = ["--num-inputs", "40", "--seq-len", "8", "--dry-run"]
+    assert run(["probe", "preference", *SMALL, *sizes, "--seeds", seeds]) == 0
+    error = capsys.readouterr().err
+    assert sentence in error if sentence else "one seed" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        (["pretrain", "--lr", "1e-3"], "'--learning-rate'"),
+        (["pretrain", "--csv", "x.csv"], "'--metrics-csv'"),
+        (["digest", "llama-tiny"], "seed:42@llama-tiny"),
+        (["digest", "EleutherAI/pythia-160m"], "hf:EleutherAI/pythia-160m"),
+    ],
+)
+def test_other_names_of_options_and_models_are_suggested(words, suggested, capsys):
+    assert run(words) == 2
+    assert suggested in capsys.readouterr().err
+
+
+def test_names_of_options_elsewhere_lead_to_options_that_exist():
+    known = {option for command in commands().values() for parameter in command.params for option in parameter.opts}
+    assert set(_SYNONYMS.values()) <= known
 
 
 @pytest.mark.parametrize("text", ["", "a", "0", "64,-1"])

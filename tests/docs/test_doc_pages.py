@@ -12,7 +12,7 @@ import click
 import pytest
 
 import bornbiased_jax
-from bornbiased_jax.cli.main import cli
+from bornbiased_jax.cli.main import cli, run
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(
@@ -67,6 +67,27 @@ def test_python_blocks_run(page, tmp_path):
         cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_readme_is_short_and_leads_to_four_doors():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    for door in ("I train", "I initialize", "I am accused", "I fight sinks"):
+        for page in (lines, (ROOT / "docs" / "index.md").read_text().splitlines()):
+            assert [line for line in page if line.startswith(f"- **{door}")], door
+
+
+@pytest.mark.slow
+def test_output_in_the_readme_is_what_its_command_prints(capsys):
+    """The rows of the table, and the last sentences as far as they are quoted."""
+    (command,) = [command for command in _commands("README.md") if command.startswith("bornbiased probe")]
+    (quoted,) = _blocks("README.md", "text")
+    assert run([*shlex.split(command)[1:], "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    rows = [re.findall(r"[\d.-]+", line) for line in quoted.splitlines() if "│" in line]
+    assert rows == [re.findall(r"[\d.-]+", line) for line in printed.splitlines() if "│" in line] and len(rows) == 4
+    last = " ".join(quoted[quoted.index("Seed 0") :].split())
+    assert last.removesuffix(" …") in " ".join(printed.split())
 
 
 @pytest.mark.parametrize("page", PAGES)

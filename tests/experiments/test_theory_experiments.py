@@ -11,7 +11,7 @@ from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
-from bornbiased_jax.predict import stack_of
+from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
 from experiments import runner

@@ -8,7 +8,7 @@ import numpy as np
 
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.predict import predict
+from bornbiased_jax.prediction import predict
 from tests.golden.record import Case, Tolerance, Value, Values
 
 # Float64 throughout; quadratures and root searches stop at relative errors of some 1e-9.

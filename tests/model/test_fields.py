@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import theory.predict
-from bornbiased_jax import predict
+from bornbiased_jax import prediction
 from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.config import FIELDS, ModelConfig, preset
@@ -147,7 +147,7 @@ def asked_of_theory(monkeypatch, cfg: ModelConfig):
 
     monkeypatch.setattr(theory.predict, "predict", stop)
     with pytest.raises(InputError) as raised:
-        predict.predict(cfg, 16)
+        prediction.predict(cfg, 16)
     return raised.value.__cause__.args[0]
 
 
@@ -157,7 +157,7 @@ def test_theory(name, monkeypatch):
     if policy.kind == "refused":
         for _, other in theory_of(name):
             with pytest.raises(InputError, match=name):
-                predict.predict(other, 16)
+                prediction.predict(other, 16)
         return
     differ = [asked_of_theory(monkeypatch, a) != asked_of_theory(monkeypatch, b) for a, b in theory_of(name)]
     assert any(differ) if policy.kind == "used" else not any(differ)

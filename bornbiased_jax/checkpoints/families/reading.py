@@ -53,6 +53,7 @@ SHARED: dict[str, Any] = {
     "layer_types": Annotated[list[str], Len(0, 10_000)] | None,
     "attention_bias": bool,
     "mlp_bias": bool,
+    "initializer_range": Annotated[float, Interval(ge=0.0, le=1e6)] | None,
 }
 
 

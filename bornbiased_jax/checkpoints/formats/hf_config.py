@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 from bornbiased_jax import schema
@@ -11,7 +12,10 @@ from bornbiased_jax.checkpoints.families.reading import SHARED, Fields
 from bornbiased_jax.checkpoints.layout import Biases
 from bornbiased_jax.config import TYPES, ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import distribution
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
+from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.schemes import DEFAULT_STD
 
 # Fields with one value that we understand: anything else changes what the model computes.
 _MUST_BE: dict[str, Any] = {
@@ -35,7 +39,7 @@ HARMLESS = frozenset(
     begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout decoder_start_token_id
     diversity_penalty do_sample dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id
     exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
-    hidden_dropout hidden_dropout_prob id2label initializer_range is_decoder is_llama_config label2id length_penalty
+    hidden_dropout hidden_dropout_prob id2label is_decoder is_llama_config label2id length_penalty
     max_length max_sequence_length min_length model_max_length model_type n_ctx n_special neftune_noise_alpha
     no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
     output_hidden_states output_past output_router_logits output_scores pad_token_id predict_special_tokens prefix
@@ -46,6 +50,9 @@ HARMLESS = frozenset(
     transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
     """.split()
 )
+
+# How transformers draws a family's initial weights at a standard deviation of 0.02: only GPT-2's writers are scaled.
+_SCHEMES = {"gpt2": "gpt2-scaled"}
 
 # Two names of one fact: the second counts where both have one value.
 _SAME_FACT = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"}
@@ -89,13 +96,45 @@ def read_config(values: Any, where: str) -> Read:
     settings["activation"] = ACTIVATIONS[settings["activation"]]
     settings |= family.read(fields)
     biases = family.read_biases(fields)
+    stated_std = fields.get("initializer_range", None)
     settings["bias"] = biases.output or biases.mlp
     settings["qkv_bias"] = biases.qkv and not settings["bias"]
     _refuse_the_rest(fields)
     try:
-        return Read(ModelConfig(**settings), family, biases)
+        return Read(_initialized(ModelConfig(**settings), family.name, stated_std), family, biases)
     except InputError as error:
         raise InputError(f"{where} describes no model that can be built: {error}") from error
+
+
+def _initialized(cfg: ModelConfig, family: str, stated_std: float | None) -> ModelConfig:
+    """Return the configuration with the initialization that transformers gives the family.
+
+    Args:
+        cfg: as the other fields describe it.
+        family: decides which matrices are scaled by depth.
+        stated_std: ``initializer_range``; where a file is silent the configuration keeps its default scheme.
+    """
+    if not stated_std:
+        return cfg
+    cfg = cfg.replace(init=_SCHEMES.get(family, "normal-0.02"), init_groups=None)
+    if math.isclose(stated_std, DEFAULT_STD, rel_tol=1e-6):
+        return cfg
+    # The scheme with another standard deviation: every group that it draws, scaled alike.
+    drawn = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
+    rules = {
+        f"init.{group}": f"normal:{rule.std * stated_std / DEFAULT_STD}"
+        for group, rule in drawn.items()
+        if rule.constant is None
+    }
+    return cfg.replace(**rules)
+
+
+def initializer_range(cfg: ModelConfig, family: str) -> float | None:
+    """Return the ``initializer_range`` that describes how a model was drawn; None where silence or no number does."""
+    if (cfg.init, cfg.init_groups) == (ModelConfig().init, None):
+        return None
+    stated_std = cfg.embedding_std
+    return stated_std if _initialized(cfg, family, stated_std) == cfg else None
 
 
 @functools.cache

@@ -158,7 +158,7 @@ class InputKind:
         independent: the ids of a sequence are drawn independently, so that equal last ids are a coincidence.
         draw: makes them for an architecture from (num_inputs, seq_len, cfg, vocab_size, seed), the vocabulary being
             that of the ids (the model's own unless it is given); None for what does not come from a seed alone.
-        predicted: mean-field theory knows them (see :func:`bornbiased_jax.predict.predict`).
+        predicted: mean-field theory knows them (see :func:`bornbiased_jax.prediction.predict`).
     """
 
     title: str

@@ -14,7 +14,7 @@ from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.predict import predict, stack_of
+from bornbiased_jax.prediction import predict, stack_of
 
 TINY = preset("gpt2-tiny")
 ROOT = Path(__file__).resolve().parent.parent
