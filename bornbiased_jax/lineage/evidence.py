@@ -300,6 +300,8 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
     labels_n = np.flatnonzero(is_live_n)
     if len(labels_n) < 2:
         raise EvidenceError("fewer than two labels have numbers in both models")
+    if len(labels_n) == len(scores_nn):
+        return scores_nn
     return scores_nn[np.ix_(labels_n, labels_n)]
 
 
