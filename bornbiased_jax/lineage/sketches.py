@@ -18,8 +18,8 @@ MAX_DIM = 512
 PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
 _CHUNK = 1 << 18
-# Numbers of a table that are scaled at once: new memory of a megabyte is no new page.
-_TABLE_CHUNK = 1 << 18
+# Numbers of a table that are scaled at once.
+_TABLE_CHUNK = 1 << 21
 # Terms that one float32 product adds up.
 _TERMS = 4096
 # Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
