@@ -17,6 +17,7 @@ NAMES = (
     "loading",
     "streamed",
     "weights_fingerprint",
+    "stored_fingerprints",
     "parity",
     "self_test",
     "products",

@@ -250,6 +250,26 @@ def weights_fingerprint(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def stored_fingerprints(record: Record) -> list[Table]:
+    """Tabulate what comparing and scanning stored fingerprints takes."""
+    work = {
+        "screen": "z of every piece of evidence, estimated for the screen",
+        "unrelated": "the whole comparison of an unrelated pair",
+        "full": "the whole comparison of a related pair, with permutations and bounds",
+        "scan": f"scanning {record['bases']:,}, of which {record['tested']} passed the screen",
+    }
+    rows = [
+        (f"{words}: seconds, of processors", f"{seconds['wall_s']:.2f}, {seconds['cpu_s']:.2f}")
+        for words, seconds in ((words, record["seconds"][name]) for name, words in work.items())
+    ]
+    rows.append(("relatives found", f"{record['found']} of {record['related']}"))
+    rows.append(("processes that wanted a core, before and after", "{:.1f}, {:.1f}".format(*record["load"])))
+    title = (
+        f"Stored fingerprints of {record['layers']} blocks of 7B shape, {record['fingerprint_bytes'] / 1e6:.1f} MB each"
+    )
+    return facts(title, rows)
+
+
 def kill_resume(record: Record) -> list[Table]:
     """Tabulate a run that was killed again and again versus one that was not."""
     equal = {True: "equal, bit for bit", False: "DIFFERENT"}
@@ -276,6 +296,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         loading,
         streamed,
         weights_fingerprint,
+        stored_fingerprints,
         kill_resume,
     )
 } | {

@@ -28,6 +28,8 @@ from bornbiased_jax.lineage.evidence import (
     head_terms,
     neuron_scores,
     neuron_terms,
+    sampled_coordinates,
+    sampled_neurons,
     sketch_difference,
     z_of,
 )
@@ -278,7 +280,7 @@ def compare_weights(
 
 
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
-    """Compute z of every piece of evidence over the whole model, by moments alone; undefined ones are left out.
+    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -390,30 +392,23 @@ class _Measured:
             yield self._repaired_cell()
 
     def screening_z(self) -> dict[str, float]:
-        """Compute z over the whole model by moments, where evidence is defined; what a formula decided counts too."""
-        coordinates, neurons = (self.repeats[labels].reason for labels in ("coordinates", "neurons"))
-        makers: dict[str, tuple[Callable[[], list[Term]], str]] = {
-            COORDINATES: (partial(self._first_terms, np.asarray), coordinates),
-            SIGNLESS: (partial(self._first_terms, np.square), coordinates),
-            RAW_NEURONS: (partial(self._neuron_terms, "coordinates"), neurons),
-            TOKEN_NEURONS: (partial(self._neuron_terms, "token"), neurons),
-            TOKEN_HEADS: (self._head_terms, self._heads_reason()),
-        }
-        z_by_evidence = {}
-        for evidence, (make, reason) in makers.items():
-            if not reason:
+        """Estimate z over the whole model where evidence is defined; what a formula decided counts too."""
+        z_by_evidence: dict[str, float] = {}
+        if not self.repeats["coordinates"].reason:
+            with contextlib.suppress(EvidenceError):
+                sketches = ([model.coordinates[name] for name in self._parts] for model in (self.base, self.suspect))
+                signed, signless = sampled_coordinates(*sketches)
+                z_by_evidence |= {COORDINATES: signed.z, SIGNLESS: signless.z}
+        if not self.repeats["neurons"].reason:
+            spaces: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "token"}
+            for evidence, space in spaces.items():
                 with contextlib.suppress(EvidenceError):
-                    z = z_of(make())
-                    if math.isfinite(z):
-                        z_by_evidence[evidence] = z
-        return z_by_evidence
-
-    def _first_terms(self, change: Callable[[np.ndarray], np.ndarray]) -> list[Term]:
-        """Score the first coordinates over all parts."""
-        base, suspect = (
-            [model.coordinates[name][:_CELL_COORDINATES] for name in self._parts] for model in (self.base, self.suspect)
-        )
-        return [Term(change(coordinate_scores(base, suspect, self._coordinate_period())))]
+                    self._check_space(space)
+                    z_by_evidence[evidence] = sampled_neurons(self.neuron_pairs, space, self.base.shape).z
+        if not self._heads_reason():
+            with contextlib.suppress(EvidenceError):
+                z_by_evidence[TOKEN_HEADS] = z_of(self._head_terms())
+        return {evidence: z for evidence, z in z_by_evidence.items() if math.isfinite(z)}
 
     # Coordinates
 
@@ -507,11 +502,14 @@ class _Measured:
 
     # Neurons and heads
 
-    def _neuron_terms(self, space: Space) -> list[Term]:
+    def _check_space(self, space: Space) -> None:
         if space == "token":
             self._check_tokens()
         elif self.base.width != self.suspect.width:
             raise EvidenceError(f"the widths differ ({self.base.width} and {self.suspect.width})")
+
+    def _neuron_terms(self, space: Space) -> list[Term]:
+        self._check_space(space)
         return neuron_terms(self.neuron_pairs, space, self.base.shape, self.repeats["neurons"].periods)
 
     def _head_terms(self) -> list[Term]:

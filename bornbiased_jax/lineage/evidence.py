@@ -8,10 +8,11 @@ one period are permuted jointly, the same in every repeat.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -26,11 +27,15 @@ from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments,
 from bornbiased_jax.stats.permutations import TIE, drawn_sums, histogram, moments
 
 Space = Literal["token", "coordinates"]
+Inner = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From vectors [n, k] of the base and [n', k] of the suspect to the inner products of some of their pairs."""
 
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and most cells of unrelated models are done with it."""
 # Labels that share the permutations counted with other terms are at least so many: fewer have too few orders for a p.
 _SHARED = 24
+# Random partners that a label has where its null is sampled.
+_PARTNERS = 8
 # Order statistics that the bound keeps of each row where several wide matrices are held at once.
 _TOP = 64
 
@@ -97,6 +102,76 @@ def z_of(terms: Sequence[Term]) -> float:
     variance = math.fsum(term.moments[1] for term in terms)
     scale = math.fsum(float(np.vdot(term.scores_nn, term.scores_nn)) / len(term.scores_nn) for term in terms)
     return (statistic - mean) / math.sqrt(variance) if variance > 1e-12 * scale else math.nan
+
+
+def every_pair(first_nK: np.ndarray, second_mK: np.ndarray) -> np.ndarray:
+    """Multiply every vector of the base with every vector of the suspect: [n, m]."""
+    products_nm: np.ndarray = first_nK @ second_mK.T
+    return products_nm
+
+
+@dataclasses.dataclass
+class SampledZ:
+    """z of summed traces without a score matrix, its moments estimated from a few random partners of each label.
+
+    The screen needs no more: a p that is set to 1 below any threshold on anything is valid.
+    """
+
+    excess: float = 0.0
+    variance: float = 0.0
+
+    def add(self, scores_Sn: np.ndarray, is_live_n: np.ndarray, partners_Sn: np.ndarray) -> None:
+        """Add one set of labels: scores of each with itself, then with its partners, as :func:`partners` has them."""
+        is_live_Sn = is_live_n & is_live_n[partners_Sn]
+        null, size = scores_Sn[1:][is_live_Sn[1:]].astype(np.float64), int(is_live_n.sum())
+        if len(null):
+            self.excess += float(scores_Sn[0][is_live_n].sum(dtype=np.float64)) - size * float(null.mean())
+            self.variance += float(null.var()) * size * (1 + size / len(null))
+
+    @property
+    def z(self) -> float:
+        """The z; NaN where nothing varies."""
+        return self.excess / math.sqrt(self.variance) if self.variance > 0 else math.nan
+
+
+@cache
+def partners(size: int) -> np.ndarray:
+    """Return each label itself, then random partners of it: [1 + partners, n]."""
+    rng = np.random.default_rng(size)
+    return np.stack([np.arange(size), *(rng.permutation(size) for _ in range(_PARTNERS))])
+
+
+def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> SampledZ:
+    """Estimate z of all neurons; see :func:`neuron_terms`, whose pairs without scores are left out here too."""
+    sampled = SampledZ()
+    for pair in pairs:
+        partners_Sn = partners(min(neurons.stored for facing in pair.pairs for neurons in facing))
+        inner = partial(_partner_products, partners_Sn=partners_Sn)
+        with contextlib.suppress(EvidenceError):
+            scores = [neuron_scores(*facing, space, shape, inner) for facing in pair.pairs]
+            is_live = [
+                labels[: partners_Sn.shape[1]]
+                for each in scores
+                for labels in (each.is_live_base, each.is_live_suspect)
+            ]
+            sampled.add(sum(each.combined for each in scores), np.logical_and.reduce(is_live), partners_Sn)
+    return sampled
+
+
+def sampled_coordinates(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> tuple[SampledZ, SampledZ]:
+    """Estimate z of coordinates, and of coordinates up to sign; see :func:`coordinate_scores`."""
+    first_DK, second_DK, is_live_D = _coordinate_rows(base, suspect)
+    partners_SD = partners(len(first_DK))
+    scores_SD = _partner_products(first_DK, second_DK, partners_SD)
+    signed, signless = SampledZ(), SampledZ()
+    signed.add(scores_SD, is_live_D, partners_SD)
+    signless.add(np.square(scores_SD), is_live_D, partners_SD)
+    return signed, signless
+
+
+def _partner_products(first_nK: np.ndarray, second_nK: np.ndarray, partners_Sn: np.ndarray) -> np.ndarray:
+    products_Sn: np.ndarray = np.einsum("nk,snk->sn", first_nK[: partners_Sn.shape[1]], second_nK[partners_Sn])
+    return products_Sn
 
 
 def bound_of(terms: Sequence[Term], *, is_joint: bool = False) -> float:
@@ -225,6 +300,8 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
     labels_n = np.flatnonzero(is_live_n)
     if len(labels_n) < 2:
         raise EvidenceError("fewer than two labels have numbers in both models")
+    if len(labels_n) == len(scores_nn):
+        return scores_nn
     return scores_nn[np.ix_(labels_n, labels_n)]
 
 
@@ -250,11 +327,19 @@ class NeuronScores:
     is_live_suspect: np.ndarray
 
 
-def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -> NeuronScores:
+def neuron_scores(
+    base: Neurons, suspect: Neurons, space: Space, shape: Shape, inner: Inner | None = None
+) -> NeuronScores:
     """Score neurons of two MLPs: ⟨gate⟩ + |⟨up⟩ + ⟨down⟩|, and ⟨up⟩ + ⟨down⟩ without a gate.
 
     A gated neuron may change the sign of up and down together, one with an odd activation too: its absolute value
     counts.
+
+    Args:
+        base, suspect: the MLPs.
+        space: which sketches.
+        shape: of the base's component.
+        inner: inner products of some pairs of neurons; of all pairs by default.
 
     Raises:
         Undefined: no sketch in this space, or a part that only one model has.
@@ -268,8 +353,9 @@ def neuron_scores(base: Neurons, suspect: Neurons, space: Space, shape: Shape) -
     names = [name for name in base_names if name in suspect_names]
     if not names:
         raise EvidenceError("no part of the MLPs has numbers that a seed decided in both models")
-    cosine = {name: unit_rows(parts[0][name]) @ unit_rows(parts[1][name]).T for name in names}
-    zero = np.zeros((base.stored, suspect.stored), np.float32)
+    inner = inner or every_pair
+    cosine = {name: inner(unit_rows(parts[0][name]), unit_rows(parts[1][name])) for name in names}
+    zero = np.zeros_like(cosine[names[0]])
     gate, up, down = (cosine.get(name, zero) for name in ("gate", "up", "down"))
     if "gate" in parts[0]:
         second = np.abs(up + down)
@@ -369,6 +455,14 @@ def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray],
     Raises:
         Undefined: the widths differ, or nothing is left.
     """
+    first_DK, second_DK, is_live_D = _coordinate_rows(base, suspect)
+    return permuted_labels(first_DK @ second_DK.T, is_live_D, period)
+
+
+def _coordinate_rows(
+    base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return unit vectors of all parts in a row, [D, K] of either model, and which coordinates are labels."""
     present = [(first, second) for first, second in zip(base, suspect, strict=True) if first.any() and second.any()]
     if not present:
         raise EvidenceError("no matrix on the residual stream has numbers that a seed decided in both models")
@@ -379,7 +473,7 @@ def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray],
     is_live_D = np.logical_and.reduce([rows.any(axis=1) for pair in present for rows in pair])
     first_DK = np.concatenate([unit_rows(first) for first, _ in present], axis=1)
     second_DK = np.concatenate([unit_rows(second) for _, second in present], axis=1)
-    return permuted_labels(first_DK @ second_DK.T, is_live_D, period)
+    return first_DK, second_DK, is_live_D
 
 
 def sketch_difference(base: Component, suspect: Component) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +35,8 @@ from bornbiased_jax.lineage.fingerprints import (
 MLP = ("gate", "up", "down")
 ATTENTION = ("query", "key", "value", "output")
 WRITERS = ("output", "down")
+# Tensors that are hashed at once, and stay in memory until they are: hashing takes longer than sketching.
+_HASHED_AT_ONCE = 3
 _LARGEST_HALF = float(np.finfo(np.float16).max)
 _LARGEST_SINGLE = float(np.finfo(np.float32).max)
 
@@ -129,12 +131,12 @@ def _labels_digest(labels: Sequence[bytes | None]) -> str:
 
 
 class _Digests:
-    """SHA-256 of tensors, computed in a thread while the sketches are made: of each, and of all together."""
+    """SHA-256 of tensors, computed in threads while the sketches are made: of each, and of all together."""
 
     def __init__(self, source: RoleSource, roles: Sequence[Role]) -> None:
         self._source = source
-        self._pool = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
+        self._pool = ThreadPoolExecutor(_HASHED_AT_ONCE)
+        self._pending: deque[Future[None]] = deque()
         self._of_role: dict[Role, str] = {}
         self._of_name: dict[str, hashlib._Hash] = {}
         self._slices = Counter(source.digest_name(role) for role in roles)
@@ -144,14 +146,18 @@ class _Digests:
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=True)
-        if self._pending is not None and error[0] is None:
-            self._pending.result()
+        if error[0] is None:
+            self._wait(0)
 
     def add(self, role: Role, tensor: np.ndarray) -> None:
-        """Hash one tensor; wait for the one before, so that no more than two are in memory."""
-        if self._pending is not None:
-            self._pending.result()
-        self._pending = self._pool.submit(self._hash, role, tensor)
+        """Hash one tensor, once few others are in memory; slices of one tensor come in their order."""
+        self._wait(0 if self._slices[self._source.digest_name(role)] > 1 else _HASHED_AT_ONCE - 1)
+        self._pending.append(self._pool.submit(self._hash, role, tensor))
+
+    def _wait(self, number: int) -> None:
+        """Wait until no more than a number of tensors are unfinished."""
+        while len(self._pending) > number:
+            self._pending.popleft().result()
 
     def _hash(self, role: Role, tensor: np.ndarray) -> None:
         # Experts that are slices of one tensor add up to the digest of that tensor.

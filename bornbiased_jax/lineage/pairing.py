@@ -41,7 +41,7 @@ class NeuronPair:
 def unit_rows(sketch: np.ndarray) -> np.ndarray:
     """Scale rows of a sketch to unit norm; rows of zeros stay: [..., n, k] float32."""
     rows = sketch.astype(np.float32)
-    norm = np.linalg.norm(rows, axis=-1, keepdims=True)
+    norm = np.sqrt(np.einsum("...k,...k->...", rows, rows))[..., None]
     return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
 
 

@@ -53,7 +53,7 @@ class Match:
         base: its name.
         verdict: the decision; "undefined" where no evidence is defined.
         log10_p: after both corrections, over the cells of evidence and over the bases; None where undefined.
-        z: the largest of the evidence over the whole model: description.
+        z: the largest of the evidence over the whole model, as estimated for the screen: description.
         evidence: which evidence that is.
         is_identical: whether all tensors are equal.
         components: rows as a verdict has them; empty below the screen.
@@ -141,8 +141,9 @@ def scan(
 ) -> ScanResult:
     """Compare one model with many.
 
-    A base none of whose evidence reaches z = 3 by moments counts as p = 1, which is valid and conservative; the others
-    are tested in full. Neurons in another order are not matched here: that needs two checkpoints.
+    A base none of whose evidence reaches z = 3, estimated from few pairs of labels, counts as p = 1, which is valid and
+    conservative; the others are tested in full. Neurons in another order are not matched here: that needs two
+    checkpoints.
 
     Args:
         suspect: a checkpoint or a file of a fingerprint.

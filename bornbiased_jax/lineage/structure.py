@@ -102,10 +102,23 @@ def _bases(signs_n2: np.ndarray, width: int) -> Iterator[tuple[str, np.ndarray]]
         if size & (size - 1) == 0 and size <= 1 << 14:
             yield "a Hadamard matrix", _walsh(signs_n2)[:width]
     # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves.
-    angle_nP = np.arange(size)[:, None] * 10_000.0 ** (-2 * np.arange(width // 2) / width)
-    waves = np.stack([np.sin(angle_nP), np.cos(angle_nP)])
-    yield "sinusoids", waves.transpose(2, 0, 1).reshape(-1, size) @ signs_n2
-    yield "sinusoids", waves.transpose(0, 2, 1).reshape(-1, size) @ signs_n2
+    sums_P2 = _waves(signs_n2, 10_000.0 ** (-2 * np.arange(width // 2) / width))
+    yield "sinusoids", np.stack([sums_P2.imag, sums_P2.real], axis=1).reshape(-1, 2)
+    yield "sinusoids", np.concatenate([sums_P2.imag, sums_P2.real])
+
+
+def _waves(vectors_n2: np.ndarray, frequency_P: np.ndarray) -> np.ndarray:
+    """Return Σ_n exp(i·frequency·n)·vector n for each frequency: complex [P, 2].
+
+    A place is n = coarse·step + fine: the waves at √n places of either kind make those at all places.
+    """
+    step = math.isqrt(len(vectors_n2)) + 1
+    padded_CF2 = np.zeros((step, step, 2))
+    padded_CF2.reshape(-1, 2)[: len(vectors_n2)] = vectors_n2
+    fine_PF, coarse_PC = (np.exp(1j * np.outer(frequency_P, size * np.arange(step))) for size in (1, step))
+    inner_PC2 = (fine_PF @ padded_CF2.transpose(1, 0, 2).reshape(step, -1)).reshape(-1, step, 2)
+    sums_P2: np.ndarray = np.einsum("pc,pcx->px", coarse_PC, inner_PC2)
+    return sums_P2
 
 
 def _walsh(vectors_n2: np.ndarray) -> np.ndarray:

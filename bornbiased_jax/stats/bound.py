@@ -18,7 +18,9 @@ them exp lies below its chord, so that the mass moves outwards to the two, its m
 again (the permanent is monotone), and close, which the largest number of each block alone would not be.
 
 Rounding. Whatever constants are subtracted from rows and columns, S(π) − S moves by nothing but the rounding of
-the subtractions, at most 4nε of the largest number involved: S is taken less by that. The terms that follow have
+the subtractions, at most 4nε of the largest number involved: S is taken less by that. Wide groups are sorted in
+float32, which moves every number by less than float32's ε of the largest: S is taken less by n of these. The terms that
+follow have
 relative errors below (4n + 16)ε(1 + λ max|a|) a row: they are added.
 """
 
@@ -48,6 +50,7 @@ _CHUNK = 1 << 16
 # Iterations of Sinkhorn's scaling; any outcome is valid.
 _SCALINGS = 10
 _EPS = float(np.finfo(np.float64).eps)
+_SINGLE_EPS, _SINGLE_TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).tiny)
 # The search over λ stops where another step promises less than this many nats.
 _ENOUGH = 1e-4
 _MAX_STEPS = 40
@@ -198,17 +201,20 @@ def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *,
         diagonal_n[span] = chunk_rn[np.arange(len(chunk_rn)), np.arange(span.start, span.stop)]
         largest = max(largest, float(np.abs(chunk_rn).max()))
         squares += float(np.square(chunk_rn).sum())
-        # Sort rows in place, largest first.
-        np.negative(chunk_rn, out=chunk_rn)
-        chunk_rn.sort(axis=1)
-        np.negative(chunk_rn, out=chunk_rn)
+        # Sort rows, largest first; wide ones in float32, which takes half the time.
+        sorted_rn = chunk_rn if full else chunk_rn.astype(np.float32)
+        np.negative(sorted_rn, out=sorted_rn)
+        sorted_rn.sort(axis=1)
+        np.negative(sorted_rn, out=sorted_rn)
         if full:
-            atoms_nA[span] = chunk_rn
+            atoms_nA[span] = sorted_rn
         else:
-            atoms_nA[span], weights_nA[span] = _gridded(chunk_rn, increments_n, grid_A)
+            atoms_nA[span], weights_nA[span] = _gridded(sorted_rn.astype(np.float64), increments_n, grid_A)
     # The statistic is taken less by what ties and rounding could add.
     offsets = float(np.abs(centred.row_n).max() + np.abs(centred.column_n).max() + np.abs(moved_n).max())
     rounding = 4 * size * _EPS * (largest + 2 * offsets)
+    if not full:
+        rounding += size * (_SINGLE_EPS * largest + _SINGLE_TINY)
     ties = TIE * math.sqrt(squares / (size - 1))
     statistic = math.fsum(diagonal_n) - rounding - ties
     return Rows(size, statistic, atoms_nA, weights_nA, "rows" if orientation == "rows" else "columns", scaled)

@@ -19,6 +19,7 @@ from bornbiased_jax.lineage.evidence import (
     head_terms,
     neuron_terms,
     permuted_labels,
+    sampled_neurons,
     z_of,
 )
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
@@ -87,6 +88,20 @@ def test_related_neurons_are_found_through_noise_and_free_signs(shape, gate):
     assert result.log10_p < -20
     unrelated = certified_sum([term(base, mlp(2, gate=gate), shape)], Draws(999))
     assert unrelated.p_value > 0.001
+
+
+@pytest.mark.parametrize(("shape", "gate"), [(GATED, True), (GATELESS, False)])
+def test_sampled_z_is_near_the_exact_one(shape, gate):
+    """Of unrelated, related and padded neurons: the screen lets through what the test would find."""
+    base, other = mlp(1, 256, gate=gate), mlp(2, 256, gate=gate)
+    for suspect in (other, noisy(base, 0.5, negate=gate), noisy(base, 3.0)):
+        exact = z_of([term(base, suspect, shape)])
+        sampled = sampled_neurons([NeuronPair(1, ((base, suspect),))], "token", shape)
+        assert sampled.z == pytest.approx(exact, rel=0.15, abs=1.0)
+    for neurons in (base, other):
+        for rows in neurons.token.values():
+            rows[64:] = 0
+    assert abs(sampled_neurons([NeuronPair(1, ((base, other),))], "token", shape).z) < 4
 
 
 def test_zero_rows_leave_the_permutation():
