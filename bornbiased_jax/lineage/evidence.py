@@ -154,7 +154,8 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
                 for each in scores
                 for labels in (each.is_live_base, each.is_live_suspect)
             ]
-            sampled.add(sum(each.combined for each in scores), np.logical_and.reduce(is_live), partners_Sn)
+            combined = np.sum([each.combined for each in scores], axis=0)
+            sampled.add(combined, np.logical_and.reduce(is_live), partners_Sn)
     return sampled
 
 
