@@ -17,7 +17,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.battery import RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
+from bornbiased_jax.lineage.battery import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.store import Chunk
@@ -27,9 +27,9 @@ from experiments.lineage.sketched import sketch, verdict
 
 TESTS: dict[str, str] = {
     "coordinates": SIGNLESS,
+    "coordinates, signed": COORDINATES,
     "units": RAW_NEURONS,
     "rotation, units": TOKEN_NEURONS,
-    "heads": TOKEN_HEADS,
 }
 """Name -> evidence of fingerprints."""
 FORMER = "bilinear"
@@ -63,8 +63,8 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
             sides = sketch(reader(base)), sketch(reader(suspect))
             verdicts = {name: verdict(*sides, evidence) for name, evidence in TESTS.items()}
             summaries = {
-                name: {"verdict": found.verdict, "p_value": found.p_value, "z": found.z}
-                for name, found in verdicts.items()
+                name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
+                for name, outcome in verdicts.items()
             }
             rows.append({"base": base, "suspect": suspect, "tests": summaries})
         yield part_of(rows)
@@ -74,7 +74,7 @@ def tables(record: Record) -> Sequence[Table]:
     """Tabulate p and z of every test, a row a pair."""
     rows = []
     is_former = any(FORMER in pair["tests"] for outcome in record["result"]["groups"] for pair in outcome["pairs"])
-    permuted = "the embedding's rows" if is_former else "heads"
+    last = ", of the embedding's rows" if is_former else ""
     for outcome in record["result"]["groups"]:
         for pair in outcome["pairs"]:
             measured: dict[str, Any] = {}
@@ -84,8 +84,7 @@ def tables(record: Record) -> Sequence[Table]:
             rows.append(([outcome["group"]["model"], pair["base"], pair["suspect"]], measured))
     note = (
         "Births of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: of "
-        "residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone, of "
-        f"{permuted}."
+        f"residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone{last}."
     )
     return [tabulate("The same pairs in the weights", ["model", "base seed", "suspect seed"], rows, note)]
 
@@ -118,7 +117,7 @@ EXPERIMENT = Experiment(
     paper="Tables 4a and 9",
     description=(
         "The paper's models and pairs of seeds by the tests that read weights and no outputs: residual coordinates, "
-        "hidden units as they lie and in token space, where a rotation is nothing, and heads."
+        "hidden units as they lie and in token space, where a rotation is nothing."
     ),
     settings={"smoke": table4a.families("tiny", table4a.TINY), "paper": table4a.families("nano", {})},
     cost={"smoke": "seconds", "paper": "minutes on two cores"},

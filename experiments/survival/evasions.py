@@ -171,8 +171,8 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
                         "logits": _largest_difference(cfg, lives[seed], copy, probe_BT),
                         "agreement": None if matching is None else matching.agreement,
                         "tests": {
-                            test: {"verdict": found.verdict, "z": found.z, "log10_p": found.log10_p}
-                            for test, found in verdicts.items()
+                            test: {"verdict": outcome.verdict, "z": outcome.z, "log10_p": outcome.log10_p}
+                            for test, outcome in verdicts.items()
                         },
                     }
                 )
