@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,10 @@ def open_roles(ref: str | Path) -> NativeRoles:
 class NativeRoles:
     """A :class:`.roles.RoleSource` over a checkpoint with a configuration: one component, "language".
 
+    Args:
+        reader: the checkpoint.
+        observe: called with name and numbers of each tensor that is read for a role; experts come as one tensor.
+
     Example:
         >>> source = open_roles("seed:42@llama-tiny,num_layers=1")
         >>> [role.path for role in source.roles][:3]
@@ -41,8 +46,9 @@ class NativeRoles:
 
     naming = "native"
 
-    def __init__(self, reader: Checkpoint) -> None:
+    def __init__(self, reader: Checkpoint, observe: Callable[[str, np.ndarray], None] | None = None) -> None:
         self._reader = reader
+        self._observe = observe
         self._table = parameter_table(reader.cfg)
         self._places = {role: place for role, place in self._pairs()}
         # The last parameter that holds the experts of a block together: they are asked for one after the other.
@@ -106,13 +112,17 @@ class NativeRoles:
     def read(self, role: Role) -> np.ndarray:
         """Read one tensor as float32."""
         row, layer, expert = self._places[role]
-        if expert is None:
-            return self._reader.read(row.path, layer)
         place = (row.path, layer)
-        if self._experts is None or self._experts[0] != place:
-            self._experts = None
-            self._experts = place, self._reader.read(*place)
-        return self._experts[1][expert]
+        if self._experts is not None and self._experts[0] == place:
+            return self._experts[1] if expert is None else self._experts[1][expert]
+        self._experts = None
+        tensor = self._reader.read(*place)
+        if self._observe is not None:
+            self._observe(role.name, tensor)
+        if expert is None:
+            return tensor
+        self._experts = place, tensor
+        return tensor[expert]
 
     def norm_scale(self, role: Role) -> np.ndarray | None:
         """Read the scale of the norm between a matrix and the residual stream."""

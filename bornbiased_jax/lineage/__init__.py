@@ -27,7 +27,6 @@ _HOMES = {
     "permutation": "permutation_test",
     "population": "population_test",
     "verdict": "Verdict",
-    "weights": "bilinear_test rank_test weights_test",
     "whichseed": "which_seed",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -18,7 +18,4 @@ from bornbiased_jax.lineage.paper import paper_test as paper_test
 from bornbiased_jax.lineage.permutation import permutation_test as permutation_test
 from bornbiased_jax.lineage.population import population_test as population_test
 from bornbiased_jax.lineage.verdict import Verdict as Verdict
-from bornbiased_jax.lineage.weights import bilinear_test as bilinear_test
-from bornbiased_jax.lineage.weights import rank_test as rank_test
-from bornbiased_jax.lineage.weights import weights_test as weights_test
 from bornbiased_jax.lineage.whichseed import which_seed as which_seed

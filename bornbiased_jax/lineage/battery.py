@@ -305,8 +305,7 @@ def whole_cell(base: Fingerprint, suspect: Fingerprint, evidence: str, options: 
     if not names:
         raise InputError("the models have no component in common: name models of one kind")
     measured = _Measured(base, suspect, names[0], options)
-    cell = next(cell for cell in measured.cells() if (cell.evidence, cell.component) == (evidence, ALL))
-    return cell, measured.by_module()
+    return measured.whole(evidence), measured.by_module()
 
 
 def equal_tensors(
@@ -391,6 +390,21 @@ class _Measured:
         if self.options.has_untrained:
             yield self._repaired_cell()
 
+    def whole(self, evidence: str) -> Cell:
+        """Measure one piece of evidence over the whole component, and nothing else."""
+        if evidence == MATCHED:
+            return self._repaired_cell()
+        coordinates, neurons = (self.repeats[labels].reason for labels in ("coordinates", "neurons"))
+        makers: dict[str, tuple[Callable[[], list[Term]], str]] = {
+            COORDINATES: (lambda: self._part_terms(self._parts), coordinates),
+            SIGNLESS: (lambda: [Term(np.square(self._scores(self._parts)))], coordinates),
+            RAW_NEURONS: (lambda: self._neuron_terms("coordinates"), neurons),
+            TOKEN_NEURONS: (lambda: self._neuron_terms("token"), neurons),
+            TOKEN_HEADS: (self._head_terms, self._heads_reason()),
+        }
+        make, reason = makers[evidence]
+        return self._cell(evidence, ALL, make, reason, is_whole=True)
+
     def screening_z(self) -> dict[str, float]:
         """Estimate z over the whole model where evidence is defined; what a formula decided counts too."""
         z_by_evidence: dict[str, float] = {}
@@ -430,8 +444,8 @@ class _Measured:
     def _coordinate_cells(self) -> Iterator[Cell]:
         reason = self.repeats["coordinates"].reason
         parts = self._parts
-        yield self._cell(COORDINATES, ALL, partial(self._part_terms, parts), reason, is_whole=True)
-        yield self._cell(SIGNLESS, ALL, lambda: [Term(np.square(self._scores(parts)))], reason, is_whole=True)
+        yield self.whole(COORDINATES)
+        yield self.whole(SIGNLESS)
         for name in parts:
             yield self._cell(COORDINATES, name, partial(self._part_terms, [name]), reason)
         # Kinds and blocks come from the heat map.

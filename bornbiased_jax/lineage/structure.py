@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from scipy import fft, signal
 
-from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels
+from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels, Repeats
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.sketches import axis_signs
 
@@ -158,18 +158,27 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
     ]
     if reports[0] is None or reports[1] is None:
         return SharedRepeats({})
-    parts = [_parts(entry.z_by_period) for entry in reports if entry is not None]
+    parts = [repeated_parts(entry) for entry in reports if entry is not None]
     sizes = [entry.num_labels for entry in reports if entry is not None]
-    equal = [entry.num_equal for entry in reports if entry is not None]
     if all(parts):
         if parts[0] == parts[1] and sizes[0] == sizes[1]:
             return SharedRepeats({sizes[0]: sizes[0] // parts[0]})
         return SharedRepeats({}, f"both models repeat their {labels}, at different periods")
-    if not any(parts) and all(count > _EQUAL * size for count, size in zip(equal, sizes, strict=True)):
+    if not any(parts) and all(equal_labels(entry) for entry in reports if entry is not None):
         return SharedRepeats({}, f"both models have equal {labels}, at no period")
     return SharedRepeats({})
 
 
-def _parts(z_by_period: Mapping[int, float]) -> int:
-    """Return the largest number of equal parts; 0 where nothing repeats."""
-    return max((parts for parts, z in z_by_period.items() if z >= REPEATING), default=0)
+def repeated_parts(report: Repeats) -> int:
+    """Return the largest number of parts that are alike; 0 where nothing repeats.
+
+    Where labels repeat, scores at other periods repeat too and their z is inflated: a period counts only if its z is
+    at least half of the largest.
+    """
+    least = max(REPEATING, 0.5 * max(report.z_by_period.values(), default=0.0))
+    return max((parts for parts, z in report.z_by_period.items() if z >= least), default=0)
+
+
+def equal_labels(report: Repeats) -> bool:
+    """Tell whether labels that equal earlier ones are so many that it matters, at whatever period."""
+    return report.num_equal > _EQUAL * report.num_labels

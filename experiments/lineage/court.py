@@ -105,14 +105,11 @@ def pairs_of(models: Sequence[Subject], newborn: Sequence[Subject]) -> Iterator[
 
 def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -> list[dict[str, Any]]:
     """Run every test on some pairs of one width."""
-    mixed = [index for index, (kind, _, _) in enumerate(pairs) if kind == MIXED]
-    # Every second mixed pair is of the same places, so that no model is ranked twice.
-    ranked = set(mixed[::2][: settings["num_ranked"]])
     rows = []
     for index in range(chunk.start, chunk.stop):
         kind, base, suspect = pairs[index]
         draw = {"num_permutations": settings["num_permutations"], "seed": index}
-        values = examine(base, suspect, draw, rank=index in ranked)
+        values = examine(base, suspect, draw)
         names = [_name(model) for model in (base, suspect)]
         rows.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
     return rows
@@ -213,7 +210,6 @@ def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
     return {
         "kind": kind,
         "num_pairs": len(kind_rows),
-        "gate_up": np.mean([row["gate_up"] for row in kind_rows], axis=0),
         "activations": np.mean([row["activations"] for row in kind_rows], axis=0),
         "agreement_mean": float(means.mean()),
         "agreement_quantiles": np.quantile(means, [0.5, 0.9, 0.99]),
@@ -261,7 +257,6 @@ EXPERIMENT = Experiment(
             "sentence_len": (8, 16, 64),
         },
         num_permutations=(200, 1_000, 2_000),
-        num_ranked=(1, 16, 16),
     ),
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
     run=run,

@@ -106,10 +106,13 @@ def _scores(record: Record) -> Table:
 
 def _matchings(record: Record) -> Table:
     rows = []
+    is_former = any("gate_up" in matching for matching in record["result"]["matchings"])
     for matching in record["result"]["matchings"]:
         middle, high, highest = matching["agreement_quantiles"]
+        # Records made before fingerprints compare gate and up too.
+        gate_up = {"gate = up, by block": ", ".join(map(fixed(1), matching["gate_up"]))} if is_former else {}
         measured = {
-            "gate = up, by block": ", ".join(map(fixed(1), matching["gate_up"])),
+            **gate_up,
             "φ_MATCH, by block": ", ".join(map(fixed(1), matching["activations"])),
             "agreement, median": (percent(2), middle),
             "90%": (percent(2), high),
@@ -120,9 +123,10 @@ def _matchings(record: Record) -> Table:
         rows.append(([matching["kind"], matching["num_pairs"]], measured))
     units = " and ".join(str(2 * width) for width in record["settings"]["widths"])
     note = (
-        f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. gate = up: rows of "
-        "the gate and of the up projection, models aligned by rotation. φ_MATCH: activations. Agreement: the fraction "
-        "of units, over the blocks of a pair, that `weights --align units` holds against 20% between trained models."
+        f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. "
+        + ("gate = up: rows of the gate and of the up projection, models aligned by rotation. " if is_former else "")
+        + "φ_MATCH: activations. Agreement: the fraction of units, over the blocks of a pair, that "
+        f"{'`weights --align units` holds' if is_former else 'verdicts hold'} against 20% between trained models."
     )
     return tabulate("Independent matchings of unrelated models", ["pairs of", "number"], rows, note)
 

@@ -47,7 +47,6 @@ import jax
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.loss import loss_sum
@@ -59,11 +58,9 @@ from experiments.lineage.descendants_families import Families, make_families
 from experiments.lineage.descendants_readings import (
     Reading,
     Subject,
-    fresh_births,
     read_birth,
     read_outputs,
     read_published,
-    read_ranks,
     read_weights,
 )
 from experiments.lineage.descendants_scores import fold_of
@@ -127,12 +124,11 @@ def _birth(context: Context, families: Families, place: int) -> Subject:
 
 
 class Stand(NamedTuple):
-    """What every change is tried on: families, their trained models, their births, and fresh births."""
+    """What every change is tried on: families, their trained models, and their births."""
 
     families: Families
     bases: list[Subject]
     births: list[Subject]
-    fresh: Sequence[Checkpoint]
 
 
 def _stand(context: Context) -> Stand:
@@ -141,7 +137,6 @@ def _stand(context: Context) -> Stand:
         families,
         [_subject(context, families, place) for place in range(len(families.seeds))],
         [_birth(context, families, place) for place in range(context.settings["num_born"])],
-        fresh_births(families.cfg, context.settings["num_fresh"]),
     )
 
 
@@ -152,7 +147,7 @@ def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str
     suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
     return {
         "loss": _loss(families, models),
-        "rows": _rows(settings, change, stand.bases, stand.births, suspects, stand.fresh),
+        "rows": _rows(settings, change, stand.bases, stand.births, suspects),
     }
 
 
@@ -184,11 +179,9 @@ def _rows(
     bases: Sequence[Subject],
     births: Sequence[Subject],
     suspects: Sequence[Subject],
-    fresh: Sequence[Checkpoint],
 ) -> list[Row]:
     """Compute the readings of every pair of one change."""
     beside = neighbours(len(bases), settings["num_offsets"])
-    ranks = _ranks(settings, change, births, suspects, beside, fresh)
     rows = []
     for base, base_model in enumerate(bases):
         for suspect, suspect_model in enumerate(suspects):
@@ -202,29 +195,9 @@ def _rows(
             if chosen:
                 values |= read_published(base_model, suspect_model)
             if change.usual and max(base, suspect) < len(births) and suspect in (base, beside[base][0]):
-                values |= read_birth(births[base], suspect_model, seed, settings["birth_permutations"]) | ranks.get(
-                    (base, suspect), {}
-                )
+                values |= read_birth(births[base], suspect_model, seed, settings["birth_permutations"])
             rows.append({"base": base, "suspect": suspect, "chosen": chosen, "values": _short(values)})
     return rows
-
-
-def _ranks(
-    settings: Mapping[str, Any],
-    change: Change,
-    births: Sequence[Subject],
-    suspects: Sequence[Subject],
-    beside: Sequence[Sequence[int]],
-    fresh: Sequence[Checkpoint],
-) -> dict[tuple[int, int], dict[str, Reading]]:
-    """Rank the own birth and another's among the same fresh births, by (base, suspect)."""
-    ranks: dict[tuple[int, int], dict[str, Reading]] = {}
-    if change.usual:
-        for suspect in range(len(births)):
-            bases = [base for base in range(len(births)) if suspect in (base, beside[base][0])]
-            read = read_ranks([births[base] for base in bases], suspects[suspect], fresh)
-            ranks |= {(base, suspect): values for base, values in zip(bases, read, strict=True)}
-    return ranks
 
 
 def neighbours(count: int, num_offsets: int) -> list[list[int]]:
@@ -304,7 +277,6 @@ EXPERIMENT = Experiment(
         },
         num_offsets=(1, 3, 3),
         num_born=(4, 10, 12),
-        num_fresh=(3, 99, 199),
         birth_permutations=(199, 9_999, 9_999),
     ),
     cost={"smoke": "seconds", "laptop": "half an hour on two busy cores", "paper": "not measured: for a GPU"},

@@ -1,7 +1,7 @@
 """What every test and baseline of the court reads on one pair: a score that ranks pairs, and a p where there is one.
 
-The tests in the weights share what they have in common (tokens, alignment, cosines of units), as ``auto`` does: the
-statistics are those of the verdicts. Permutations are drawn in two stages: a few, and where none of these reaches the
+The tests in the weights are evidence of fingerprints, one of each model: the statistics are those of the verdicts.
+Permutations are drawn in two stages: a few, and where none of these reaches the
 pair as many others, or 9,999 unless the bound settles it at the test's level. The p is valid, and decides at the level
 as the verdict's.
 """
@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import (
     Activations,
     awm,
@@ -33,29 +31,23 @@ from bornbiased_jax.lineage.baselines import (
     reef_features,
 )
 from bornbiased_jax.lineage.baselines.score import LEVEL, THRESHOLD, Score
+from bornbiased_jax.lineage.battery import ALPHA, COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Options
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.iclr import iclr_test
+from bornbiased_jax.lineage.matching import AGREEMENT
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights.align import Unaligned, align
-from bornbiased_jax.lineage.weights.bilinear import bilinear_test
-from bornbiased_jax.lineage.weights.compare import AGREEMENT, weights_test
-from bornbiased_jax.lineage.weights.coordinates import coordinate_scores
-from bornbiased_jax.lineage.weights.matching import match_units
-from bornbiased_jax.lineage.weights.outcome import ALPHA
-from bornbiased_jax.lineage.weights.rank import coordinate_score
-from bornbiased_jax.lineage.weights.tokens import shared_tokens
-from bornbiased_jax.lineage.weights.units import form_a, unit_scores
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
-from bornbiased_jax.stats.certified import certified_p
-from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS, TIE, drawn_sums, moments
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+from experiments.lineage.sketched import matched, sketch, verdict
 
 FEW = 199
 """Permutations of the first stage."""
-# Seeds of the second stage, and of fresh births.
-_AGAIN, _FRESH = 1 << 30, 3_000_000_000
+# Seed of the second stage.
+_AGAIN = 1 << 30
 
 Reading = tuple[float | None, float | None]
 """A score, larger for pairs that are more alike, and log₁₀ p; None where there is none."""
@@ -111,10 +103,15 @@ TESTS: dict[str, Reads] = {
     "weights, rotation, form A": Reads(False, ALPHA, exact=True),
     "weights, agreement of matchings": Reads(False, AGREEMENT, by_p=False),
     "birth: matched units": Reads(False, ALPHA, exact=True, base="birth"),
-    "birth: bilinear": Reads(False, ALPHA, exact=True, base="birth"),
-    "birth: rank": Reads(False, LEVEL, exact=True, base="birth"),
 }  # fmt: skip
 """Every test by name, in the order of the tables."""
+EVIDENCE: dict[str, str] = {
+    "weights, coordinates": SIGNLESS,
+    "weights, coordinates signed": COORDINATES,
+    "weights, units": RAW_NEURONS,
+    "weights, rotation, form A": TOKEN_NEURONS,
+}
+"""Tests in the weights between any two models, and the evidence of fingerprints that each is."""
 EXACT = tuple(
     name for name, test in TESTS.items() if test.exact and test.base == "model" and name != "outputs, Kendall"
 )
@@ -146,8 +143,13 @@ class Subject:
 
     @functools.cached_property
     def reader(self) -> Checkpoint:
-        """For the tests in the weights."""
+        """Its weights, tensor by tensor."""
         return Checkpoint.from_params(self.cfg, self.params, seed=self.seed, is_initial=self.is_initial)
+
+    @functools.cached_property
+    def sketches(self) -> Fingerprint:
+        """For the tests in the weights."""
+        return sketch(self.reader)
 
     @functools.cached_property
     def outputs(self) -> dict[str, np.ndarray]:
@@ -215,74 +217,25 @@ def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -
 
 def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Reading]:
     """Run this package's tests in the weights between any two models."""
-    base_reader, suspect_reader = base.reader, suspect.reader
-    names = [name for name in TESTS if name.startswith("weights, ")]
-    readings = dict.fromkeys(names, NOTHING)
-    tokens = shared_tokens(base_reader, suspect_reader)
-    compared = coordinate_scores(base_reader, suspect_reader, tokens, signed=True)
-    if compared.by_module:
-        readings["weights, coordinates signed"] = _certified([compared.scores_DD], seed)
-        readings["weights, coordinates"] = _certified([np.square(compared.scores_DD)], seed)
-    for name, rotated in (("weights, units", False), ("weights, rotation, form A", True)):
-        try:
-            aligned = align(base_reader, suspect_reader, tokens, rotated=rotated)
-        except Unaligned:
-            continue
-        blocks = [unit_scores(base_reader, suspect_reader, pair, aligned.turn_DD) for pair in aligned.pairs]
-        if rotated:
-            agreement = float(np.mean([match_units(block).agreement for block in blocks]))
-            readings["weights, agreement of matchings"] = (agreement, None)
-        readings[name] = _certified([form_a(block) for block in blocks], seed)
+    readings = {name: _staged(base, suspect, evidence, seed) for name, evidence in EVIDENCE.items()}
+    matching = matched(base.sketches, suspect.sketches)
+    readings["weights, agreement of matchings"] = NOTHING if matching is None else (matching.agreement, None)
     return readings
 
 
 def read_birth(birth: Subject, suspect: Subject, seed: int, num_permutations: int) -> dict[str, Reading]:
-    """Run this package's tests of a birth against any model, but for its rank (:func:`read_ranks`)."""
-    options: dict[str, Any] = {"num_permutations": num_permutations, "seed": seed}
-    return {
-        "birth: matched units": _z(weights_test(birth.reader, suspect.reader, align="units", **options)),
-        "birth: bilinear": _z(bilinear_test(birth.reader, suspect.reader, **options)),
-    }
+    """Run this package's test of a birth against any model."""
+    options = Options(ALPHA, num_permutations, seed, has_untrained=True)
+    return {"birth: matched units": _z(verdict(birth.sketches, suspect.sketches, MATCHED, options))}
 
 
-def fresh_births(cfg: ModelConfig, number: int) -> list[Checkpoint]:
-    """Draw births of the same distribution that nobody was trained from, for :func:`read_ranks`."""
-    seeds = range(_FRESH, _FRESH + number)
-    params = (jax.tree.map(np.asarray, init_seed(cfg, seed)) for seed in seeds)
-    return [
-        Checkpoint.from_params(cfg, each, seed=seed, is_initial=True) for seed, each in zip(seeds, params, strict=True)
-    ]
-
-
-def read_ranks(births: Sequence[Subject], suspect: Subject, fresh: Sequence[Checkpoint]) -> list[dict[str, Reading]]:
-    """Rank each birth among fresh ones, by the coordinates that it shares with the suspect."""
-    suspect_reader = suspect.reader
-    readings: list[dict[str, Reading]] = []
-    scores = [coordinate_score(birth, suspect_reader, shared_tokens(birth, suspect_reader)) for birth in fresh]
-    for birth in births:
-        own_score = coordinate_score(birth.reader, suspect_reader, shared_tokens(birth.reader, suspect_reader))
-        p = (1 + sum(score >= own_score for score in scores)) / (1 + len(scores))
-        z = (own_score - float(np.mean(scores))) / float(np.std(scores))
-        readings.append({"birth: rank": (z, math.log10(p))})
-    return readings
-
-
-def _certified(scores: list[np.ndarray], seed: int) -> Reading:
-    """Compute z and log₁₀ p of a trace, by two stages of permutations."""
-    statistic = sum(float(np.trace(scores_nn, dtype=np.float64)) for scores_nn in scores)
-    mean, variance = np.sum([moments(scores_nn) for scores_nn in scores], axis=0)
-    if not variance > 0:
-        return NOTHING
-    drawn = [drawn_sums(scores_nn, FEW, seed=seed, group=index) for index, scores_nn in enumerate(scores)]
-    reached = int((np.sum(drawn, axis=0) >= statistic - TIE * variance**0.5).sum())
-    z = float((statistic - mean) / variance**0.5)
-    if reached:
-        return z, math.log10((1 + reached) / (1 + FEW))
-    # Valid: what follows has draws of its own, and p of 1/200 and more are the first stage's.
-    certified = certified_p(scores, num_permutations=FEW, seed=seed + _AGAIN)
-    if not math.isfinite(certified.p_value) or certified.p_value > ALPHA:
-        certified = certified_p(scores, num_permutations=NUM_PERMUTATIONS, seed=seed + _AGAIN)
-    return (z, certified.log10_p) if math.isfinite(certified.p_value) else NOTHING
+def _staged(base: Subject, suspect: Subject, evidence: str, seed: int) -> Reading:
+    """Compute z and log₁₀ p of one piece of evidence, by two stages of permutations."""
+    found = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, FEW, seed))
+    # Valid: what follows has draws of its own, and p of 2/200 and more are the first stage's.
+    if found.p_value is not None and ALPHA < found.p_value < 1.5 / (1 + FEW):
+        found = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
+    return _z(found)
 
 
 def _by_p(score: Score) -> Reading:

@@ -7,7 +7,7 @@ which takes them for independent although pairs share births.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,21 +17,23 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights.bilinear import bilinear_test
-from bornbiased_jax.lineage.weights.compare import weights_test
+from bornbiased_jax.lineage.battery import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, Record, part_of
 from experiments.lineage import table4a
+from experiments.lineage.sketched import sketch, verdict
 
-TESTS: dict[str, Callable[[Checkpoint, Checkpoint], Verdict]] = {
-    "coordinates": lambda base, suspect: weights_test(base, suspect),
-    "units": lambda base, suspect: weights_test(base, suspect, labels="units"),
-    "rotation, units": lambda base, suspect: weights_test(base, suspect, align="rotation"),
-    "bilinear": lambda base, suspect: bilinear_test(base, suspect),
+TESTS: dict[str, str] = {
+    "coordinates": SIGNLESS,
+    "coordinates, signed": COORDINATES,
+    "units": RAW_NEURONS,
+    "rotation, units": TOKEN_NEURONS,
 }
+"""Name -> evidence of fingerprints."""
+FORMER = "bilinear"
+"""A test of records made before fingerprints."""
 FUNCTION = "experiments.lineage.table4a_weights:compute"
 
 
@@ -58,11 +60,11 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
     for chunk in chunks:
         rows = []
         for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
-            sides = (reader(base), reader(suspect))
-            verdicts = {name: test(*sides) for name, test in TESTS.items()}
+            sides = sketch(reader(base)), sketch(reader(suspect))
+            verdicts = {name: verdict(*sides, evidence) for name, evidence in TESTS.items()}
             summaries = {
-                name: {"verdict": verdict.verdict, "p_value": verdict.p_value, "z": verdict.z}
-                for name, verdict in verdicts.items()
+                name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
+                for name, outcome in verdicts.items()
             }
             rows.append({"base": base, "suspect": suspect, "tests": summaries})
         yield part_of(rows)
@@ -71,17 +73,18 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate p and z of every test, a row a pair."""
     rows = []
+    is_former = any(FORMER in pair["tests"] for outcome in record["result"]["groups"] for pair in outcome["pairs"])
+    last = ", of the embedding's rows" if is_former else ""
     for outcome in record["result"]["groups"]:
         for pair in outcome["pairs"]:
             measured: dict[str, Any] = {}
-            for name in TESTS:
+            for name in (name for name in (*TESTS, FORMER) if name in pair["tests"]):
                 measured[f"{name}: p"] = (significant(3), pair["tests"][name]["p_value"])
                 measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])
             rows.append(([outcome["group"]["model"], pair["base"], pair["suspect"]], measured))
     note = (
         "Births of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: of "
-        "residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone, of the "
-        "embedding's rows."
+        f"residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone{last}."
     )
     return [tabulate("The same pairs in the weights", ["model", "base seed", "suspect seed"], rows, note)]
 
@@ -114,7 +117,7 @@ EXPERIMENT = Experiment(
     paper="Tables 4a and 9",
     description=(
         "The paper's models and pairs of seeds by the tests that read weights and no outputs: residual coordinates, "
-        "hidden units as they lie and after a rotation was undone, and the vocabulary's bilinear form."
+        "hidden units as they lie and in token space, where a rotation is nothing."
     ),
     settings={"smoke": table4a.families("tiny", table4a.TINY), "paper": table4a.families("nano", {})},
     cost={"smoke": "seconds", "paper": "minutes on two cores"},

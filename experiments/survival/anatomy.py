@@ -29,7 +29,6 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
-from bornbiased_jax.lineage.weights.coordinates import trace_z
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, from_tokens
 from bornbiased_jax.report import figures
@@ -38,6 +37,7 @@ from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival.cross_grams import trace_z
 from experiments.survival.decay import about
 from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
 from experiments.survival.run_folder import RunFolder

@@ -19,25 +19,22 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
+from bornbiased_jax.lineage.battery import MATCHED, SIGNLESS, TOKEN_NEURONS, Options
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights.bilinear import bilinear_test
-from bornbiased_jax.lineage.weights.compare import weights_test
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record
+from experiments.lineage.sketched import matched, sketch, verdict
 from experiments.survival import persistence, persistence_settings
 
-TESTS = {
-    "coordinates": lambda base, suspect: weights_test(base, suspect),
-    "rotation": lambda base, suspect: weights_test(base, suspect, align="rotation"),
-    "matched units": lambda base, suspect: weights_test(base, suspect, align="units"),
-    "bilinear": lambda base, suspect: bilinear_test(base, suspect),
-}
-"""Name -> the test, with its defaults. The last two are exact for a birth alone."""
+TESTS = {"coordinates": SIGNLESS, "rotation": TOKEN_NEURONS, "matched units": MATCHED}
+"""Name -> evidence of fingerprints. Matched units are exact for a birth alone."""
 
 EXACT_BETWEEN_TRAINED = ("coordinates", "rotation")
+_NAMES = (*TESTS, "bilinear")  # the last is a test of records made before fingerprints
 OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "own birth, hidden"
 
 
@@ -60,14 +57,13 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
     cfg = ModelConfig.from_dict(persistence.facts_of(trained_run)["model"])
     births = [persistence.load(persistence.birth(trained_run, seed)) for seed in seeds]
     lives = [persistence.load(persistence.last(trained_run, seed)) for seed in seeds]
-    of_births = [
-        Checkpoint.from_params(cfg, params, seed=seed, is_initial=True)
-        for seed, params in zip(seeds, births, strict=True)
+    of_births = [sketch(Checkpoint.from_params(cfg, params)) for params in births]
+    of_lives = [sketch(Checkpoint.from_params(cfg, params)) for params in lives]
+    hidden = [
+        sketch(Checkpoint.from_params(*hide(cfg, params, seed))) for seed, params in zip(seeds, lives, strict=True)
     ]
-    of_lives = [Checkpoint.from_params(cfg, params) for params in lives]
-    hidden = [Checkpoint.from_params(*hide(cfg, params, seed)) for seed, params in zip(seeds, lives, strict=True)]
     noisy = [
-        Checkpoint.from_params(*hide(cfg, with_noise(params, settings["noise"], seed), seed))
+        sketch(Checkpoint.from_params(*hide(cfg, with_noise(params, settings["noise"], seed), seed)))
         for seed, params in zip(seeds, lives, strict=True)
     ]
     # Own births, hidden copies, other seeds, and all pairs of trained models.
@@ -79,8 +75,10 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
             base = of_lives[base_index] if relation == TRAINED else of_births[base_index]
             suspect = hidden[suspect_index] if relation == HIDDEN else of_lives[suspect_index]
             names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
+            options = Options(has_untrained=relation != TRAINED)
             for name in names:
-                rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], TESTS[name](base, suspect)))
+                found = verdict(base, suspect, TESTS[name], options)
+                rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], found))
             if relation == TRAINED:
                 agreements[TRAINED].append(_agreement(base, suspect))
             if relation == OWN:
@@ -121,25 +119,25 @@ def with_noise(params: Params, size: float, seed: int) -> Params:
     return unflatten(flat)
 
 
-def _row(relation: str, name: str, base: int, suspect: int, verdict: Verdict) -> dict[str, Any]:
+def _row(relation: str, name: str, base: int, suspect: int, found: Verdict) -> dict[str, Any]:
     return {
         "relation": relation,
         "test": name,
         "base": base,
         "suspect": suspect,
-        "verdict": verdict.verdict,
-        "z": verdict.z,
-        "log10_p": verdict.log10_p,
-        "log10_p_bound": verdict.detail.get("log10_p_bound"),
-        "by_module": verdict.detail.get("by_module") if name == "coordinates" and relation == OWN else None,
+        "verdict": found.verdict,
+        "z": found.z,
+        "log10_p": found.log10_p,
+        "log10_p_bound": found.detail.get("log10_p_bound"),
+        "by_module": found.detail.get("by_module") if name == "coordinates" and relation == OWN else None,
     }
 
 
-def _agreement(base: Checkpoint, suspect: Checkpoint) -> dict[str, Any]:
+def _agreement(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
     """Compute the fraction of hidden units that two independent matchings pair alike: mean over blocks, and each."""
-    verdict = weights_test(base, suspect, align="units")
-    blocks = [row["agreement"] for row in verdict.detail["agreement_by_block"]]
-    return {"mean": verdict.detail["agreement"], "blocks": blocks}
+    matching = matched(base, suspect)
+    assert matching is not None
+    return {"mean": matching.agreement, "blocks": list(matching.by_block.values())}
 
 
 def _z(record: Record, relation: str, test: str) -> list[float]:
@@ -152,7 +150,7 @@ def tables(record: Record) -> Sequence[Table]:
     result = record["result"]
     rows = []
     # A row for every relation and test.
-    for relation, test in itertools.product((OWN, HIDDEN, OTHER, TRAINED), TESTS):
+    for relation, test in itertools.product((OWN, HIDDEN, OTHER, TRAINED), _NAMES):
         test_rows = [row for row in result["rows"] if (row["relation"], row["test"]) == (relation, test)]
         values = _z(record, relation, test)
         if not test_rows or not values:
@@ -221,7 +219,7 @@ def claims(record: Record) -> Sequence[Claim]:
     """State the least z of own births, largest of all others, and the largest agreement of unrelated models."""
     unrelated = [
         abs(value)
-        for relation, test in itertools.product((OTHER, TRAINED), TESTS)
+        for relation, test in itertools.product((OTHER, TRAINED), _NAMES)
         for value in _z(record, relation, test)
     ]
     agreement = max(row["mean"] for row in record["result"]["agreements"][TRAINED])

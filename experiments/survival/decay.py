@@ -25,13 +25,12 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.lineage.weights.coordinates import column_norms, prepared_pairs, trace_z
-from bornbiased_jax.lineage.weights.tokens import SharedTokens
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival.cross_grams import cross_grams, trace_z
 from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from experiments.survival.run_folder import RunFolder
 
@@ -94,12 +93,9 @@ def by_matrix(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> dict[str
     sums: dict[str, np.ndarray] = {}
     counts: Counter[str] = Counter()
     values_by_matrix = {}
-    for matrix, birth_nD, trained_nD in prepared_pairs(birth, now, SharedTokens(ids_I, ids_I)):
-        cross_DD = birth_nD.T @ trained_nD
-        cross_DD /= column_norms(birth_nD)[:, None]
-        cross_DD /= column_norms(trained_nD)
-        values_by_matrix[str(matrix)] = _values(cross_DD)
-        for name in (ALL,) if matrix.layer is None else (ALL, matrix.module):
+    for matrix, kind, cross_DD in cross_grams(birth, now, ids_I):
+        values_by_matrix[matrix] = _values(cross_DD)
+        for name in (ALL,) if kind is None else (ALL, kind):
             sums[name] = sums.get(name, 0.0) + cross_DD.astype(np.float64)
             counts[name] += 1
     return values_by_matrix | {name: _values(cross_DD / counts[name]) for name, cross_DD in sums.items()}
@@ -108,7 +104,7 @@ def by_matrix(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> dict[str
 def _values(cross_DD: np.ndarray) -> dict[str, float]:
     return {
         "z": trace_z(cross_DD),
-        "z_squared": trace_z(cross_DD, np.square),
+        "z_squared": trace_z(np.square(cross_DD)),
         "cosine": float(np.diagonal(cross_DD).mean(dtype=np.float64)),
     }
 

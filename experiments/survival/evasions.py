@@ -1,10 +1,11 @@
 """What hides a trained model from which exact test: changes that leave its function alone, and one that copies nothing.
 
 No paper's table. The models are those of Table 4b with more seeds. Stated before any number: each of a few trained
-models is changed in every way below, which its logits confirm, and the copy is held against the unchanged model by the
-tests in the weights that are exact between trained models, and against the birth by the bilinear form. As a control the
-copy is held against another seed's trained model by the test that the change evades least, form A after a rotation: no
-more than chance may be left there. A test sees a change if it calls every copy the same lineage at its own level.
+models is changed in every way below, which its logits confirm, and the copy is held against the unchanged model by
+the fingerprints' evidence that is exact between trained models. As a control the copy is held against another seed's
+trained model by the evidence that the change evades least, neurons in token space (form A, to which a rotation of the
+stream is nothing): no more than chance may be left there. A test sees a change if it calls every copy the same
+lineage at its own level.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights.bilinear import bilinear_test
-from bornbiased_jax.lineage.weights.compare import weights_test
+from bornbiased_jax.lineage.battery import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
+from experiments.lineage.sketched import matched, sketch, verdict
 from experiments.survival import persistence, persistence_settings
 
 Model = tuple[ModelConfig, Params]
@@ -107,15 +107,18 @@ CHANGES: dict[str, Callable[[ModelConfig, Params, int, Sequence[int]], Model]] =
 }
 """Name -> a copy that computes the same on tokens that are used."""
 
-TESTS: dict[str, Callable[[Checkpoint, Checkpoint], Verdict]] = {
-    "coordinates, trace": lambda base, suspect: weights_test(base, suspect, signed=True),
-    "coordinates, squares": lambda base, suspect: weights_test(base, suspect),
-    "units": lambda base, suspect: weights_test(base, suspect, labels="units"),
-    "rotation, form A": lambda base, suspect: weights_test(base, suspect, align="rotation"),
+TESTS: dict[str, str] = {
+    "coordinates, trace": COORDINATES,
+    "coordinates, squares": SIGNLESS,
+    "units": RAW_NEURONS,
+    "rotation, form A": TOKEN_NEURONS,
+    "heads": TOKEN_HEADS,
 }
-"""Name -> a test that is exact between any two models."""
+"""Name -> evidence that is exact between any two models."""
 
-BILINEAR, CONTROL, AGREEMENT = "bilinear, its birth", "another seed's, form A", "agreement of matchings"
+CONTROL, AGREEMENT = "another seed's, form A", "agreement of matchings"
+BILINEAR = "bilinear, its birth"
+"""A test of records made before fingerprints."""
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -148,6 +151,7 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
     seeds = settings["seeds"][: settings["copied"] + 1]
     lives = {seed: persistence.load(persistence.last(trained_run, seed)) for seed in seeds}
     births = {seed: persistence.load(persistence.birth(trained_run, seed)) for seed in seeds}
+    bases = {seed: sketch(Checkpoint.from_params(cfg, lives[seed])) for seed in seeds}
     unused: list[int] = sorted(set.intersection(*(set(untrained_ids(births[seed], lives[seed])) for seed in seeds)))
     used = np.setdiff1d(np.arange(cfg.vocab_size), unused)
     probe_BT = np.random.default_rng(0).choice(used, (2, 16)).astype(np.int32)
@@ -156,22 +160,19 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
         for name, change in CHANGES.items():
             for seed, other in zip(seeds, seeds[1:], strict=False):
                 copy = change(cfg, lives[seed], seed, unused)
-                suspect, base = Checkpoint.from_params(*copy), Checkpoint.from_params(cfg, lives[seed])
-                verdicts = {test: compare(base, suspect) for test, compare in TESTS.items()}
-                verdicts[BILINEAR] = bilinear_test(
-                    Checkpoint.from_params(cfg, births[seed], seed=seed, is_initial=True), suspect, ids=used.tolist()
-                )
-                verdicts[CONTROL] = weights_test(Checkpoint.from_params(cfg, lives[other]), suspect, align="rotation")
-                matched = weights_test(base, suspect, align="units")
+                suspect = sketch(Checkpoint.from_params(*copy))
+                verdicts = {test: verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
+                verdicts[CONTROL] = verdict(bases[other], suspect, TOKEN_NEURONS)
+                matching = matched(bases[seed], suspect)
                 rows.append(
                     {
                         "change": name,
                         "seed": seed,
                         "logits": _largest_difference(cfg, lives[seed], copy, probe_BT),
-                        "agreement": matched.detail.get("agreement"),
+                        "agreement": None if matching is None else matching.agreement,
                         "tests": {
-                            test: {"verdict": verdict.verdict, "z": verdict.z, "log10_p": verdict.log10_p}
-                            for test, verdict in verdicts.items()
+                            test: {"verdict": outcome.verdict, "z": outcome.z, "log10_p": outcome.log10_p}
+                            for test, outcome in verdicts.items()
                         },
                     }
                 )
@@ -193,10 +194,11 @@ def _values(record: Record, change: str, test: str) -> list[float]:
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate the smallest z over seeds by change and test; the control's largest."""
     rows = []
+    recorded = record["result"]["rows"][0]["tests"]
     for change in CHANGES:
         change_rows = [row for row in record["result"]["rows"] if row["change"] == change]
         measured: dict[str, Any] = {"logits": (significant(2), max(row["logits"] for row in change_rows))}
-        for test in (*TESTS, BILINEAR):
+        for test in (test for test in (*TESTS, BILINEAR) if test in recorded):
             measured[test] = (fixed(1), min(_values(record, change, test), default=None))
         measured[CONTROL] = (fixed(1), max(map(abs, _values(record, change, CONTROL)), default=None))
         agreements = [row["agreement"] for row in change_rows if row["agreement"] is not None]
@@ -206,8 +208,8 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"Smallest z of {copied} trained models against a copy of each; of the control the largest |z|. Empty: "
         "undefined. Logits: the largest change relative to the largest logit, on tokens that the text has. "
-        "Bilinear: the birth against the copy, on tokens that the text has. Agreement: of two independent "
-        "matchings of hidden units, its smallest."
+        + ("Bilinear: the birth against the copy, on tokens that the text has. " if BILINEAR in recorded else "")
+        + "Agreement: of two independent matchings of hidden units, its smallest."
     )
     return [tabulate("What hides a copy from which test", ["change"], rows, note)]
 

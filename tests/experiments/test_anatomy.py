@@ -12,7 +12,6 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
-from bornbiased_jax.lineage.weights.coordinates import trace_z
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
@@ -22,6 +21,7 @@ from experiments import results, runner
 from experiments.base import Context
 from experiments.results import leaves
 from experiments.survival import anatomy, anatomy_runs, decay, persistence
+from experiments.survival.cross_grams import trace_z
 from experiments.survival.decay_fit import check, fit, z_of_cosine
 from experiments.survival.hybrids import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from experiments.survival.run_folder import open_run

@@ -7,8 +7,9 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage.battery import LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.lineage.lineage_tests import TESTS
-from bornbiased_jax.lineage.weights.compare import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
+from bornbiased_jax.lineage.matching import AGREEMENT
 from bornbiased_jax.model import apply
 from bornbiased_jax.report import figures
 from experiments import results
@@ -45,7 +46,6 @@ def test_hiding_evades_what_looks_at_coordinates_or_units_and_nothing_else(recor
         "coordinates": {"unrelated"},
         "rotation": {"unrelated"},
         "matched units": {"same-lineage"},
-        "bilinear": {"same-lineage"},
     }
 
 
@@ -60,8 +60,8 @@ def test_agreement_tells_copies_from_models_trained_apart(record):
 def test_what_is_shown(record):
     experiment = birth_in_weights.EXPERIMENT
     verdicts, where, agreement = experiment.tables(record)
-    # Four tests on own, hidden and other births, two between trained models.
-    assert len(verdicts.rows) == 14 and len(agreement.rows) == 3
+    # Three tests on own, hidden and other births, two between trained models.
+    assert len(verdicts.rows) == 11 and len(agreement.rows) == 3
     # Two blocks of seven matrices, the embedding and the head.
     assert len(where.rows) == 16
     assert len(experiment.claims(record)) == 4

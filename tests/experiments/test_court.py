@@ -16,17 +16,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):
-    record = record_of(
-        weights_calibration.EXPERIMENT, tmp_path, num_pairs=150, chunk=75, num_tied=40, num_permutations=100
-    )
+    record = record_of(weights_calibration.EXPERIMENT, tmp_path, num_pairs=150, chunk=75, num_permutations=100)
     result = record["result"]
     assert result["family"]["num_checks"] == 3 * len(weights_calibration.CASES) and result["family"]["calibrated"]
     for case in result["cases"]:
         assert case["num_pairs"] == 150 and case["num_undefined"] == 0
         # p are not stuck: what never rejects is no test (P(no p < 0.05 in 150 pairs) = 5e-4).
         assert case["rates"][1]["count"] > 0 or not case["uniform"]
-    tied = result["tied_rows_alone"]
-    assert tied["below_0.01"] <= 3 < 38 <= tied["below_0.01_rows_alone"]
     tables, panels, claims = show(weights_calibration.EXPERIMENT, record)
     assert len(tables[0].rows) == len(weights_calibration.CASES) and len(panels) == len(claims) == 1
     assert "none rejects" in weights_calibration.EXPERIMENT.headline(record)
@@ -37,11 +33,9 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
         return Verdict("unrelated", "", float(np.random.default_rng(seed).random()) ** 2, None, 0.0, "", None, 0.01)
 
     for uniform in (True, False):
-        monkeypatch.setattr(weights_calibration, "CASES", {
-            "wrong": weights_calibration.Case(squared, uniform=uniform),
-            "bilinear, tied": weights_calibration.CASES["bilinear, tied"],
-        })  # fmt: skip
-        changes = {"num_pairs": 60, "chunk": 60, "num_tied": 2, "num_permutations": 100}
+        case = weights_calibration.Case(squared, uniform=uniform)
+        monkeypatch.setattr(weights_calibration, "CASES", {"wrong": case})
+        changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
         work = tmp_path / str(uniform)
         family = record_of(weights_calibration.EXPERIMENT, work, **changes)["result"]["family"]
         bad = {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05}
@@ -73,7 +67,7 @@ def births_with_noise(schedule, cfg, corpus, order, seeds):
 def tried(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(court_models, "train_run", births_with_noise)
-        return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"), num_ranked=0)
+        return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"))
 
 
 def test_the_court_tries_every_test_on_every_kind_of_pair(tried):
@@ -82,15 +76,15 @@ def test_the_court_tries_every_test_on_every_kind_of_pair(tried):
     tried_kinds = {name: {row["kind"] for row in result["tests"] if row["test"] == name} for name in court.TESTS}
     for name, test in court.TESTS.items():
         expected = {court.BIRTHS, court.MIXED} if test.base == "birth" else set(court.KINDS)
-        assert tried_kinds[name] == (set() if name == "rank" else expected)
+        assert tried_kinds[name] == expected
     kept = {row["test"]: row["kept"] for row in result["promises"]}
     # Vectors that both models share make every pair the same, whatever the models.
-    assert kept["Algorithm 1, t, vectors"] is False and kept["iclr, vectors"] is False and kept["rank"] is None
+    assert kept["Algorithm 1, t, vectors"] is False and kept["iclr, vectors"] is False
     assert all(value for row in result["promises"] if not row["published"] and (value := row["kept"]) is not None)
     for matching in result["matchings"]:
-        assert len(matching["gate_up"]) == 2 and matching["agreement_largest"] < 0.2
+        assert matching["agreement_largest"] < 0.2
     (promises, sizes, scores, matchings), panels, claims = show(court.EXPERIMENT, tried)
-    assert promises.first_screen and len(promises.rows) == len(court.TESTS) - 1 and len(matchings.rows) == 5
+    assert promises.first_screen and len(promises.rows) == len(court.TESTS) and len(matchings.rows) == 5
     assert {row.settings[0] for row in scores.rows} == {"HuRef (ICS)", "HuRef (PCS)", "Intrinsic", "REEF"}
     assert len(sizes.rows) == sum(len(row["rates"]) == 2 for row in result["tests"]) and len(panels) == 1
     assert claims[0].measured < claims[0].theory and claims[2].measured == claims[2].theory
@@ -159,11 +153,11 @@ def test_every_test_finds_a_copy_with_noise():
     values = court_tests.examine(base, copy, {"num_permutations": 200, "seed": 0})
     # Eight tokens a row leave REEF and Intrinsic little, and twenty inputs Algorithm 1.
     for name, test in court_tests.TESTS.items():
-        if test.by_p and name != "rank" and "tied" not in name and "tokens" not in name:
+        if test.by_p and "tokens" not in name:
             assert values[name] <= 0.01, name
     assert values["HuRef (PCS)"] > 0.8
     itself = court_tests.matchings(base, base)
-    assert itself == {"agreement": [1.0, 1.0], "gate_up": [32, 32], "activations": [32, 32]}
+    assert itself == {"agreement": [1.0, 1.0], "activations": [32, 32]}
 
 
 def test_training_is_of_its_seed_text_and_order():

@@ -15,6 +15,7 @@ from bornbiased_jax.lineage.audit.finding import Finding, is_clean
 from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps
 from bornbiased_jax.lineage.audit.law import find_distributions, law_rows
+from bornbiased_jax.lineage.audit.repeats import find_repeats
 from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarise
 from bornbiased_jax.lineage.audit.ties import ALPHA, edges, find_parentage, find_shared_births, pairs_to_test, test_ties
 
@@ -106,9 +107,11 @@ def audit_items(
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
     findings += find_shared_births(runs, stepless, ties)
-    # Initial weights against the distribution that their configuration states.
+    # Initial weights by themselves, and against the distribution that their configuration states.
     births = [summary for summary in summaries.values() if summary.item.label.step == 0]
-    findings += find_distributions(births, ALPHA)
+    repeating = find_repeats(births)
+    findings += repeating
+    findings += find_distributions(births, ALPHA, {name for finding in repeating for name in finding.subjects})
     return {
         "clean": is_clean(findings),
         "findings": [finding.to_dict() for finding in findings],

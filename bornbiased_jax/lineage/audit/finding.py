@@ -14,6 +14,7 @@ Kind = Literal[
     "parentage",
     "inconclusive",
     "shared-birth",
+    "repeats",
     "init-law",
     "unreadable",
 ]
@@ -25,6 +26,7 @@ TITLES: dict[Kind, str] = {
     "gap": "Steps missing from the grid",
     "break": "Breaks in a trajectory",
     "parentage": "Not from its own birth",
+    "repeats": "Births that repeat themselves",
     "init-law": "Births that contradict their configuration",
     "unreadable": "Not readable",
     "shared-birth": "Shared births (no defect)",

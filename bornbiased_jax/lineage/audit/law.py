@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from scipy import special
@@ -80,9 +80,21 @@ def measured_law(summary: Summary) -> list[Group]:
     return groups
 
 
-def find_distributions(births: Sequence[Summary], alpha: float) -> list[Finding]:
-    """Find births whose weights are significantly, and by more than 1%, not as stated, after Holm over all groups."""
-    rows = [(birth, group) for birth in births for group in measured_law(birth)]
+def find_distributions(births: Sequence[Summary], alpha: float, repeating: Collection[str] = ()) -> list[Finding]:
+    """Find births whose weights are significantly, and by more than 1%, not as stated, after Holm over all groups.
+
+    Args:
+        births: summaries of step 0.
+        alpha: level of all groups together.
+        repeating: names of births that repeat themselves. Their entries are not independent, so that nothing is known
+            of how far a standard deviation may be off; their constants are compared as everyone's are.
+    """
+    rows = [
+        (birth, group)
+        for birth in births
+        for group in measured_law(birth)
+        if birth.name not in repeating or group.constant is not None
+    ]
     rows.sort(key=lambda row: row[1].p_value)
     wrong: dict[str, list[tuple[Group, float]]] = defaultdict(list)
     adjusted = holm([group.p_value for _, group in rows]).tolist()

@@ -1,4 +1,4 @@
-"""What is kept of a checkpoint once it has been read: digests of its tensors, and how their entries are distributed."""
+"""What is kept of a checkpoint once it has been read: digests, how entries are distributed, a fingerprint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +16,21 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.folder import Item
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.structure import formulas
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 _CHUNK = 1 << 22
+# Checkpoints are compared by coordinates, long after their birth: in more numbers than what is published has.
+_SETTINGS = Settings(dim=64, neurons=8)
+
+Cell = tuple[int | None, str]
+"""A matrix by its block, counted from 1, and its kind; None outside blocks."""
 
 
 class Moments(NamedTuple):
@@ -40,6 +51,8 @@ class Summary:
     Attributes:
         item: what it is.
         reader: reads its weights again; None where it may not be opened.
+        fingerprint: of its weights; None where it may not be opened, or cannot be made.
+        refusal: why it cannot be made, or "".
         file_digest: SHA-256 of its files; "" of a run.
         forms: digests of the tensors that are evidence, by form and by path ("blocks/mlp/up/kernel/0").
         moments: of every tensor, by path.
@@ -50,11 +63,26 @@ class Summary:
     file_digest: str
     forms: dict[str, dict[str, str]]
     moments: dict[str, Moments]
+    fingerprint: Fingerprint | None = None
+    refusal: str = ""
 
     @property
     def name(self) -> str:
         """The checkpoint's name."""
         return self.item.name
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """The matrices at the residual stream by path, experts of a block as one."""
+        if self.reader is None:
+            return {}
+        return {role.name: (role.block, role.matrix) for role in NativeRoles(self.reader).roles}
+
+    @cached_property
+    def formula_kinds(self) -> frozenset[str]:
+        """Kinds of matrices that agree with a formula, so that no seed decided them."""
+        assert self.fingerprint is not None
+        return frozenset(formulas(self.fingerprint.components[LANGUAGE], self.fingerprint))
 
 
 def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
@@ -76,20 +104,36 @@ def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
     digest = hasher.hexdigest() if item.files else ""
     if item.reference is None:
         return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
-    # Digests are evidence only of tensors that are neither constant nor declared frozen.
     reader = open_checkpoint(item.reference)
-    forms: dict[str, dict[str, str]] = {form: {} for form in FORMS}
+    by_form: dict[str, dict[str, str]] = {}
     moments: dict[str, Moments] = {}
-    for name, path, layer in reader.tensors():
-        tensor = reader.read(path, layer)
-        tensor_moments = moments[name] = moments_of(tensor)
-        constant = tensor_moments.smallest == tensor_moments.largest
+
+    def observe(name: str, tensor: np.ndarray) -> None:
+        # Digests are evidence only of tensors that are neither constant nor declared frozen.
+        measured = moments[name] = moments_of(tensor)
+        constant = measured.smallest == measured.largest
         declared = frozen is not None and frozen.search(name) is not None
-        if not constant and not declared and not (path == "positions/embedding" and is_sinusoid(tensor)):
+        if not constant and not declared and not (name == "positions/embedding" and is_sinusoid(tensor)):
             digests = digests_of(tensor)
-            for form, value in digests.items() if digests["exact"] not in left else ():
-                forms[form][name] = value
-    return Summary(item, reader, digest, forms, moments)
+            if digests["exact"] not in left:
+                by_form[name] = digests
+
+    # The fingerprint reads every tensor once, and each is measured on the way.
+    made, refusal = None, ""
+    try:
+        made = fingerprint(NativeRoles(reader, observe), _SETTINGS)
+        # What no audit compares is not kept: a folder may have hundreds of checkpoints.
+        kept = dataclasses.replace(made.components[LANGUAGE], neurons=(), heads=(), routers=(), vectors={})
+        made = dataclasses.replace(made, components={LANGUAGE: kept})
+    except InputError as error:
+        refusal = str(error)
+    names = []
+    for name, path, layer in reader.tensors():
+        names.append(name)
+        if name not in moments:  # the pass ended early: at numbers that are not finite, say
+            observe(name, reader.read(path, layer))
+    forms = {form: {name: by_form[name][form] for name in names if name in by_form} for form in FORMS}
+    return Summary(item, reader, digest, forms, {name: moments[name] for name in names}, made, refusal)
 
 
 def frozen_digests(run: Path) -> frozenset[str]:

@@ -11,19 +11,23 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.summary import Summary
-from bornbiased_jax.lineage.weights.coordinates import coordinate_scores
-from bornbiased_jax.lineage.weights.tokens import shared_tokens
-from bornbiased_jax.lineage.weights.view import Matrix
-from bornbiased_jax.stats.certified import certified_p
+from bornbiased_jax.lineage.audit.summary import Cell, Summary
+from bornbiased_jax.lineage.evidence import Draws, EvidenceError, Term, certified_sum, coordinate_scores
+from bornbiased_jax.lineage.fingerprints import Component
+from bornbiased_jax.lineage.structure import shared_repeats
 from bornbiased_jax.stats.multiple import holm_log10
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 ALPHA = 0.01
 """Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
 MOST_FOR_ALL = 24
 """So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
+
+# Parts of a model as fingerprints name them: tables of the vocabulary and of positions, and all blocks together.
+_TABLES, _BLOCKS = {"embedding", "positions", "head"}, "blocks"
 
 Pair = tuple[str, str]
 Runs = Mapping[str, Sequence[Summary]]
@@ -95,7 +99,7 @@ def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -
 def test_ties(
     summaries: Mapping[str, Summary], runs: Runs, pairs: Sequence[Pair], advance: Callable[[], object] = lambda: None
 ) -> dict[frozenset[str], Tie]:
-    """Test every pair by permutations of residual coordinates, with Holm's correction over all of them.
+    """Test every pair of fingerprints by permutations of residual coordinates, Holm's correction over all of them.
 
     Matrices that two runs' births have in common bit for bit, as tables drawn once for all seeds, are left out of the
     comparison of these runs; so are matrices that are equal in the two checkpoints themselves.
@@ -108,7 +112,7 @@ def test_ties(
     return _adjusted(ties)
 
 
-def _test(first: Summary, second: Summary, left_out: set[Matrix]) -> Tie:
+def _test(first: Summary, second: Summary, left_out: set[Cell]) -> Tie:
     pair = first.name, second.name
     assert first.reader is not None and second.reader is not None
     if first.forms["exact"] and first.forms["exact"] == second.forms["exact"]:
@@ -116,12 +120,54 @@ def _test(first: Summary, second: Summary, left_out: set[Matrix]) -> Tie:
     widths = first.reader.cfg.d_model, second.reader.cfg.d_model
     if widths[0] != widths[1]:
         return Tie(pair, None, None, None, False, reason=f"the widths differ ({widths[0]} and {widths[1]})")
-    tokens = shared_tokens(first.reader, second.reader)
-    scores_DD, modules, _ = coordinate_scores(first.reader, second.reader, tokens, left_out=left_out)
-    certified = certified_p(scores_DD) if modules else None
-    if certified is None or not math.isfinite(certified.z):
-        return Tie(pair, None, None, None, False, reason="no matrix is left to compare")
-    return Tie(pair, certified.log10_p, None, certified.z, False)
+    try:
+        scores_nn = _scores(first, second, left_out)
+    except EvidenceError as error:
+        return Tie(pair, None, None, None, False, reason=str(error))
+    # As they are, where long training leaves most to see; and squared, which no negated coordinate hides.
+    both = [certified_sum([Term(scores)], Draws(NUM_PERMUTATIONS)) for scores in (scores_nn, np.square(scores_nn))]
+    defined = [certified for certified in both if math.isfinite(certified.z)]
+    if not defined:
+        return Tie(pair, None, None, None, False, reason="every order of the coordinates gives the same statistic")
+    stronger = min(defined, key=lambda certified: (certified.log10_p, -certified.z))
+    return Tie(pair, min(0.0, stronger.log10_p + math.log10(len(both))), None, stronger.z, False)
+
+
+def _scores(first: Summary, second: Summary, left_out: set[Cell]) -> np.ndarray:
+    """Score residual coordinates over all matrices that are evidence: [n, n], the coordinates that may be permuted.
+
+    Raises:
+        EvidenceError: nothing is left, or the labels are not exchangeable.
+    """
+    if first.fingerprint is None or second.fingerprint is None:
+        raise EvidenceError(first.refusal or second.refusal)
+    repeats = shared_repeats(first.fingerprint, second.fingerprint, LANGUAGE, "coordinates")
+    if repeats.reason:
+        raise EvidenceError(repeats.reason)
+    # What a formula decided in both is no evidence, and neither are tables whose tokens have names of two kinds.
+    components = [made.components[LANGUAGE] for made in (first.fingerprint, second.fingerprint)]
+    kinds = set(first.formula_kinds & second.formula_kinds)
+    if components[0].token_labels != components[1].token_labels:
+        kinds |= {"embedding", "head"}
+    kept = [_sketches(component, left_out, kinds) for component in components]
+    common = [cell for cell in kept[0] if cell in kept[1]]
+    if not common:
+        raise EvidenceError("no matrix is left to compare")
+    base, suspect = ([sketches[cell] for cell in common] for sketches in kept)
+    return coordinate_scores(base, suspect, repeats.periods.get(components[0].width))
+
+
+def _sketches(component: Component, left_out: set[Cell], kinds: set[str]) -> dict[Cell, np.ndarray]:
+    """Return the sketches of coordinates that are evidence: of each table, and of the blocks.
+
+    Blocks are summed unless a matrix of theirs is left out: then each matrix stands for itself, in fewer numbers.
+    """
+    sketches: dict[Cell, np.ndarray] = {(None, name): rows_DK for name, rows_DK in component.coordinates.items()}
+    if any(block is not None for block, _ in left_out) or kinds - _TABLES:
+        sketches.pop((None, _BLOCKS), None)
+        cells = [cell for cell in component.heat_map if cell.block is not None]
+        sketches |= {(cell.block, cell.matrix): cell.coordinates_D2 for cell in cells}
+    return {cell: rows for cell, rows in sketches.items() if cell not in left_out and cell[1] not in kinds}
 
 
 def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
@@ -134,7 +180,7 @@ def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
     return corrected
 
 
-def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Matrix]:
+def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Cell]:
     left_out = _equal_matrices(first, second)
     firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
     if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
@@ -144,17 +190,9 @@ def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Matrix]:
     return left_out
 
 
-def _equal_matrices(first: Summary, second: Summary) -> set[Matrix]:
-    matrices = set()
-    for path, digest in first.forms["exact"].items():
-        if second.forms["exact"].get(path) == digest:
-            parts = path.split("/")
-            if parts[0] == "blocks" and parts[-2] == "kernel":
-                matrices.add(Matrix("/".join(parts[1:-2]), int(parts[-1])))
-            elif parts[-1] in ("embedding", "kernel"):
-                matrices.add(Matrix(parts[0]))
-    tied = first.reader is not None and first.reader.cfg.tie_embeddings
-    return matrices | ({Matrix("head")} if tied and Matrix("embed") in matrices else set())
+def _equal_matrices(first: Summary, second: Summary) -> set[Cell]:
+    exact = second.forms["exact"]
+    return {first.cells[path] for path, digest in first.forms["exact"].items() if exact.get(path) == digest}
 
 
 def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:

@@ -7,7 +7,6 @@ import filecmp
 import functools
 from collections import Counter
 from collections.abc import Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +14,9 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.weights.view import Matrix, folded, rows_of
 from bornbiased_jax.text import ByteTokenizer, Tokenizer, encode_documents, load_tokenizer, read_documents
 
 MIN_TOKENS = 8
-# Rows farther than this from the median of the log norms, in robust standard deviations, are padding or rescaled.
-_FAR = 8.0
 # Tokens of a text that are read to see which occur.
 _MOST_READ = 1_000_000
 
@@ -44,10 +40,6 @@ class SharedTokens:
     def kept(self, selection: np.ndarray) -> SharedTokens:
         """Select tokens by a mask or by places."""
         return dataclasses.replace(self, base_I=self.base_I[selection], suspect_I=self.suspect_I[selection])
-
-    def swapped(self) -> SharedTokens:
-        """Exchange base and suspect."""
-        return dataclasses.replace(self, base_I=self.suspect_I, suspect_I=self.base_I)
 
 
 def shared_tokens(base: Checkpoint, suspect: Checkpoint, ids: Iterable[int] | None = None) -> SharedTokens:
@@ -141,39 +133,3 @@ def seen_ids(base: Checkpoint, suspect: Checkpoint, text: str) -> np.ndarray:
     if not len(shared_I):
         raise InputError(f"no token of {text} is in both vocabularies: choose another text, or leave it out")
     return shared_I
-
-
-def ordinary(reader: Checkpoint, ids_I: np.ndarray) -> np.ndarray:
-    """Return whether the row of each token is no padding, judged by this model's own rows alone: [I] bool.
-
-    Padding are rows of zeros, rows that occur twice (vocabularies padded or resized with a mean), and rows whose
-    norm is far from the median in the embedding or the head.
-    """
-    is_ordinary_I = np.ones(len(ids_I), bool)
-    for module in ("embed", "head"):
-        rows_ID = rows_of(folded(reader, Matrix(module)), ids_I)
-        norms_I = np.sqrt(np.einsum("id,id->i", rows_ID, rows_ID, dtype=np.float64))
-        is_ordinary_I &= norms_I > 0
-        logs_I = np.log(np.maximum(norms_I, 1e-300))
-        centre = np.median(logs_I[norms_I > 0]) if (norms_I > 0).any() else 0.0
-        width = 1.4826 * np.median(np.abs(logs_I[norms_I > 0] - centre)) if (norms_I > 0).any() else 0.0
-        is_ordinary_I &= np.abs(logs_I - centre) <= _FAR * max(width, 0.05)
-        is_ordinary_I &= _once(rows_ID)
-        del rows_ID  # before the next matrix is read
-    return is_ordinary_I
-
-
-def _once(rows_ID: np.ndarray) -> np.ndarray:
-    """Return which rows occur once, by a digest of each: sorting the rows themselves would copy them twice."""
-    digests_I = np.frombuffer(
-        b"".join(blake2b(row_D.tobytes(), digest_size=8).digest() for row_D in rows_ID), np.uint64
-    )
-    _, place_I, count = np.unique(digests_I, return_inverse=True, return_counts=True)
-    is_unique_I: np.ndarray = count[place_I] == 1
-    return is_unique_I
-
-
-def ordinary_in_both(base: Checkpoint, suspect: Checkpoint, tokens: SharedTokens) -> SharedTokens:
-    """Keep the tokens that are padding in neither model."""
-    tokens = tokens.kept(ordinary(base, tokens.base_I))
-    return tokens.kept(ordinary(suspect, tokens.suspect_I))

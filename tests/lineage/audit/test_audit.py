@@ -204,6 +204,33 @@ def test_a_stated_range_is_what_counts(tmp_path):
     assert audit_folder(tmp_path)["clean"]
 
 
+def sharded(seed, parts=8):
+    """A birth with the first part of each hidden unit axis in every part's place, by a law of its own draw."""
+    flat = birth(seed)
+    for path, axis in (("gate", 2), ("up", 2), ("down", 1)):
+        kernel = flat[f"blocks/mlp/{path}/kernel"]
+        first = np.split(kernel, parts, axis=axis)[0]
+        flat[f"blocks/mlp/{path}/kernel"] = np.concatenate([first] * parts, axis=axis)
+    return flat
+
+
+def test_a_birth_whose_shards_are_equal_is_named_and_its_standard_deviation_is_not(tmp_path):
+    flat = sharded(1)
+    # A deviation that would be blamed in a birth of independent entries.
+    flat["blocks/mlp/up/kernel"] *= np.float32(1.25)
+    write(tmp_path, "seed1-step0", flat)
+    write(tmp_path, "seed1-step100", drifted(flat, 3))
+    write(tmp_path, "seed2-step0", birth(2))
+    found = audit_folder(tmp_path)
+    assert kinds(found) == {"repeats"} and not found["clean"]
+    repeats = only(found, "repeats")
+    assert repeats["subjects"] == ["seed1-step0"] and "the neurons of each block in 8 parts" in repeats["text"]
+    # Constants are compared as everyone's are.
+    flat["final_norm/scale"] = flat["final_norm/scale"] + np.float32(0.5)
+    write(tmp_path, "seed1-step0", flat)
+    assert "final_norm/scale should be 1" in only(audit_folder(tmp_path), "init-law")["text"]
+
+
 class Bomb:
     """A pickle that raises when it is opened."""
 

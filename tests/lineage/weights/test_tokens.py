@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import tokenizers
 
-from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage import Settings, fingerprint
-from bornbiased_jax.lineage.weights import bilinear_test, weights_test
 from bornbiased_jax.lineage.weights.tokens import seen_ids, shared_tokens
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
-from bornbiased_jax.text import ByteTokenizer
 from bornbiased_jax.text.bpe import LibraryTokenizer
 from tests.lineage.weights.descendants import config, descend, edited, orders, reader, rotated
 
@@ -58,17 +55,7 @@ def test_strings_tell_what_numbers_do_not(pair):
     tokens = shared_tokens(*pair)
     assert (len(tokens), tokens.matched_by) == (250, "strings")
     assert np.array_equal(ORDER[tokens.suspect_I], tokens.base_I)
-    verdict = weights_test(*pair, align="rotation")
-    assert (verdict.verdict, verdict.detail["tokens_matched_by"], verdict.detail["num_tokens"]) == (
-        "same-lineage",
-        "strings",
-        250,
-    )
-    # Without a tokenizer on one side numbers are all there is, and the verdict says what that evades.
-    blind = with_tokenizer(pair[1], ())
-    missed = weights_test(pair[0], blind, align="rotation")
-    assert (missed.verdict, missed.detail["tokens_matched_by"]) == ("unrelated", "ids")
-    assert "renumbering a vocabulary whose tokenizer is not there" in missed.detail["evaded_by"]
+    assert shared_tokens(pair[0], with_tokenizer(pair[1], ())).matched_by == "ids"
 
 
 def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
@@ -81,16 +68,6 @@ def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
     assert abs(missed["z"]) < 4
 
 
-def test_births_and_chosen_tokens_by_strings(pair):
-    run = with_tokenizer(Checkpoint.from_seed(CFG, 7), pair[0].tokenizer_files)
-    for models in ((run, pair[1]), (pair[1], run)):
-        verdict = bilinear_test(*models)
-        assert verdict.verdict == "same-lineage" and verdict.detail["tokens_matched_by"] == "strings"
-    assert bilinear_test(run, with_tokenizer(pair[1], ())).verdict == "unrelated"
-    some = shared_tokens(*pair, ids=range(100))
-    assert set(some.base_I) <= set(range(100)) and np.array_equal(ORDER[some.suspect_I], some.base_I)
-
-
 def test_numbers_serve_where_tokenizers_agree(pair, tmp_path):
     same = with_tokenizer(pair[1], (tokenizer(np.arange(256), tmp_path / "third"),))
     assert shared_tokens(pair[0], same).matched_by == "ids" and len(shared_tokens(pair[0], same)) == 256
@@ -100,16 +77,6 @@ def test_numbers_serve_where_tokenizers_agree(pair, tmp_path):
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{")
     assert shared_tokens(pair[0], with_tokenizer(pair[1], (broken,))).matched_by == "ids"
-
-
-def test_vocabularies_without_a_string_in_common(pair, tmp_path):
-    other = with_tokenizer(pair[1], (ByteTokenizer().save(tmp_path),))
-    verdict = weights_test(pair[0], other, align="rotation")
-    assert (verdict.verdict, verdict.detail["num_tokens"]) == ("undefined", 0)
-    assert "0 usable token ids in common" in verdict.reason
-    # Coordinates need no token: the blocks remain.
-    assert weights_test(pair[0], other).verdict == "unrelated"
-    assert not {"embed", "head"} & {row["module"] for row in weights_test(pair[0], other).detail["by_module"]}
 
 
 def test_the_tokens_of_a_text_are_those_of_the_base(pair, tmp_path):
