@@ -176,8 +176,8 @@ def test_the_same_model_has_the_same_file_whatever_the_time_and_the_process(tmp_
     """A digest of the file is a commitment: no time in it, and the names in the header in one order."""
     code = (
         "import sys; from bornbiased_jax.cli.main import main; "
-        "main(['fingerprint', '--outputs', 'seed:1@llama-tiny,num_layers=1,d_model=16,d_ff=16,vocab_size=32', '--num-inputs', '6', "
-        "'--seq-len', '4', '--quiet', '--json', '-', '--out', sys.argv[1]])"
+        "main(['fingerprint', '--outputs', 'seed:1@llama-tiny,num_layers=1,d_model=16,d_ff=16,vocab_size=32', "
+        "'--num-inputs', '6', '--seq-len', '4', '--quiet', '--json', '-', '--out', sys.argv[1]])"
     )
     told = []
     for name in ("a", "b"):
