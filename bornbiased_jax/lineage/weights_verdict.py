@@ -55,6 +55,7 @@ _BLOCKS_OF_LABELS = (RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS, MATCHED)
 _RESOLUTION = 0.03
 _PARTS = ("embedding", "positions", "head", "blocks")
 _FEW_KINDS, _MANY_KINDS = 2, 4
+_SHOWN_NAMES = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -463,7 +464,17 @@ def _notes(
         notes += _exactness(_null(base, suspect, options), options)
     if not base.settings.sign_key:
         notes.append(PUBLIC_SIGNS)
+    notes += _unread("base", base) + _unread("suspect", suspect)
     return [*notes, WORD]
+
+
+def _unread(side: str, model: Fingerprint) -> list[str]:
+    """List tensors that were not compared, since no convention of names knows them."""
+    names = model.source.unread
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return [f"Not understood in the {side}, and not compared: {', '.join(names[:_SHOWN_NAMES])}{more} (--roles FILE)."]
 
 
 def _by_component(comparison: Comparison, log10_alpha: float) -> list[str]:
