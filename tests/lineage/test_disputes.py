@@ -1,11 +1,16 @@
 """Disputed models from end to end: architectures that this package does not run, component by component."""
 
+import json
 import shutil
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
 
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.trace import trace
 from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
 
@@ -126,3 +131,107 @@ def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path
     is_vision = inherited == "vision"
     assert (_verdicts(found)["vision/all"] == "same-lineage") == is_vision
     assert (_verdicts(found)["all"] == "same-lineage") != is_vision
+
+
+def _quantized(tensors, change):
+    """Change every matrix of a block, by the name before "weight"."""
+    made = {}
+    for name, array in tensors.items():
+        is_matrix = "_proj." in name
+        made |= change(name.removesuffix("weight"), array) if is_matrix else {name: array}
+    return {name: np.ascontiguousarray(array) for name, array in made.items()}
+
+
+def _float8_blocks(prefix, weight):
+    rows, columns = weight.shape[0] // 64, weight.shape[1] // 64
+    blocks = weight.reshape(rows, 64, columns, 64)
+    scale = np.abs(blocks).max(axis=(1, 3)) / 448
+    numbers = (blocks / scale[:, None, :, None]).reshape(weight.shape).astype(ml_dtypes.float8_e4m3fn)
+    return {f"{prefix}weight": numbers, f"{prefix}weight_scale_inv": scale.astype(np.float32)}
+
+
+def _gptq(prefix, weight):
+    groups_GIO = weight.T.reshape(-1, 32, weight.shape[0])
+    scale_GO = np.abs(groups_GIO).max(axis=1) / 7
+    numbers_IO = np.clip(np.rint(groups_GIO / scale_GO[:, None]) + 8, 0, 15).reshape(weight.T.shape).astype(np.uint32)
+    zeros_GO = np.full(scale_GO.shape, 7, np.uint32)
+    shifts = np.arange(0, 32, 4, dtype=np.uint32)
+    return {
+        f"{prefix}qweight": (numbers_IO.reshape(-1, 8, weight.shape[0]) << shifts[:, None]).sum(1).astype(np.int32),
+        f"{prefix}qzeros": (zeros_GO.reshape(len(zeros_GO), -1, 8) << shifts).sum(2).astype(np.int32),
+        f"{prefix}scales": scale_GO.astype(np.float16),
+    }
+
+
+def _write_form(form, base, place):
+    """The model of a folder in another form of storage."""
+    tensors = _tensors(base)
+    config = json.loads((base / "config.json").read_text())
+    if form in ("bfloat16", "shards"):
+        model = auto_class("llama").from_pretrained(base, dtype=torch.bfloat16 if form == "bfloat16" else torch.float32)
+        model.save_pretrained(place, max_shard_size="300KB" if form == "shards" else "5GB")
+        return place
+    shutil.copytree(base, place)
+    if form == "pickle":
+        (place / "model.safetensors").unlink()
+        torch.save({name: torch.tensor(array) for name, array in tensors.items()}, place / "pytorch_model.bin")
+        return place
+    change, settings = {
+        "float8": (_float8_blocks, {"quant_method": "fp8", "weight_block_size": [64, 64]}),
+        "GPTQ": (_gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}),
+    }[form]
+    (place / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    safetensors.numpy.save_file(_quantized(tensors, change), place / "model.safetensors", {"format": "pt"})
+    return place
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "shards", "float8", "GPTQ", "pickle"])
+def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, form):
+    base = _write("llama", tmp_path / "base", 1)
+    found = trace(base, _write_form(form, base, tmp_path / form), num_permutations=FEW)
+    assert found.verdict == "same-lineage"
+    assert found.log10_p < -300
+    # What was only packed otherwise is the same, what was rounded is not.
+    assert (found.detail["identity"] == "tensors") == (form in ("shards", "pickle"))
+    other = _write("llama", tmp_path / "other", 2)
+    assert trace(base, _write_form(form, other, tmp_path / "form"), num_permutations=FEW).verdict == "unrelated"
+
+
+def test_commands_choose_a_set_of_weights_and_leave_out_a_field(tmp_path, capsys):
+    base, other = _write("phi3", tmp_path / "base", 1), _write("phi3", tmp_path / "other", 2)
+    shutil.copy(other / "model.safetensors", base / "other.safetensors")
+
+    def run_json(*words):
+        assert run([*map(str, words), "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert run_json("seedprint", base, other, "--quiet")["verdict"] == "unrelated"
+    chosen = run_json("seedprint", base, other, "--quiet", "--file", "other.safetensors")
+    assert chosen["identity"] == "tensors"
+    both = ("--file", "model.safetensors", "--file", "other.safetensors")
+    assert run_json("seedprint", base, base, "--quiet", *both)["verdict"] == "unrelated"
+    assert run(["seedprint", str(base), str(other), "--file", "none.safetensors"]) == 2
+    assert "none.safetensors" in capsys.readouterr().err
+    digest = run_json("digest", other)["digest"]
+    assert (
+        digest
+        == run_json("digest", base, "--file", "other.safetensors")["digest"]
+        != run_json("digest", base)["digest"]
+    )
+    matches = run_json("scan", base, other, base, "--quiet")["matches"]
+    assert [match["verdict"] for match in matches] == ["same-lineage", "unrelated"]
+
+
+def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
+    folder = _write("llama", tmp_path / "model", 1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"flavor": 3}))
+    with pytest.raises(InputError, match="--ignore-field flavor"):
+        open_checkpoint(folder)
+    assert open_checkpoint(folder, ignore_fields=["flavor"]).cfg.num_layers == 2
+    with pytest.raises(InputError, match="no field 'flavour'"):
+        open_checkpoint(folder, ignore_fields=["flavour"])
+    words = ["fingerprint", str(folder), "--outputs", "--num-inputs", "4", "--seq-len", "4", "--quiet"]
+    assert run([*words, "--out", str(tmp_path / "outputs")]) == 2
+    assert run([*words, "--out", str(tmp_path / "outputs"), "--ignore-field", "flavor"]) == 0
+    capsys.readouterr()
