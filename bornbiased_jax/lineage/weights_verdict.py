@@ -65,7 +65,7 @@ class Identity:
     """In what way two models are known to be one, from more than their fingerprints.
 
     Attributes:
-        kind: "files", "tensors" or "logits".
+        kind: "files", "tensors", "rounded" or "logits".
         sentence: what is the same.
     """
 
@@ -80,6 +80,7 @@ def auto_verdict(
     *,
     identity: Identity | None = None,
     outputs: Verdict | None = None,
+    near: str = "",
 ) -> Verdict:
     """Decide by everything that two fingerprints hold.
 
@@ -88,6 +89,7 @@ def auto_verdict(
         options: level, permutations, and whether one model is an initialization.
         identity: what is known of the two models beyond their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
+        near: sentence about weights that are nearly equal, and so about no identity.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -122,6 +124,7 @@ def auto_verdict(
             f"{_where(best)} (p ≤ {options.alpha:g} by {best.evidence}, after Holm's correction for "
             f"{len(comparison.cells)} cells of evidence)"
         )
+        reason = f"{near}; {reason}" if near else reason
     elif agreement is not None and agreement > AGREEMENT:
         deciding = None
         reason = (

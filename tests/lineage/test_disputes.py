@@ -1,6 +1,7 @@
 """Disputed models from end to end: architectures that this package does not run, component by component."""
 
 import json
+import re
 import shutil
 
 import ml_dtypes
@@ -235,3 +236,53 @@ def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
     assert run([*words, "--out", str(tmp_path / "outputs")]) == 2
     assert run([*words, "--out", str(tmp_path / "outputs"), "--ignore-field", "flavor"]) == 0
     capsys.readouterr()
+
+
+def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
+    base = _write("qwen3", tmp_path / "base", 1)
+    tensors, rng = _tensors(base), np.random.default_rng(0)
+
+    def reason(place, changed):
+        copy = _rewritten(base, tmp_path / place, {f"_orig_mod.{name}": array for name, array in changed.items()})
+        found = trace(base, copy, num_permutations=FEW)
+        assert found.verdict == "same-lineage"
+        return found.detail["identity"], found.reason
+
+    # Another tensor first in the file: other bytes, the same numbers.
+    kind, sentence = reason("equal", tensors)
+    assert kind == "tensors" and sentence == "the two models have the same weights, tensor by tensor"
+    rounded = {name: array.astype(ml_dtypes.bfloat16).astype(np.float32) for name, array in tensors.items()}
+    kind, sentence = reason("rounded", rounded)
+    assert kind == "rounded"
+    assert re.match(r"the weights are equal after rounding to bfloat16 \(largest difference 0\.0\d+ of", sentence)
+    kind, sentence = reason("near", _noisy(tensors, rng, 1e-3))
+    assert kind is None
+    assert re.match(r"the weights are nearly equal \(largest difference 0\.00\d+ of .*; the weights agree", sentence)
+    kind, sentence = reason("far", _noisy(tensors, rng, 0.1))
+    assert kind is None and "equal" not in sentence
+
+
+def test_same_function_is_said_after_settings_and_vectors_alone(tmp_path):
+    base = _write("qwen3", tmp_path / "base", 1)
+    tensors = _tensors(base)
+    # Neurons in another order: no tensor is near, and the function is the same.
+    moved = dict(tensors)
+    for block in range(2):
+        for name, axis in (("gate", 0), ("up", 0), ("down", 1)):
+            key = f"model.layers.{block}.mlp.{name}_proj.weight"
+            moved[key] = np.flip(tensors[key], axis).copy()
+    same = _rewritten(base, tmp_path / "same", moved)
+    assert trace(base, same, num_permutations=FEW).reason.endswith("the same function, written otherwise")
+    # Norms of heads that undo each other in every score.
+    factors = {"q_norm": np.float32(1.25), "k_norm": np.float32(0.8)}
+    opposed = {
+        key: array * next((factor for part, factor in factors.items() if part in key), np.float32(1))
+        for key, array in moved.items()
+    }
+    found = trace(base, _rewritten(base, tmp_path / "norms", opposed), num_permutations=FEW)
+    assert found.reason.endswith("same logits on random tokens; norms of heads differ: key_norm, query_norm")
+    # A constant of the norms that is too small for logits to show.
+    config = json.loads((same / "config.json").read_text())
+    (same / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1.1e-6}))
+    found = trace(base, same, num_permutations=FEW)
+    assert "settings differ: norm_eps" in found.reason and "the same function" not in found.reason
