@@ -331,7 +331,7 @@ def open_checkpoint(
     reference = parse_ref(ref).fetched()
     if reference.kind != "huggingface" and (file is not None or ignore_fields):
         option = "--file" if file is not None else "--ignore-field"
-        raise InputError(f"{ref} is no Hugging Face folder, which {option} is for: leave {option} out")
+        raise InputError(f"{ref} is no Hugging Face folder, which {option} is for: leave the option out")
     # Weights come from a seed, a run, a GGUF file or a Hugging Face directory.
     if reference.kind == "birth":
         assert reference.seed is not None and reference.cfg is not None

@@ -916,7 +916,7 @@ def open_role_source(
     reference = parse_ref(ref).fetched()
     if reference.kind != "huggingface" or reference.path is None:
         if roles_file is not None:
-            raise InputError(f"{ref} is no folder of weights, which --roles is for: leave --roles out")
+            raise InputError(f"{ref} is no folder of weights, which --roles is for: leave the option out")
         return open_roles(ref, file=file, ignore_fields=ignore_fields)
     if roles_file is not None:
         return open_by_names(reference.path, file=file, roles_file=roles_file)

@@ -408,7 +408,9 @@ def _sides(
     ignored = [tuple(name for name in ignore_fields if name in _fields(folder)) for folder in folders]
     for name in ignore_fields:
         if not any(name in names for names in ignored):
-            raise InputError(f"neither {refs[0]} nor {refs[1]} has a field {shown(name)}: leave --ignore-field out")
+            raise InputError(
+                f"neither {refs[0]} nor {refs[1]} has a field {shown(name)}: leave it out of the fields to ignore"
+            )
     roles_file = None if roles is None else Path(roles)
     sides = [
         Side(ref, scratch, file, None if folder is None else roles_file, names)

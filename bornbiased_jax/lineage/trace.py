@@ -100,7 +100,7 @@ class Side:
             return self.source
         assert isinstance(self.source, str | Path)
         if self.roles_file is not None:
-            raise InputError(f"{self.name} is read by a file of roles, which computes no outputs: leave --roles out")
+            raise InputError(f"{self.name} is read by a file of roles, which computes no outputs: leave the option out")
         return checkpoints.open_checkpoint(
             self.source, scratch=self.scratch, file=self.file, ignore_fields=self.ignore_fields
         )

@@ -198,7 +198,7 @@ def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, form):
     assert trace(base, _write_form(form, other, tmp_path / "form"), num_permutations=FEW).verdict == "unrelated"
 
 
-def test_commands_choose_a_set_of_weights_and_leave_out_a_field(tmp_path, capsys):
+def test_commands_choose_a_set_of_weights(tmp_path, capsys):
     base, other = _write("phi3", tmp_path / "base", 1), _write("phi3", tmp_path / "other", 2)
     shutil.copy(other / "model.safetensors", base / "other.safetensors")
 

@@ -76,7 +76,7 @@ def read_config(values: Any, where: str, ignore_fields: Sequence[str] = ()) -> R
         raise InputError(f"{where} is not a JSON object: it should be a Hugging Face model's configuration")
     absent = [name for name in ignore_fields if name not in values]
     if absent:
-        raise InputError(f"{where} has no field {schema.shown(absent[0])}: leave --ignore-field {absent[0]} out")
+        raise InputError(f"{where} has no field {schema.shown(absent[0])}: leave it out of the fields to ignore")
     values = {name: value for name, value in values.items() if name not in ignore_fields}
     # The family decides how the other fields are read.
     fields = Fields(values, where)
