@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -297,7 +297,13 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    ref: str | Path, *, dtype: Any = None, sharding: Shardings | None = None, scratch: str | Path | None = None
+    ref: str | Path,
+    *,
+    dtype: Any = None,
+    sharding: Shardings | None = None,
+    scratch: str | Path | None = None,
+    file: str | None = None,
+    ignore_fields: Sequence[str] = (),
 ) -> Checkpoint:
     """Open a model: a file, a directory, a run, a seed or a name (:func:`parse_ref` says how each is written).
 
@@ -311,6 +317,8 @@ def open_checkpoint(
             the parts of its own devices alone. By default everything goes to the default device.
         scratch: a folder for hidden states: weights stay in their file, and a forward pass reads them block by block.
             What is whole there is taken up again.
+        file: which set of weights, by the name of its file or index, where a Hugging Face folder holds several.
+        ignore_fields: fields of its ``config.json`` to leave out, which are known not to change the model.
 
     Raises:
         InputError: nothing is there, or what is there is damaged, of another kind or not understood; the
@@ -321,6 +329,9 @@ def open_checkpoint(
     ('birth of seed 42', 2)
     """
     reference = parse_ref(ref).fetched()
+    if reference.kind != "huggingface" and (file is not None or ignore_fields):
+        option = "--file" if file is not None else "--ignore-field"
+        raise InputError(f"{ref} is no Hugging Face folder, which {option} is for: leave the option out")
     # Weights come from a seed, a run, a GGUF file or a Hugging Face directory.
     if reference.kind == "birth":
         assert reference.seed is not None and reference.cfg is not None
@@ -330,7 +341,11 @@ def open_checkpoint(
         if reference.kind == "run":
             stored = run.read_headers(reference.path, reference.seed, reference.step)
         else:
-            stored = (gguf if reference.kind == "gguf" else huggingface).read_headers(reference.path)
+            stored = (
+                gguf.read_headers(reference.path)
+                if reference.kind == "gguf"
+                else huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
+            )
     description = reference.describe(stored.description)
     folder = None if scratch is None else Path(scratch)
     return Checkpoint(stored, str(ref), reference.kind, description, dtype, sharding, folder)

@@ -899,28 +899,33 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
     )
 
 
-def open_role_source(ref: str | Path, *, file: str | None = None, roles_file: Path | None = None) -> RoleSource:
+def open_role_source(
+    ref: str | Path, *, file: str | None = None, roles_file: Path | None = None, ignore_fields: Sequence[str] = ()
+) -> RoleSource:
     """Open any model for reading by role: by the table of parameters where this package runs it, else by names.
 
     Args:
         ref: what :func:`bornbiased_jax.checkpoints.open_checkpoint` takes, or a folder of any model's weights.
         file: which set of weights, where a folder holds several.
         roles_file: what the conventions of names do not know.
+        ignore_fields: fields of ``config.json`` to leave out, which are known not to change the model.
 
     Raises:
         InputError: nothing is there, or what is there is corrupted or not understood.
     """
     reference = parse_ref(ref).fetched()
     if reference.kind != "huggingface" or reference.path is None:
-        return open_roles(ref)
-    if file is not None or roles_file is not None:
+        if roles_file is not None:
+            raise InputError(f"{ref} is no folder of weights, which --roles is for: leave the option out")
+        return open_roles(ref, file=file, ignore_fields=ignore_fields)
+    if roles_file is not None:
         return open_by_names(reference.path, file=file, roles_file=roles_file)
     try:
-        return open_roles(ref)
+        return open_roles(ref, file=file, ignore_fields=ignore_fields)
     except InputError as refusal:
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
-            return open_by_names(reference.path)
+            return open_by_names(reference.path, file=file)
         except InputError as error:
             place = reference.path / "config.json"
             config = io.read_json(place) if place.is_file() else {}

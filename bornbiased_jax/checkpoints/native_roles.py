@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,18 @@ _ODD_ACTIVATIONS = ("tanh",)
 _SAFETENSORS_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-def open_roles(ref: str | Path) -> NativeRoles:
+def open_roles(ref: str | Path, *, file: str | None = None, ignore_fields: Sequence[str] = ()) -> NativeRoles:
     """Open a checkpoint for reading by role.
 
     Args:
         ref: what :func:`bornbiased_jax.checkpoints.open_checkpoint` takes.
+        file: which set of weights, where a folder holds several.
+        ignore_fields: fields of ``config.json`` to leave out.
 
     Raises:
         InputError: nothing is there, or what is there is corrupted, of another kind or not understood.
     """
-    return NativeRoles(open_checkpoint(ref))
+    return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
 
 
 class NativeRoles:

@@ -92,6 +92,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences in a batch.")
+@options.ignore_option
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
@@ -105,6 +106,7 @@ def evaluate(
     batch_size: int,
     stream: bool,
     scratch: str | None,
+    ignore_fields: tuple[str, ...],
     quiet: bool,
     json_file: str | None,
 ) -> None:
@@ -123,7 +125,7 @@ def evaluate(
     options.start(quiet=quiet)
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
-    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
+    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch), ignore_fields=ignore_fields)
     losses = evaluate_checkpoint(
         opened,
         str(text or data),

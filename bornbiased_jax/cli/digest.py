@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from bornbiased_jax.cli import options
@@ -9,8 +11,12 @@ from bornbiased_jax.cli import options
 
 @click.command("digest")
 @click.argument("checkpoint", metavar="C")
+@options.source_options
+@options.ignore_option
 @options.result_options
-def digest(checkpoint: str, json_file: str | None) -> None:
+def digest(
+    checkpoint: str, file: str | None, roles: str | None, ignore_fields: tuple[str, ...], json_file: str | None
+) -> None:
     """Print the digest of a model's weights: a commitment to them and to the order of their coordinates and units.
 
     It is the same for the same numbers in the same places, whatever the file format, and changes when one number does
@@ -24,13 +30,21 @@ def digest(checkpoint: str, json_file: str | None) -> None:
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.checkpoints.digests import combine
+    from bornbiased_jax.checkpoints.naming import open_role_source
+    from bornbiased_jax.checkpoints.native_roles import NativeRoles
+    from bornbiased_jax.lineage.fingerprint_pass import weights_digests
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
-    reader = open_checkpoint(checkpoint)
-    tensors = reader.tensor_digests()
+    roles_file = None if roles is None else Path(roles)
+    source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
+    if isinstance(source, NativeRoles):
+        reader = open_checkpoint(checkpoint, file=file, ignore_fields=ignore_fields)
+        tensors, config = reader.tensor_digests(), reader.cfg.to_dict()
+    else:
+        tensors, config = weights_digests(source), None
     combined = combine(tensors)
-    value = {"digest": combined, "checkpoint": reader.description, "config": reader.cfg.to_dict(), "tensors": tensors}
+    value = {"digest": combined, "checkpoint": source.description, "config": config, "tensors": tensors}
     options.write_result(json_file, value)
     click.echo(combined, err=json_file == "-")
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".

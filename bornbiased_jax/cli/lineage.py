@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,9 +14,13 @@ from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.ranges import Batch, Count, Layers, Level, Seed, SeqLen, SketchDim, Vocabulary
 from bornbiased_jax.schema import shown
 
+if TYPE_CHECKING:
+    from bornbiased_jax.lineage.trace import Side
+
 F = TypeVar("F", bound=Callable[..., Any])
 STORAGES = ("float32", "bfloat16")
 # What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
+_READING = ("files", "roles", "ignore_fields")
 _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
 
 
@@ -73,8 +77,8 @@ class _Neurons(click.ParamType):
     type=click.Choice(["strings", "ids"]),
     help="What names a token: its string, where a tokenizer is there, or its number.  [default: strings]",
 )
-@click.option("--file", "weights_file", metavar="NAME", help="Which set of weights, where a folder holds several.")
-@click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")
+@options.source_options
+@options.ignore_option
 @click.option("--outputs", is_flag=True, help="Store the model's last outputs on probe inputs instead.")
 @click.option(
     "--layer", type=options.Ranged(Layers), help="Read after this block (1 to L) instead of after the final norm."
@@ -115,13 +119,13 @@ def fingerprint(
     options.prepare_json(json_file)
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
-        if options.given(name) and (name in _OF_WEIGHTS) == outputs:
-            flag = "--file" if name == "weights_file" else f"--{name.replace('_', '-')}"
+        if options.given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
+            flag = f"--{name.replace('_', '-')}"
             remedy = f"leave out --outputs, or {flag}" if outputs else f"add --outputs, or leave out {flag}"
             kind = "weights" if outputs else "outputs on probe inputs"
             raise InputError(f"{flag} is for fingerprints of {kind}: {remedy}")
     if outputs:
-        settings = {name: value for name, value in arguments.items() if name not in _OF_WEIGHTS}
+        settings = {name: value for name, value in arguments.items() if name not in _OF_WEIGHTS or name in _OF_BOTH}
         _store_outputs(checkpoint, Path(out), json_file, quiet=quiet, **settings)
         return
     options.start(quiet=quiet)
@@ -129,7 +133,8 @@ def fingerprint(
     _store_sketches(checkpoint, Path(out), json_file, {name: arguments[name] for name in _OF_WEIGHTS})
 
 
-_OF_WEIGHTS = ("neurons", "dim", "max_bytes", "sign_key", "token_labels", "weights_file", "roles")
+_OF_WEIGHTS = ("neurons", "dim", "max_bytes", "sign_key", "token_labels", "roles", "file", "ignore_fields")
+_OF_BOTH = ("file", "ignore_fields")
 
 
 def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
@@ -151,7 +156,8 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     )
     # The size is known before the weights are read.
     roles_file = None if choices["roles"] is None else Path(choices["roles"])
-    source = open_role_source(checkpoint, file=choices["weights_file"], roles_file=roles_file)
+    opening = {name: choices[name] for name in _OF_BOTH}
+    source = open_role_source(checkpoint, roles_file=roles_file, **opening)
     if choices["max_bytes"] is not None:
         settings = fitted(source, settings, choices["max_bytes"])
     progress.note(f"about {predicted_bytes(source, settings):,} bytes will be stored")
@@ -237,7 +243,8 @@ def _store_outputs(
     if place is not None and options.given("storage"):
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
-    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **held))
+    chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
+    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **chosen, **held))
     outputs = trace.read_outputs(
         side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **store_settings
     )
@@ -304,6 +311,15 @@ def _store_outputs(
 @click.option(
     "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
 )
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="NAME",
+    help="Which set of weights, in each folder that holds it; given twice, the base's and the suspect's.",
+)
+@options.roles_option
+@options.ignore_option
 @_probe_options
 @options.stream_options
 @click.option("--page", metavar="FILE", help="Draw the verdict as one HTML page here: where it shows, and its null.")
@@ -332,7 +348,6 @@ def seedprint(
       bornbiased seedprint model suspect --base-digest $(cat digest-published-in-2024)
     """
     from bornbiased_jax import io
-    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
     from bornbiased_jax.results import Lineage
@@ -341,20 +356,19 @@ def seedprint(
     if page is not None:
         io.check_writable(page)
     options.start(quiet=quiet)
-    pair: tuple[Any, Any] = (base, suspect)
     place = options.scratch_folder(stream, scratch)
+    sides = _sides((base, suspect), place, **{name: arguments.pop(name) for name in _READING})
     # Other methods need both models in memory.
     if baselines:
         if stream:
             raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
-        if any(trace.Side(ref).stored is not None for ref in pair):
+        if any(side.stored is not None for side in sides):
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
-        opened = {ref: open_checkpoint(ref) for ref in dict.fromkeys(pair)}
-        pair = (opened[base], opened[suspect])
     # The test, and the verdict as JSON and page.
     probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
-    verdict = trace.trace(*pair, probe=probe, scratch=place, **arguments)
-    result = Lineage(base, suspect, verdict, weight_scores(*pair) if baselines else None)
+    verdict = trace.trace(*sides, probe=probe, **arguments)
+    scores = weight_scores(*(side.checkpoint for side in sides)) if baselines else None
+    result = Lineage(base, suspect, verdict, scores)
     options.write_result(json_file, result.to_json())
     if page is not None:
         from bornbiased_jax.report.lineage_page import draw_verdict
@@ -362,3 +376,64 @@ def seedprint(
         command = options.command_line("page", "json_file", "quiet")
         io.write_text(page, draw_verdict(result.to_json(), command=command))
     click.echo(result.text(), err=json_file == "-")
+
+
+def _sides(
+    refs: tuple[str, str],
+    scratch: Path | None,
+    *,
+    files: tuple[str, ...],
+    roles: str | None,
+    ignore_fields: tuple[str, ...],
+) -> list[Side]:
+    """Return both models with what was chosen for the folders among them.
+
+    Raises:
+        InputError: a file or a field that neither folder has.
+    """
+    from bornbiased_jax.lineage.trace import Side
+
+    if not (files or roles or ignore_fields):
+        first = Side(refs[0], scratch)
+        return [first, first if refs[0] == refs[1] else Side(refs[1], scratch)]
+    folders = [_folder(ref) for ref in refs]
+    if len(files) > len(refs):
+        raise InputError(f"--file was given {len(files)} times: once, or for the base and for the suspect")
+    # One name is chosen wherever it is there, two are the base's and the suspect's.
+    chosen: list[str | None] = list(files)
+    if len(files) < len(refs):
+        chosen = [next((name for name in files if folder and (folder / name).is_file()), None) for folder in folders]
+        if files and not any(chosen):
+            raise InputError(f"neither {refs[0]} nor {refs[1]} holds {files[0]}: choose a file of their weights")
+    ignored = [tuple(name for name in ignore_fields if name in _fields(folder)) for folder in folders]
+    for name in ignore_fields:
+        if not any(name in names for names in ignored):
+            raise InputError(
+                f"neither {refs[0]} nor {refs[1]} has a field {shown(name)}: leave it out of the fields to ignore"
+            )
+    roles_file = None if roles is None else Path(roles)
+    sides = [
+        Side(ref, scratch, file, None if folder is None else roles_file, names)
+        for ref, folder, file, names in zip(refs, folders, chosen, ignored, strict=True)
+    ]
+    return [sides[0], sides[0]] if refs[0] == refs[1] and chosen[0] == chosen[1] else sides
+
+
+def _folder(ref: str) -> Path | None:
+    """Return the folder of weights that a reference names, fetched from the hub if need be; None of anything else."""
+    from bornbiased_jax.checkpoints.reference import parse_ref
+    from bornbiased_jax.lineage.trace import Side
+
+    side = Side(ref)
+    if side.sketches is not None or side.stored is not None:
+        return None
+    reference = parse_ref(ref).fetched()
+    return reference.path if reference.kind == "huggingface" else None
+
+
+def _fields(folder: Path | None) -> dict[str, Any]:
+    from bornbiased_jax import io
+
+    place = None if folder is None else folder / "config.json"
+    content = io.read_json(place) if place is not None and place.is_file() else {}
+    return content if isinstance(content, dict) else {}

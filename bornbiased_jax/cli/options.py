@@ -17,6 +17,7 @@ from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole
 from bornbiased_jax.schema import cut, shown
 
 if TYPE_CHECKING:
+    from bornbiased_jax.checkpoints import Checkpoint
     from bornbiased_jax.results import Listing
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -218,6 +219,31 @@ def stream_options(function: F) -> F:
     return function
 
 
+def roles_option(function: F) -> F:
+    """Add --roles."""
+    return click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")(
+        function
+    )
+
+
+def source_options(function: F) -> F:
+    """Add --file and --roles."""
+    return click.option("--file", metavar="NAME", help="Which set of weights, where a folder holds several.")(
+        roles_option(function)
+    )
+
+
+def ignore_option(function: F) -> F:
+    """Add --ignore-field."""
+    return click.option(
+        "--ignore-field",
+        "ignore_fields",
+        multiple=True,
+        metavar="NAME",
+        help="Leave out a field of config.json that is known not to change the model; repeat for more.",
+    )(function)
+
+
 def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
     """Return where a streamed model keeps its hidden states; None where it is not streamed.
 
@@ -233,13 +259,15 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
     return io.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
 
 
-def open_model(reference: str, scratch: Path | None, **settings: Any) -> Any:
+def open_model(
+    reference: str, scratch: Path | None, *, ignore_fields: Sequence[str] = (), **settings: Any
+) -> Checkpoint:
     """Open a checkpoint, streamed where there is a folder for it, else as ``open_checkpoint`` does."""
     from bornbiased_jax import checkpoints
 
     if scratch is not None:
         settings = {"scratch": scratch}
-    return checkpoints.open_checkpoint(reference, **settings)
+    return checkpoints.open_checkpoint(reference, ignore_fields=ignore_fields, **settings)
 
 
 def tell(sentences: Sequence[str], *, to_stderr: bool) -> None:

@@ -71,6 +71,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
 @click.option(
     "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
 )
+@options.ignore_option
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @options.result_options
@@ -88,6 +89,7 @@ def sinks(
     keep_sinks: str,
     stream: bool,
     scratch: str | None,
+    ignore_fields: tuple[str, ...],
     by_step: bool,
     **arguments: Any,
 ) -> None:
@@ -114,7 +116,7 @@ def sinks(
     # Measure.
     schemes = [] if quantise is None else parse_schemes(quantise)
     granularities, keep = parse_granularities(granularity), parse_kept(keep_sinks)
-    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch))
+    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch), ignore_fields=ignore_fields)
     measured = ReportOptions(
         lengths=options.parse_lengths(lengths, "--lengths"),
         schemes=schemes,

@@ -35,7 +35,7 @@ from bornbiased_jax.lineage.evidence import (
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, MatrixSketch, TensorRecord
 from bornbiased_jax.lineage.matching import Matching, match_neurons
-from bornbiased_jax.lineage.pairing import BlockPair, by_block, paired_blocks, paired_neurons
+from bornbiased_jax.lineage.pairing import BlockPair, NeuronPair, by_block, paired_blocks, paired_neurons
 from bornbiased_jax.lineage.structure import REPEATING, SharedRepeats, formulas, shared_repeats
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.multiple import holm_log10
@@ -143,7 +143,8 @@ class Cell:
 
     Attributes:
         evidence: a key of :data:`KINDS`.
-        component: "all", "embedding", "up", "blocks/3", "quarters/2" ….
+        component: "all", "embedding", "up", "blocks/3", "quarters/2", "experts/5" …; of a component of the model beside
+            its first one with the name before it: "vision/all".
         z: of the summed traces; None where undefined.
         log10_p: a valid p; None where undefined.
         reason: why it is undefined.
@@ -174,7 +175,9 @@ class Comparison:
         cells: the family.
         log10_adjusted: Holm's p of each cell that is defined, 0 of the others.
         by_module: z of single matrices: description.
+        components: parts of a model that both have: "language", "vision" …; the first has no prefix in cells.
         pairs: blocks that stand for each other.
+        experts: experts that stand for each other, (block, base, suspect); empty where one side has none.
         matching: of the neurons; None where it is undefined.
         matching_reason: why it is.
         left_out: kinds of matrices that agree with a formula in both models, and the formula.
@@ -188,7 +191,9 @@ class Comparison:
     cells: tuple[Cell, ...]
     log10_adjusted: tuple[float, ...]
     by_module: tuple[ModuleZ, ...]
+    components: tuple[str, ...]
     pairs: tuple[BlockPair, ...]
+    experts: tuple[tuple[int, int, int], ...]
     matching: Matching | None
     matching_reason: str
     left_out: Mapping[str, str]
@@ -267,7 +272,9 @@ def compare_weights(
         cells=tuple(cells),
         log10_adjusted=tuple(float(value) for value in adjusted),
         by_module=tuple(modules),
+        components=tuple(names),
         pairs=tuple(main.pairs),
+        experts=tuple(main.expert_pairs),
         matching=matching,
         matching_reason=reason,
         left_out=left_out,
@@ -358,6 +365,14 @@ class _Measured:
         """Whether labels of several blocks or experts repeat each other in both models."""
         return self.repeats["experts"].is_shared or all(map(_blocks_repeat, (self.base, self.suspect)))
 
+    @property
+    def expert_pairs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield routed experts that stand for each other: block, number in the base, number in the suspect."""
+        for pair in self.neuron_pairs:
+            (first, second), *others = pair.pairs
+            if not others and not first.is_shared and first.expert is not None and second.expert is not None:
+                yield pair.block, first.expert, second.expert
+
     # Components of the family
 
     @property
@@ -387,6 +402,7 @@ class _Measured:
         ]
         for evidence, terms, reason in labelled:
             yield from self._block_cells(evidence, terms, reason)
+        yield from self._expert_cells()
         if self.options.has_untrained:
             yield self._repaired_cell()
 
@@ -428,9 +444,10 @@ class _Measured:
 
     @property
     def _parts(self) -> list[str]:
-        """Tables that both models have, and their blocks."""
+        """Tables that both models have, their blocks, and matrices outside blocks such as those of a projector."""
         common = self.base.coordinates.keys() & self.suspect.coordinates.keys()
-        return [name for name in (*_TABLES, "blocks") if name in common]
+        named = (*_TABLES, "blocks")
+        return [name for name in named if name in common] + sorted(common.difference(named))
 
     def _scores(self, parts: Sequence[str]) -> np.ndarray:
         """Score coordinates, summed over parts."""
@@ -451,6 +468,8 @@ class _Measured:
         # Kinds and blocks come from the heat map.
         for kind in self.kinds:
             why = reason or (f"agrees with {self.left_out[kind]} in both models" if kind in self.left_out else "")
+            if kind == "router" and any(first != second for _, first, second in self.expert_pairs):
+                why = why or "the experts stand in another order, and so do the rows of the router"
             yield self._cell(COORDINATES, kind, partial(self._map_terms, {kind}, None), why)
         kept = set(self.kinds) - set(self.left_out)
         for component, numbers in self.blocks:
@@ -522,9 +541,10 @@ class _Measured:
         elif self.base.width != self.suspect.width:
             raise EvidenceError(f"the widths differ ({self.base.width} and {self.suspect.width})")
 
-    def _neuron_terms(self, space: Space) -> list[Term]:
+    def _neuron_terms(self, space: Space, pairs: Sequence[NeuronPair] | None = None) -> list[Term]:
         self._check_space(space)
-        return neuron_terms(self.neuron_pairs, space, self.base.shape, self.repeats["neurons"].periods)
+        pairs = self.neuron_pairs if pairs is None else pairs
+        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
 
     def _head_terms(self) -> list[Term]:
         self._check_tokens()
@@ -556,6 +576,22 @@ class _Measured:
         for component, numbers in self.blocks:
             chosen = [term for term in made if term.block in numbers]
             yield self._cell(evidence, component, partial(list, chosen), why)
+
+    def _expert_cells(self) -> Iterator[Cell]:
+        """Yield the cells of each routed expert over all blocks, by its number in the model whose experts are told."""
+        experts: dict[int, list[NeuronPair]] = {}
+        for pair in self.neuron_pairs:
+            for first, second in pair.pairs:
+                number = first.expert if first.expert is not None else second.expert
+                if number is not None and not first.is_shared:
+                    experts.setdefault(number, []).append(NeuronPair(pair.block, ((first, second),)))
+        if len(experts) < 2:
+            return
+        spaces: tuple[tuple[str, Space], ...] = ((RAW_NEURONS, "coordinates"), (TOKEN_NEURONS, "token"))
+        for number, pairs in sorted(experts.items()):
+            for evidence, space in spaces:
+                terms = partial(self._neuron_terms, space, pairs)
+                yield self._cell(evidence, f"experts/{number}", terms, self.repeats["neurons"].reason)
 
     @cached_property
     def matching(self) -> tuple[Matching | None, str]:

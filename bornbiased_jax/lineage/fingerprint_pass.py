@@ -118,6 +118,19 @@ def fingerprint(
     )
 
 
+def weights_digests(source: RoleSource) -> dict[str, str]:
+    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together.
+
+    Raises:
+        InputError: the files cannot be read.
+    """
+    roles = sorted(source.roles, key=canonical_key)
+    with _Digests(source, roles) as digests:
+        for role in roles:
+            digests.add(role, source.read(role))
+    return digests.by_name()
+
+
 def _as_stored(value: float) -> float:
     """Round a statistic to float32, as the file has it."""
     return float(np.float32(min(max(value, -_LARGEST_SINGLE), _LARGEST_SINGLE)))
@@ -180,7 +193,11 @@ class _Digests:
 
     def of_all(self) -> str:
         """Return the digest of all weights."""
-        return combine({name: hasher.hexdigest() for name, hasher in self._of_name.items()})
+        return combine(self.by_name())
+
+    def by_name(self) -> dict[str, str]:
+        """Return the digest of each tensor under the name that it counts by."""
+        return {name: hasher.hexdigest() for name, hasher in self._of_name.items()}
 
 
 @dataclasses.dataclass

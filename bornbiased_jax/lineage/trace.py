@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ import numpy as np
 
 from bornbiased_jax import checkpoints, io, progress
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import RoleSource
@@ -23,7 +24,7 @@ from bornbiased_jax.lineage import compare as comparing
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
@@ -50,10 +51,16 @@ class Side:
         source: a reference as :func:`.checkpoints.open_checkpoint` takes it, a file of a stored fingerprint, or
             either of them opened.
         scratch: where to keep hidden states of a model that is read block by block; None loads it.
+        file: which set of weights, where a folder holds several.
+        roles_file: what tensors are that no convention of names knows; for tests of weights.
+        ignore_fields: fields of ``config.json`` that are left out.
     """
 
     source: Source
     scratch: Path | None = None
+    file: str | None = None
+    roles_file: Path | None = None
+    ignore_fields: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -85,13 +92,17 @@ class Side:
         """The model, opened once.
 
         Raises:
-            InputError: it is a stored fingerprint, or nothing that can be opened.
+            InputError: it is a stored fingerprint, described by a file of roles, or nothing that can be opened.
         """
         if self.stored is not None or self.sketches is not None:
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
         if isinstance(self.source, Checkpoint):
             return self.source
-        return checkpoints.open_checkpoint(cast(str | Path, self.source), scratch=self.scratch)
+        if self.roles_file is not None:
+            raise InputError(f"{self.name} is read by a file of roles, which computes no outputs: leave the option out")
+        return checkpoints.open_checkpoint(
+            cast(str | Path, self.source), scratch=self.scratch, file=self.file, ignore_fields=self.ignore_fields
+        )
 
     @cached_property
     def roles(self) -> RoleSource:
@@ -104,7 +115,9 @@ class Side:
             return NativeRoles(self.checkpoint)
         if not isinstance(self.source, str | Path):
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        return open_role_source(self.source)
+        return open_role_source(
+            self.source, file=self.file, roles_file=self.roles_file, ignore_fields=self.ignore_fields
+        )
 
     def close(self) -> None:
         """Remove what a pass block by block kept on disk."""
@@ -119,7 +132,7 @@ class Side:
         if self.sketches is not None:
             return self.sketches.weights_digest
         if not isinstance(self.roles, NativeRoles):
-            return fingerprint(self.roles).weights_digest
+            return combine(weights_digests(self.roles))
         return self.checkpoint.digest()
 
     @property
@@ -216,8 +229,8 @@ def read_outputs(
 
 
 def trace(
-    base: Source,
-    suspect: Source,
+    base: Source | Side,
+    suspect: Source | Side,
     *,
     test: str | None = None,
     alpha: float | None = None,
@@ -230,8 +243,8 @@ def trace(
     """Decide whether two models share initial weights, whatever they are given as.
 
     Args:
-        base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, or either
-            of them opened.
+        base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, either of them
+            opened, or a side that says how to open it.
         suspect: the other model.
         test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
             fingerprint of outputs or an option of that test alone is given.
@@ -260,8 +273,8 @@ def trace(
     """
     # One side where both are named alike: it is opened once.
     is_one_model = base is suspect or (isinstance(base, str) and base == suspect)
-    base_side = Side(base, scratch)
-    suspect_side = base_side if is_one_model else Side(suspect, scratch)
+    base_side = base if isinstance(base, Side) else Side(base, scratch)
+    suspect_side = suspect if isinstance(suspect, Side) else base_side if is_one_model else Side(suspect, scratch)
     # The test, its level and its options.
     test = _default_test(base_side, suspect_side, options) if test is None else test
     entry = lineage_test(test)

@@ -13,7 +13,16 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS, Options
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
-from bornbiased_jax.lineage.same_model import FILES, same_files, same_source, settings_apart, with_differences
+from bornbiased_jax.lineage.same_model import (
+    FILES,
+    Apart,
+    same_files,
+    same_source,
+    settings_apart,
+    tensors_apart,
+    vectors_apart,
+    with_differences,
+)
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights.logits import same_logits
 from bornbiased_jax.lineage.weights_verdict import Identity, auto_verdict, single_verdict
@@ -26,7 +35,8 @@ NEURONS = 4096
 """Neurons of each MLP that two checkpoints are compared by, unless more or fewer are asked for: all of small models."""
 LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
 """What ``--labels`` names, and the evidence that permutes them."""
-_LOGITS = "the two models give the same logits on random tokens: the same function, written otherwise"
+_LOGITS = "the two models give the same logits on random tokens"
+_FUNCTION = f"{_LOGITS}: the same function, written otherwise"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +80,11 @@ def auto(
     untrained = any(reader is not None and reader.is_initial for reader in readers)
     options = Options(check_level(alpha), check_count(num_permutations), has_untrained=untrained)
     by_outputs = None if outputs is None else outputs()
-    verdict = auto_verdict(*prints, options, identity=_identity(*readers), outputs=by_outputs)
+    is_stored = any(side.sketches is not None for side in (base, suspect))
+    apart = None if is_stored or untrained else tensors_apart(base.roles, suspect.roles)
+    identity = _identity(*readers, apart=apart)
+    near = apart.sentence if apart is not None and identity is None else ""
+    verdict = auto_verdict(*prints, options, identity=identity, outputs=by_outputs, near=near)
     return _named(verdict, base, suspect)
 
 
@@ -162,17 +176,30 @@ def _reader(side: Side) -> Checkpoint | None:
     return side.checkpoint if side.sketches is None and isinstance(side.roles, NativeRoles) else None
 
 
-def _identity(base: Checkpoint | None, suspect: Checkpoint | None, *, with_logits: bool = True) -> Identity | None:
-    """Name in what way two checkpoints are one, from their files and from their logits."""
+def _identity(
+    base: Checkpoint | None, suspect: Checkpoint | None, *, apart: Apart | None = None, with_logits: bool = True
+) -> Identity | None:
+    """Name in what way two checkpoints are one, from their files, their tensors and their logits."""
+    is_rounded = apart is not None and apart.rounding is not None
     if base is None or suspect is None:
-        return None
+        return Identity("rounded", apart.sentence) if apart is not None and is_rounded else None
     source = same_source(base, suspect)
     if source is not None:
         return Identity("files" if same_files(base, suspect) else "tensors", source)
     if same_files(base, suspect):
         return Identity("files", with_differences(FILES, settings_apart(base.cfg, suspect.cfg)))
+    differences = settings_apart(base.cfg, suspect.cfg)
+    if apart is not None:
+        # What is near by its numbers is not called the same by its logits.
+        kind = "tensors" if apart.largest == 0.0 else "rounded"
+        return (
+            Identity(kind, with_differences(apart.sentence, differences))
+            if apart.largest == 0.0 or is_rounded
+            else None
+        )
     if with_logits and same_logits(base, suspect):
-        return Identity("logits", with_differences(_LOGITS, settings_apart(base.cfg, suspect.cfg)))
+        differences += vectors_apart(NativeRoles(base), NativeRoles(suspect))
+        return Identity("logits", with_differences(_LOGITS, differences) if differences else _FUNCTION)
     return None
 
 

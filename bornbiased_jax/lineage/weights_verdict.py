@@ -26,6 +26,7 @@ from bornbiased_jax.lineage.battery import (
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.matching import AGREEMENT
+from bornbiased_jax.lineage.summary import probability
 from bornbiased_jax.lineage.verdict import WORD, Decision, Verdict, rests_on
 
 SCOPE = (
@@ -55,6 +56,8 @@ _BLOCKS_OF_LABELS = (RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS, MATCHED)
 _RESOLUTION = 0.03
 _PARTS = ("embedding", "positions", "head", "blocks")
 _FEW_KINDS, _MANY_KINDS = 2, 4
+_SHOWN_NAMES = 6
+_NUMBERED = {"blocks": "block {}", "quarters": "quarter {} of the depth", "experts": "expert {}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Identity:
     """In what way two models are known to be one, from more than their fingerprints.
 
     Attributes:
-        kind: "files", "tensors" or "logits".
+        kind: "files", "tensors", "rounded" or "logits".
         sentence: what is the same.
     """
 
@@ -77,6 +80,7 @@ def auto_verdict(
     *,
     identity: Identity | None = None,
     outputs: Verdict | None = None,
+    near: str = "",
 ) -> Verdict:
     """Decide by everything that two fingerprints hold.
 
@@ -85,6 +89,7 @@ def auto_verdict(
         options: level, permutations, and whether one model is an initialization.
         identity: what is known of the two models beyond their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
+        near: sentence about weights that are nearly equal, and so about no identity.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -119,6 +124,7 @@ def auto_verdict(
             f"{_where(best)} (p ≤ {options.alpha:g} by {best.evidence}, after Holm's correction for "
             f"{len(comparison.cells)} cells of evidence)"
         )
+        reason = f"{near}; {reason}" if near else reason
     elif agreement is not None and agreement > AGREEMENT:
         deciding = None
         reason = (
@@ -226,9 +232,24 @@ def _kind(evidence: str) -> Kind:
 def _where(cell: Cell) -> str:
     if cell.component == ALL:
         return ""
-    group, _, number = cell.component.partition("/")
-    named = {"blocks": f"block {number}", "quarters": f"quarter {number} of the depth"}
-    return f", in {named[group]}" if number and group in named else f", in {cell.component}"
+    return f", in {_place(cell.component)}"
+
+
+def _place(component: str) -> str:
+    """Name a component of the family for a reader: "block 3", "expert 2", "block 1 of the vision tower"."""
+    *model, group = component.split("/")
+    number = ""
+    if model and model[-1] in _NUMBERED:
+        number, group = group, model.pop()
+    name = _NUMBERED[group].format(number) if number else group
+    if not model:
+        return name
+    return f"the {_title(model[0])}" if name == ALL else f"{name} of the {_title(model[0])}"
+
+
+def _title(component: str) -> str:
+    """Name a component of a model: "vision tower"."""
+    return {"language": "language model", "vision": "vision tower"}.get(component, component.replace("_", " "))
 
 
 def _kinds_alone(comparison: Comparison, log10_alpha: float) -> list[str]:
@@ -450,7 +471,8 @@ def _notes(
         kind = _kind(deciding.evidence)
         about = {"permuted": kind.permuted, "invariant_to": kind.invariant_to, "evaded_by": kind.evaded_by}
         notes.append(f"In {deciding.evidence}: {rests_on(about)}")
-    notes += _by_component(comparison, math.log10(options.alpha))
+    notes += _by_model_part(comparison) + _by_component(comparison, math.log10(options.alpha))
+    notes += _by_expert(comparison)
     notes += _undefined(comparison.cells)
     if comparison.matching is None:
         notes.append(f"Neurons were not matched: {comparison.matching_reason}.")
@@ -463,13 +485,23 @@ def _notes(
         notes += _exactness(_null(base, suspect, options), options)
     if not base.settings.sign_key:
         notes.append(PUBLIC_SIGNS)
+    notes += _unread("base", base) + _unread("suspect", suspect)
     return [*notes, WORD]
+
+
+def _unread(side: str, model: Fingerprint) -> list[str]:
+    """List tensors that were not compared, since no convention of names knows them."""
+    names = model.source.unread
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return [f"Not understood in the {side}, and not compared: {', '.join(names[:_SHOWN_NAMES])}{more} (--roles FILE)."]
 
 
 def _by_component(comparison: Comparison, log10_alpha: float) -> list[str]:
     """Say which blocks and tables agree by themselves, where some do and others do not."""
     rows = component_rows(comparison, log10_alpha)
-    parts = [row for row in rows if row["component"].startswith("blocks/")]
+    parts = [row for row in rows if row["component"].startswith(("blocks/", "experts/"))]
     if min(comparison.adjusted(evidence, ALL) for evidence in (COORDINATES, SIGNLESS)) <= log10_alpha:
         # Coordinates alone tell tables and kinds of matrices apart.
         parts += [row for row in rows if "/" not in row["component"] and row["component"] not in (ALL, "blocks")]
@@ -480,17 +512,71 @@ def _by_component(comparison: Comparison, log10_alpha: float) -> list[str]:
     return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(others)}."]
 
 
-def _ranges(components: Sequence[str]) -> str:
-    """Write components with consecutive blocks joined: "embedding, blocks 1 to 3"."""
-    blocks = sorted(int(name.removeprefix("blocks/")) for name in components if name.startswith("blocks/"))
-    texts = [name for name in components if not name.startswith("blocks/")]
-    runs: list[list[int]] = []
-    for block in blocks:
-        if runs and runs[-1][1] == block - 1:
-            runs[-1][1] = block
+def _by_model_part(comparison: Comparison) -> list[str]:
+    """Say of each part of models that have several, language model, vision tower, projector, whether it is shared."""
+    if len(comparison.components) < 2:
+        return []
+    rows = component_rows(comparison, comparison.log10_alpha)
+    shared, others, undefined = [], [], []
+    for name in comparison.components:
+        prefix = "" if name == comparison.components[0] else f"{name}/"
+        inside = [row for row in rows if _is_inside(row["component"], prefix, comparison.components)]
+        defined = [row["log10_p"] for row in inside if row["log10_p"] is not None]
+        if not defined:
+            undefined.append(f"the {_title(name)} is undefined ({inside[0]['reason']})")
+        elif min(defined) <= comparison.log10_alpha:
+            shared.append(f"the {_title(name)} shares its initialization with the base's ({_below(min(defined))})")
         else:
-            runs.append([block, block])
-    texts += [f"block {first}" if first == last else f"blocks {first} to {last}" for first, last in runs]
+            others.append(f"nothing of the {_title(name)} does")
+    sentence = "; ".join([*shared, *(others if shared else []), *undefined])
+    return [f"{sentence[0].upper()}{sentence[1:]}."] if shared else []
+
+
+def _is_inside(component: str, prefix: str, names: Sequence[str]) -> bool:
+    return component.startswith(prefix) if prefix else component.split("/")[0] not in names[1:]
+
+
+def _below(log10_p: float) -> str:
+    return "p < 10^-300" if log10_p < -300 else f"p = {probability(log10_p)}"
+
+
+def _by_expert(comparison: Comparison) -> list[str]:
+    """Say which experts agree with a dense MLP, or in which order experts that agree stand in the suspect."""
+    rows = {row["component"]: row for row in component_rows(comparison, comparison.log10_alpha)}
+    agreeing = [name for name, row in rows.items() if name.startswith("experts/") and row["verdict"] == "same-lineage"]
+    if not agreeing:
+        return []
+    if not comparison.experts:
+        verb = "agrees" if len(agreeing) == 1 else "agree, each by itself,"
+        text = _ranges(agreeing)
+        return [f"{text[0].upper()}{text[1:]} {verb} with the dense MLP of the other model."]
+    orders: dict[int, list[tuple[int, int]]] = {}
+    for block, first, second in comparison.experts:
+        if first != second and f"experts/{first}" in agreeing:
+            orders.setdefault(block, []).append((first, second))
+    if not orders:
+        return []
+    block, moved = next(iter(orders.items()))
+    of_base, of_suspect = (", ".join(map(str, numbers)) for numbers in zip(*moved[:_SHOWN_NAMES], strict=True))
+    more = f" (and {len(moved) - _SHOWN_NAMES} more)" if len(moved) > _SHOWN_NAMES else ""
+    return [
+        f"The suspect has its experts in another order in {_ranges([f'blocks/{block}' for block in orders])}: in block "
+        f"{block} the base's {of_base} are its {of_suspect}{more}."
+    ]
+
+
+def _ranges(components: Sequence[str]) -> str:
+    """Write components with consecutive numbers joined: "embedding, blocks 1 to 3, expert 2"."""
+    texts = [name for name in components if "/" not in name]
+    for group, title in (("blocks", "block"), ("experts", "expert")):
+        numbers = sorted(int(name.removeprefix(f"{group}/")) for name in components if name.startswith(f"{group}/"))
+        runs: list[list[int]] = []
+        for number in numbers:
+            if runs and runs[-1][1] == number - 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        texts += [f"{title} {first}" if first == last else f"{title}s {first} to {last}" for first, last in runs]
     return ", ".join(texts)
 
 

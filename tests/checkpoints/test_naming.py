@@ -12,6 +12,7 @@ from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.checkpoints.quantized import Tensors
 from bornbiased_jax.errors import InputError
+from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -22,116 +23,14 @@ def rng():
     return np.random.default_rng(0)
 
 
-SIZES = dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=64,
-    max_position_embeddings=64,
-)
-ALL_HEADS = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
-GPT = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=64)
-EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
-DEEPSEEK = dict(
-    n_routed_experts=4,
-    num_experts_per_tok=2,
-    n_shared_experts=1,
-    moe_intermediate_size=24,
-    first_k_dense_replace=1,
-)
-LATENT = dict(
-    **DEEPSEEK,
-    num_key_value_heads=4,
-    q_lora_rank=12,
-    kv_lora_rank=8,
-    qk_nope_head_dim=8,
-    qk_rope_head_dim=4,
-    v_head_dim=6,
-    n_group=1,
-    topk_group=1,
-)
-VISION = dict(
-    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2, image_size=8, patch_size=4
-)
-LINEAR = dict(
-    shared_expert_intermediate_size=24,
-    linear_num_value_heads=4,
-    linear_num_key_heads=2,
-    linear_key_head_dim=8,
-    linear_value_head_dim=8,
-    layer_types=["linear_attention", "full_attention"],
-)
-FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_hidden_size=48)
-ROPE = dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=1e4))
-# Class of the configuration and its sizes; the row "a name" is not an architecture but one of its layouts.
-MODELS = {
-    "llama": ("Llama", SIZES),
-    "qwen2": ("Qwen2", SIZES),
-    "qwen3": ("Qwen3", dict(**SIZES, head_dim=8)),
-    "qwen3_moe": ("Qwen3Moe", dict(**SIZES, **EXPERTS, head_dim=8)),
-    "qwen3_next": ("Qwen3Next", dict(**SIZES, **EXPERTS, **LINEAR, head_dim=8)),
-    "gemma": ("Gemma", dict(**SIZES, head_dim=8)),
-    "gemma2": ("Gemma2", dict(**SIZES, head_dim=8)),
-    "gemma3": ("Gemma3Text", dict(**SIZES, head_dim=8)),
-    "phi": ("Phi", ALL_HEADS),
-    "phi3": ("Phi3", dict(**SIZES, pad_token_id=0)),
-    "mistral": ("Mistral", SIZES),
-    "mixtral": ("Mixtral", dict(**SIZES, num_local_experts=4)),
-    "deepseek_v2": ("DeepseekV2", {**SIZES, **LATENT}),
-    "deepseek_v3": ("DeepseekV3", {**SIZES, **LATENT}),
-    "olmo": ("Olmo", SIZES),
-    "olmo2": ("Olmo2", SIZES),
-    "starcoder2": ("Starcoder2", SIZES),
-    "gpt_bigcode": ("GPTBigCode", dict(**GPT, n_inner=48)),
-    "gpt2": ("GPT2", GPT),
-    "gptj": ("GPTJ", dict(**GPT, rotary_dim=4)),
-    "gpt_neox": ("GPTNeoX", ALL_HEADS),
-    "falcon, groups": ("Falcon", dict(**FALCON, new_decoder_architecture=True, num_kv_heads=2)),
-    "falcon, one key head": ("Falcon", dict(**FALCON, new_decoder_architecture=False, multi_query=True)),
-    "stablelm": ("StableLm", SIZES),
-    "smollm3": ("SmolLM3", dict(**SIZES, pad_token_id=0)),
-    "gpt_oss": ("GptOss", dict(**SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2)),
-    "glm4": ("Glm4", dict(**SIZES, head_dim=8, pad_token_id=0)),
-    "glm4_moe": ("Glm4Moe", dict(**SIZES, **DEEPSEEK, head_dim=8, use_qk_norm=True)),
-    "granite": ("Granite", SIZES),
-    "granitemoe": ("GraniteMoe", dict(**SIZES, num_local_experts=4, num_experts_per_tok=2)),
-    "cohere": ("Cohere", dict(**SIZES, use_qk_norm=True)),
-    "llama4": (
-        "Llama4Text",
-        dict(**SIZES, head_dim=8, intermediate_size_mlp=48, num_local_experts=4, interleave_moe_layer_step=1),
-    ),
-    "mpt": ("Mpt", dict(d_model=32, n_heads=4, n_layers=2, vocab_size=64)),
-    "bloom": ("Bloom", dict(hidden_size=32, n_layer=2, n_head=4, vocab_size=64)),
-    "llava": ("Llava", dict(image_token_id=5)),
-    "qwen2_vl": ("Qwen2VL", {}),
-}
 # The position of a head is in ALiBi's slope, so that heads are not exchangeable.
 FIXED_HEADS = {"mpt", "bloom"}
-
-
-def _config(name):
-    kind, sizes = MODELS[name]
-    sizes = dict(sizes)
-    if name == "llava":
-        sizes["vision_config"] = transformers.CLIPVisionConfig(**VISION, projection_dim=16)
-        sizes["text_config"] = transformers.LlamaConfig(**SIZES)
-    if name == "qwen2_vl":
-        vision = dict(depth=1, embed_dim=24, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4)
-        sizes |= {"vision_config": {**vision, "temporal_patch_size": 2}, "text_config": {**SIZES, **ROPE}}
-    return getattr(transformers, f"{kind}Config")(**sizes)
-
-
-def _auto(name):
-    several = name in ("llava", "qwen2_vl")
-    return transformers.AutoModelForImageTextToText if several else transformers.AutoModelForCausalLM
 
 
 def _write_model(name, folder):
     """Write a random model in which no vector is constant; return its tensors and its configuration."""
     torch.manual_seed(1)
-    model = _auto(name).from_config(_config(name))
+    model = auto_class(name).from_config(transformers_config(name))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn(parameter.shape))
@@ -146,7 +45,7 @@ def _source(tensors, config, **options):
 
 
 def _logits(name, folder):
-    model = _auto(name).from_pretrained(folder).eval()
+    model = auto_class(name).from_pretrained(folder).eval()
     with torch.no_grad():
         logits = model(torch.arange(10, 34).reshape(2, 12)).logits.numpy()
     assert np.all(np.isfinite(logits))

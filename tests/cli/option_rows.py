@@ -42,6 +42,7 @@ RANDOM = "bornbiased_jax.probes.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
 NAMED = "bornbiased_jax.executors:engine_named"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
+ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
 QUIET = "bornbiased_jax.progress:set_quiet"
 PREDICT = "bornbiased_jax.prediction:predict"
 TEXT = "bornbiased_jax.evaluation.generation:generate_text"
@@ -325,7 +326,13 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *prepared(),
     ],
     "init-scheme": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
-    "digest": [("<checkpoint>", OPEN, {"ref": "model.gguf"}), *prepared()],
+    "digest": [
+        ("<checkpoint>", ROLES, {"ref": "model.gguf"}),
+        ("--file weights.bin", ROLES, {"file": "weights.bin"}),
+        ("--roles roles.json", ROLES, {"roles_file": Path("roles.json")}),
+        ("--ignore-field flavor", ROLES, {"ignore_fields": ("flavor",)}),
+        *prepared(),
+    ],
     "pretrain": [
         *on_model(TRAIN, "config.model"),
         *[(typed, TRAIN, {f"config.{name}": value for name, value in f.items()}) for typed, f in FIELDS.items()],

@@ -208,6 +208,9 @@ FOLLOWED = {
     "make both with one --dim": alike,
     "make both with one --sign-key": alike,
     "leave --sign-key out": alike,
+    "choose one with --file NAME": "tests/lineage/test_disputes.py::test_commands_choose_a_set_of_weights",
+    "a file of roles (--roles FILE)": "tests/checkpoints/test_naming.py::"
+    "test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them",
     "no change: give at least one": "tests/cli/test_remedies.py::test_options_that_a_message_names_help",
     "prefix-plus begins at zero": "tests/derive/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
     "name the folder that reproduce --out was given": "tests/experiments/test_results.py::"

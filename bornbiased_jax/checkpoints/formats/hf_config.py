@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bornbiased_jax import schema
@@ -66,18 +67,24 @@ class Read(NamedTuple):
     biases: Biases
 
 
-def read_config(values: Any, where: str) -> Read:
+def read_config(values: Any, where: str, ignore_fields: Sequence[str] = ()) -> Read:
     """Read the architecture that a ``config.json`` describes.
 
     Args:
         values: the parsed file.
         where: its path, for errors.
+        ignore_fields: fields to leave out, as if the file did not have them.
 
     Raises:
-        InputError: a field that is not understood, by name; a family that is not known; a missing field.
+        InputError: a field that is not understood, by name; one to leave out that is not there;
+            a family that is not known; a missing field.
     """
     if not isinstance(values, dict):
         raise InputError(f"{where} is not a JSON object: it should be a Hugging Face model's configuration")
+    absent = [name for name in ignore_fields if name not in values]
+    if absent:
+        raise InputError(f"{where} has no field {schema.shown(absent[0])}: leave it out of the fields to ignore")
+    values = {name: value for name, value in values.items() if name not in ignore_fields}
     # The family decides how the other fields are read.
     fields = Fields(values, where)
     name = fields.get("model_type", None)
@@ -158,7 +165,8 @@ def _refuse_the_rest(fields: Fields) -> None:
                 remedy = "so save it dequantised first" if quantised else f"but only {supported!r} is supported"
                 raise fields.refuse(name, value, remedy)
         elif name not in fields.asked and name not in HARMLESS and not _changes_nothing(fields, name, value):
-            raise fields.refuse(name, value, "a field that is not understood: it may change the model")
+            remedy = f"if it does not, give --ignore-field {schema.cut(name)}"
+            raise fields.refuse(name, value, f"a field that is not understood: it may change the model; {remedy}")
 
 
 def _changes_nothing(fields: Fields, name: str, value: Any) -> bool:

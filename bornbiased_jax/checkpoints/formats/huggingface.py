@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,21 @@ TRAINING_CONTEXT = "training_context"
 """Where an exported run's config.json says how many tokens a sequence had in training."""
 
 
-def read_headers(folder: Path) -> StoredModel:
+def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequence[str] = ()) -> StoredModel:
     """Read the configuration and the list of tensors of a directory as ``save_pretrained`` writes it, and no tensor.
+
+    Args:
+        folder: of the model.
+        file: which set of weights, where there are several.
+        ignore_fields: fields of the configuration to leave out.
 
     Raises:
         InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
             tensor is missing, unknown or of a wrong shape.
     """
     content = io.read_json(folder / "config.json")
-    read = read_config(content, str(folder / "config.json"))
-    paths = weight_files(folder)
+    read = read_config(content, str(folder / "config.json"), ignore_fields)
+    paths = weight_files(folder, file)
     source = open_safetensors(folder, paths)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
@@ -66,8 +72,8 @@ def read_headers(folder: Path) -> StoredModel:
     )
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a directory.
+def weight_files(folder: Path, file: str | None = None) -> list[Path]:
+    """Return the safetensors files of a directory, or of the set of weights that ``file`` names.
 
     Raises:
         InputError: there are none, there are two sets of weights, or the index names one that is not there.
@@ -76,7 +82,7 @@ def weight_files(folder: Path) -> list[Path]:
         for pattern in PICKLES:
             for path in sorted(folder.glob(pattern)):
                 raise InputError(f"{path} {HOW_TO_CONVERT}")
-    return choose_weights(folder).paths
+    return choose_weights(folder, file).paths
 
 
 def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list[Entry]:

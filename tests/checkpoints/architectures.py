@@ -1,0 +1,130 @@
+"""Tiny models of public architectures, as transformers itself configures them: the sizes of each."""
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = dict(
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=64,
+    max_position_embeddings=64,
+)
+ALL_HEADS = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
+GPT = dict(n_embd=32, n_layer=2, n_head=4, vocab_size=64, n_positions=64)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24)
+DEEPSEEK = dict(
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_shared_experts=1,
+    moe_intermediate_size=24,
+    first_k_dense_replace=1,
+)
+LATENT = dict(
+    **DEEPSEEK,
+    num_key_value_heads=4,
+    q_lora_rank=12,
+    kv_lora_rank=8,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=6,
+    n_group=1,
+    topk_group=1,
+)
+VISION = dict(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2, image_size=8, patch_size=4
+)
+LINEAR = dict(
+    shared_expert_intermediate_size=24,
+    linear_num_value_heads=4,
+    linear_num_key_heads=2,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    layer_types=["linear_attention", "full_attention"],
+)
+FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_hidden_size=64)
+ROPE = dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=1e4))
+# Class of the configuration and its sizes; the row "a name" is not an architecture but one of its layouts.
+MODELS = {
+    "llama": ("Llama", SIZES),
+    "qwen2": ("Qwen2", SIZES),
+    "qwen3": ("Qwen3", dict(**SIZES, head_dim=8)),
+    "qwen3_moe": ("Qwen3Moe", dict(**SIZES, **EXPERTS, head_dim=8)),
+    "qwen3_next": ("Qwen3Next", dict(**SIZES, **EXPERTS, **LINEAR, head_dim=8)),
+    "gemma": ("Gemma", dict(**SIZES, head_dim=8)),
+    "gemma2": ("Gemma2", dict(**SIZES, head_dim=8)),
+    "gemma3": ("Gemma3Text", dict(**SIZES, head_dim=8)),
+    "phi": ("Phi", ALL_HEADS),
+    "phi3": ("Phi3", dict(**SIZES, pad_token_id=0)),
+    "mistral": ("Mistral", SIZES),
+    "mixtral": ("Mixtral", dict(**SIZES, num_local_experts=4)),
+    "deepseek_v2": ("DeepseekV2", {**SIZES, **LATENT}),
+    "deepseek_v3": ("DeepseekV3", {**SIZES, **LATENT}),
+    "olmo": ("Olmo", SIZES),
+    "olmo2": ("Olmo2", SIZES),
+    "starcoder2": ("Starcoder2", SIZES),
+    "gpt_bigcode": ("GPTBigCode", dict(**GPT, n_inner=64)),
+    "gpt2": ("GPT2", GPT),
+    "gptj": ("GPTJ", dict(**GPT, rotary_dim=4)),
+    "gpt_neox": ("GPTNeoX", ALL_HEADS),
+    "falcon, groups": ("Falcon", dict(**FALCON, new_decoder_architecture=True, num_kv_heads=2)),
+    "falcon, one key head": ("Falcon", dict(**FALCON, new_decoder_architecture=False, multi_query=True)),
+    "stablelm": ("StableLm", SIZES),
+    "smollm3": ("SmolLM3", dict(**SIZES, pad_token_id=0)),
+    "gpt_oss": ("GptOss", dict(**SIZES, head_dim=8, num_local_experts=4, num_experts_per_tok=2)),
+    "glm4": ("Glm4", dict(**SIZES, head_dim=8, pad_token_id=0)),
+    "glm4_moe": ("Glm4Moe", dict(**SIZES, **DEEPSEEK, head_dim=8, use_qk_norm=True)),
+    "granite": ("Granite", SIZES),
+    "granitemoe": ("GraniteMoe", dict(**SIZES, num_local_experts=4, num_experts_per_tok=2)),
+    "cohere": ("Cohere", dict(**SIZES, use_qk_norm=True)),
+    "llama4": (
+        "Llama4Text",
+        dict(**SIZES, head_dim=8, intermediate_size_mlp=64, num_local_experts=4, interleave_moe_layer_step=1),
+    ),
+    "mpt": ("Mpt", dict(d_model=32, n_heads=4, n_layers=2, vocab_size=64)),
+    "bloom": ("Bloom", dict(hidden_size=32, n_layer=2, n_head=4, vocab_size=64)),
+    "llava": ("Llava", dict(image_token_id=5)),
+    "qwen2_vl": ("Qwen2VL", {}),
+}
+
+
+# Sizes that a wider model has more of.
+_WIDTHS = {
+    *("hidden_size", "intermediate_size", "n_embd", "n_inner", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank"),
+    *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_expert_intermediate_size", "head_dim", "d_model"),
+    *("linear_key_head_dim", "linear_value_head_dim", "ffn_hidden_size", "rotary_dim", "embed_dim", "vocab_size"),
+    *("intermediate_size_mlp", "projection_dim", "max_position_embeddings", "mrope_section"),
+}
+
+
+def transformers_config(name, *, scale=1):
+    """The configuration of a tiny model of this name, ``scale`` times as wide as 32."""
+    kind, sizes = MODELS[name]
+    sizes = dict(sizes)
+    if name == "llava":
+        sizes["vision_config"] = {**VISION, "projection_dim": 16, "model_type": "clip_vision_model"}
+        sizes["text_config"] = {**SIZES, "model_type": "llama"}
+    if name == "qwen2_vl":
+        vision = dict(depth=1, embed_dim=24, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4)
+        sizes |= {"vision_config": {**vision, "temporal_patch_size": 2}, "text_config": {**SIZES, **ROPE}}
+    return getattr(transformers, f"{kind}Config")(**_scaled(sizes, scale))
+
+
+def _scaled(sizes, scale):
+    def scaled(name, value):
+        if isinstance(value, dict):
+            return _scaled(value, scale)
+        if name not in _WIDTHS:
+            return value
+        return [scale * part for part in value] if isinstance(value, list) else scale * value
+
+    return {name: scaled(name, value) for name, value in sizes.items()}
+
+
+def auto_class(name):
+    """The class of transformers that opens the model with its head."""
+    several = name in ("llava", "qwen2_vl")
+    return transformers.AutoModelForImageTextToText if several else transformers.AutoModelForCausalLM

@@ -1,0 +1,288 @@
+"""Disputed models from end to end: architectures that this package does not run, component by component."""
+
+import json
+import re
+import shutil
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.trace import trace
+from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+# What the bound certifies needs no more.
+FEW = 99
+
+
+def _write(name, folder, seed, scale=4):
+    torch.manual_seed(seed)
+    auto_class(name).from_config(transformers_config(name, scale=scale)).save_pretrained(folder)
+    return folder
+
+
+def _tensors(folder):
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def _rewritten(folder, place, tensors):
+    """A model of the folder's configuration and other tensors."""
+    shutil.copytree(folder, place)
+    safetensors.numpy.save_file(tensors, place / "model.safetensors", {"format": "pt"})
+    return place
+
+
+def _noisy(tensors, rng, fraction=0.1):
+    """Tensors with noise of a fraction of their standard deviation; norms have none, and get noise of 0.01."""
+    return {
+        name: array + np.float32(fraction * (array.std() or 0.1)) * rng.standard_normal(array.shape, np.float32)
+        for name, array in tensors.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("mpt", "bloom", "phi", "gpt2", "llama4")])
+def test_noisy_copy_of_a_public_architecture_is_found_and_an_independent_model_is_not(tmp_path, name):
+    base = _write(name, tmp_path / "base", 1)
+    tensors = _noisy(_tensors(base), np.random.default_rng(0))
+    copy = _rewritten(base, tmp_path / "copy", tensors | {"net.alpha": np.ones((3, 2), np.float32)})
+    other = _write(name, tmp_path / "other", 2)
+    found = trace(base, copy, num_permutations=FEW)
+    assert found.verdict == "same-lineage"
+    assert found.log10_p <= -6
+    assert any("net.alpha" in note for note in found.detail["notes"])
+    assert trace(base, other, num_permutations=FEW).verdict == "unrelated"
+
+
+def _verdicts(found):
+    return {row["component"]: row["verdict"] for row in found.detail["components"]}
+
+
+def _has(found, sentence):
+    return any(sentence in note for note in found.detail["notes"])
+
+
+EXPERT = "model.layers.{}.block_sparse_moe.experts.{}.{}.weight"
+MATRICES = {"w1": "gate", "w3": "up", "w2": "down"}
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    return _write("mixtral", tmp_path_factory.mktemp("mixture") / "model", 2)
+
+
+def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
+    dense = _write("mistral", tmp_path / "dense", 1)
+    of_dense, tensors, rng = _tensors(dense), _tensors(mixture), np.random.default_rng(0)
+    copies = {
+        EXPERT.format(block, expert, name): of_dense[f"model.layers.{block}.mlp.{matrix}_proj.weight"]
+        for block in range(2)
+        for expert in (1, 2)
+        for name, matrix in MATRICES.items()
+    }
+    upcycled = _rewritten(mixture, tmp_path / "upcycled", tensors | _noisy(copies, rng))
+    found = trace(dense, upcycled, num_permutations=FEW)
+    assert found.verdict == "same-lineage"
+    assert [_verdicts(found)[f"experts/{number}"] for number in (1, 2, 3, 4)] == [
+        *("unrelated", "same-lineage", "same-lineage", "unrelated")
+    ]
+    assert _has(found, "Experts 2 to 3 agree, each by itself, with the dense MLP of the other model.")
+    assert trace(dense, mixture, num_permutations=FEW).verdict == "unrelated"
+
+
+def test_experts_in_another_order_are_paired(tmp_path, mixture):
+    tensors, order = _noisy(_tensors(mixture), np.random.default_rng(0)), [2, 0, 3, 1]
+    moved = dict(tensors)
+    for block in range(2):
+        for place, expert in enumerate(order):
+            for name in MATRICES:
+                moved[EXPERT.format(block, place, name)] = tensors[EXPERT.format(block, expert, name)]
+        router = f"model.layers.{block}.block_sparse_moe.gate.weight"
+        moved[router] = tensors[router][order]
+    found = trace(mixture, _rewritten(mixture, tmp_path / "moved", moved), num_permutations=FEW)
+    verdicts = _verdicts(found)
+    assert {verdicts[f"experts/{number}"] for number in (1, 2, 3, 4)} == {"same-lineage"}
+    assert verdicts["router"] == "undefined"
+    assert _has(found, "in another order in blocks 1 to 2: in block 1 the base's 1, 2, 3, 4 are its 2, 4, 1, 3.")
+
+
+@pytest.mark.parametrize(
+    ("inherited", "sentence"),
+    [
+        ("vision", "The vision tower shares its initialization with the base's (p < 10^-300); nothing of the language"),
+        ("language", "The language model shares its initialization with the base's (p < 10^-300); nothing of the proj"),
+    ],
+)
+def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path, inherited, sentence):
+    base, other = (_write("llava", tmp_path / str(seed), seed) for seed in (1, 2))
+    theirs, ours = _tensors(base), _tensors(other)
+    wanted = ("language", "lm_head") if inherited == "language" else ("vision_tower",)
+    copies = {name: array for name, array in theirs.items() if any(part in name for part in wanted)}
+    mixed = _rewritten(other, tmp_path / "mixed", ours | _noisy(copies, np.random.default_rng(0)))
+    found = trace(base, mixed, num_permutations=FEW)
+    assert found.verdict == "same-lineage"
+    assert _has(found, sentence)
+    is_vision = inherited == "vision"
+    assert (_verdicts(found)["vision/all"] == "same-lineage") == is_vision
+    assert (_verdicts(found)["all"] == "same-lineage") != is_vision
+
+
+def _quantized(tensors, change):
+    """Change every matrix of a block, by the name before "weight"."""
+    made = {}
+    for name, array in tensors.items():
+        is_matrix = "_proj." in name
+        made |= change(name.removesuffix("weight"), array) if is_matrix else {name: array}
+    return {name: np.ascontiguousarray(array) for name, array in made.items()}
+
+
+def _float8_blocks(prefix, weight):
+    rows, columns = weight.shape[0] // 64, weight.shape[1] // 64
+    blocks = weight.reshape(rows, 64, columns, 64)
+    scale = np.abs(blocks).max(axis=(1, 3)) / 448
+    numbers = (blocks / scale[:, None, :, None]).reshape(weight.shape).astype(ml_dtypes.float8_e4m3fn)
+    return {f"{prefix}weight": numbers, f"{prefix}weight_scale_inv": scale.astype(np.float32)}
+
+
+def _gptq(prefix, weight):
+    groups_GIO = weight.T.reshape(-1, 32, weight.shape[0])
+    scale_GO = np.abs(groups_GIO).max(axis=1) / 7
+    numbers_IO = np.clip(np.rint(groups_GIO / scale_GO[:, None]) + 8, 0, 15).reshape(weight.T.shape).astype(np.uint32)
+    zeros_GO = np.full(scale_GO.shape, 7, np.uint32)
+    shifts = np.arange(0, 32, 4, dtype=np.uint32)
+    return {
+        f"{prefix}qweight": (numbers_IO.reshape(-1, 8, weight.shape[0]) << shifts[:, None]).sum(1).astype(np.int32),
+        f"{prefix}qzeros": (zeros_GO.reshape(len(zeros_GO), -1, 8) << shifts).sum(2).astype(np.int32),
+        f"{prefix}scales": scale_GO.astype(np.float16),
+    }
+
+
+def _write_form(form, base, place):
+    """The model of a folder in another form of storage."""
+    tensors = _tensors(base)
+    config = json.loads((base / "config.json").read_text())
+    if form in ("bfloat16", "shards"):
+        model = auto_class("llama").from_pretrained(base, dtype=torch.bfloat16 if form == "bfloat16" else torch.float32)
+        model.save_pretrained(place, max_shard_size="300KB" if form == "shards" else "5GB")
+        return place
+    shutil.copytree(base, place)
+    if form == "pickle":
+        (place / "model.safetensors").unlink()
+        torch.save({name: torch.tensor(array) for name, array in tensors.items()}, place / "pytorch_model.bin")
+        return place
+    change, settings = {
+        "float8": (_float8_blocks, {"quant_method": "fp8", "weight_block_size": [64, 64]}),
+        "GPTQ": (_gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32}),
+    }[form]
+    (place / "config.json").write_text(json.dumps(config | {"quantization_config": settings}))
+    safetensors.numpy.save_file(_quantized(tensors, change), place / "model.safetensors", {"format": "pt"})
+    return place
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "shards", "float8", "GPTQ", "pickle"])
+def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, form):
+    base = _write("llama", tmp_path / "base", 1)
+    found = trace(base, _write_form(form, base, tmp_path / form), num_permutations=FEW)
+    assert found.verdict == "same-lineage"
+    assert found.log10_p < -300
+    # What was only packed otherwise is the same, what was rounded is not.
+    assert (found.detail["identity"] == "tensors") == (form in ("shards", "pickle"))
+    other = _write("llama", tmp_path / "other", 2)
+    assert trace(base, _write_form(form, other, tmp_path / "form"), num_permutations=FEW).verdict == "unrelated"
+
+
+def test_commands_choose_a_set_of_weights(tmp_path, capsys):
+    base, other = _write("phi3", tmp_path / "base", 1), _write("phi3", tmp_path / "other", 2)
+    shutil.copy(other / "model.safetensors", base / "other.safetensors")
+
+    def run_json(*words):
+        assert run([*map(str, words), "--json", "-"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert run_json("seedprint", base, other, "--quiet")["verdict"] == "unrelated"
+    chosen = run_json("seedprint", base, other, "--quiet", "--file", "other.safetensors")
+    assert chosen["identity"] == "tensors"
+    both = ("--file", "model.safetensors", "--file", "other.safetensors")
+    assert run_json("seedprint", base, base, "--quiet", *both)["verdict"] == "unrelated"
+    assert run(["seedprint", str(base), str(other), "--file", "none.safetensors"]) == 2
+    assert "none.safetensors" in capsys.readouterr().err
+    digest = run_json("digest", other)["digest"]
+    assert (
+        digest
+        == run_json("digest", base, "--file", "other.safetensors")["digest"]
+        != run_json("digest", base)["digest"]
+    )
+    matches = run_json("scan", base, other, base, "--quiet")["matches"]
+    assert [match["verdict"] for match in matches] == ["same-lineage", "unrelated"]
+
+
+def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
+    folder = _write("llama", tmp_path / "model", 1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"flavor": 3}))
+    with pytest.raises(InputError, match="--ignore-field flavor"):
+        open_checkpoint(folder)
+    assert open_checkpoint(folder, ignore_fields=["flavor"]).cfg.num_layers == 2
+    with pytest.raises(InputError, match="no field 'flavour'"):
+        open_checkpoint(folder, ignore_fields=["flavour"])
+    words = ["fingerprint", str(folder), "--outputs", "--num-inputs", "4", "--seq-len", "4", "--quiet"]
+    assert run([*words, "--out", str(tmp_path / "outputs")]) == 2
+    assert run([*words, "--out", str(tmp_path / "outputs"), "--ignore-field", "flavor"]) == 0
+    capsys.readouterr()
+
+
+def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
+    base = _write("qwen3", tmp_path / "base", 1)
+    tensors, rng = _tensors(base), np.random.default_rng(0)
+
+    def reason(place, changed):
+        copy = _rewritten(base, tmp_path / place, {f"_orig_mod.{name}": array for name, array in changed.items()})
+        found = trace(base, copy, num_permutations=FEW)
+        assert found.verdict == "same-lineage"
+        return found.detail["identity"], found.reason
+
+    # Another tensor first in the file: other bytes, the same numbers.
+    kind, sentence = reason("equal", tensors)
+    assert kind == "tensors" and sentence == "the two models have the same weights, tensor by tensor"
+    rounded = {name: array.astype(ml_dtypes.bfloat16).astype(np.float32) for name, array in tensors.items()}
+    kind, sentence = reason("rounded", rounded)
+    assert kind == "rounded"
+    assert re.match(r"the weights are equal after rounding to bfloat16 \(largest difference 0\.0\d+ of", sentence)
+    kind, sentence = reason("near", _noisy(tensors, rng, 1e-3))
+    assert kind is None
+    assert re.match(r"the weights are nearly equal \(largest difference 0\.00\d+ of .*; the weights agree", sentence)
+    kind, sentence = reason("far", _noisy(tensors, rng, 0.1))
+    assert kind is None and "equal" not in sentence
+
+
+def test_same_function_is_said_after_settings_and_vectors_alone(tmp_path):
+    base = _write("qwen3", tmp_path / "base", 1)
+    tensors = _tensors(base)
+    # Neurons in another order: no tensor is near, and the function is the same.
+    moved = dict(tensors)
+    for block in range(2):
+        for name, axis in (("gate", 0), ("up", 0), ("down", 1)):
+            key = f"model.layers.{block}.mlp.{name}_proj.weight"
+            moved[key] = np.flip(tensors[key], axis).copy()
+    same = _rewritten(base, tmp_path / "same", moved)
+    assert trace(base, same, num_permutations=FEW).reason.endswith("the same function, written otherwise")
+    # Norms of heads that undo each other in every score.
+    factors = {"q_norm": np.float32(1.25), "k_norm": np.float32(0.8)}
+    opposed = {
+        key: array * next((factor for part, factor in factors.items() if part in key), np.float32(1))
+        for key, array in moved.items()
+    }
+    found = trace(base, _rewritten(base, tmp_path / "norms", opposed), num_permutations=FEW)
+    assert found.reason.endswith("same logits on random tokens; norms of heads differ: key_norm, query_norm")
+    # A constant of the norms that is too small for logits to show.
+    config = json.loads((same / "config.json").read_text())
+    (same / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1.1e-6}))
+    found = trace(base, same, num_permutations=FEW)
+    assert "settings differ: norm_eps" in found.reason and "the same function" not in found.reason
