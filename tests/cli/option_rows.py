@@ -42,7 +42,6 @@ RANDOM = "bornbiased_jax.probes.inputs:random_inputs"
 SWEEP = "bornbiased_jax.probes.run:probe"
 NAMED = "bornbiased_jax.executors:engine_named"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
-ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
 QUIET = "bornbiased_jax.progress:set_quiet"
 PREDICT = "bornbiased_jax.prediction:predict"
 TEXT = "bornbiased_jax.evaluation.generation:generate_text"
@@ -51,6 +50,7 @@ SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
 ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
+READ = "bornbiased_jax.cli.lineage:_sides"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
 SIDES = "bornbiased_jax.lineage.weight_tests"
@@ -217,6 +217,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "evaluate": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--ignore-field flavor", OPEN, {"ignore_fields": ("flavor",)}),
         ("--data corpus.txt", EVALUATE, {"source": "corpus.txt"}),
         ("--num-sequences 9", EVALUATE, {"num_sequences": 9}),
         ("--context 33", EVALUATE, {"context": 33}),
@@ -228,6 +229,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "sinks": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
+        ("--ignore-field flavor", OPEN, {"ignore_fields": ("flavor",)}),
         ("--text book.txt", SINKS, {"text": "book.txt"}),
         ("--epsilon 0.5", SINKS, {"options.epsilon": 0.5}),
         ("--lengths 8,16", SINKS, {"options.lengths": [8, 16]}),
@@ -298,6 +300,9 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
         ("--test auto --sign-key 00ff", f"{SIDES}:auto", {"sign_key": "00ff"}),
         ("--test auto --neurons all", f"{SIDES}:auto", {"neurons": "all"}),
+        ("--file a.bin", READ, {"files": ("a.bin",)}),
+        ("--roles roles.json", READ, {"roles": "roles.json"}),
+        ("--ignore-field flavor", READ, {"ignore_fields": ("flavor",)}),
         ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
@@ -434,6 +439,7 @@ INSTEAD = {
     ("fingerprint", "--sign-key"): (f"{SKETCHED} --sign-key a1", SKETCH, {"settings.sign_key": bytes([0xA1])}),
     ("fingerprint", "--token-labels"): (f"{SKETCHED} --token-labels ids", SKETCH, {"settings.token_labels": "ids"}),
     ("fingerprint", "--file"): (f"{SKETCHED} --file a.safetensors", ROLES, {"file": "a.safetensors"}),
+    ("fingerprint", "--ignore-field"): (f"{SKETCHED} --ignore-field flavor", ROLES, {"ignore_fields": ("flavor",)}),
     ("fingerprint", "--roles"): (f"{SKETCHED} --roles roles.json", ROLES, {"roles_file": Path("roles.json")}),
     ("fingerprint", "--max-bytes"): (
         f"{SKETCHED} --max-bytes 5000",

@@ -72,6 +72,8 @@ LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
+    "bornbiased_jax.checkpoints.naming:open_role_source": SimpleNamespace(description="m"),
+    "bornbiased_jax.lineage.fingerprint_pass:weights_digests": {},
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),
     "bornbiased_jax.evaluation.parity:parity": PARITY,

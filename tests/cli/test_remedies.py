@@ -215,8 +215,6 @@ FOLLOWED = {
     "prefix-plus begins at zero": "tests/derive/test_tune.py::test_prefix_plus_takes_one_seed_and_another_order",
     "name the folder that reproduce --out was given": "tests/experiments/test_results.py::"
     "test_a_rerun_at_its_scale_verifies_a_record_and_leaves_all_else",
-    "choose one with --file NAME": "tests/checkpoints/test_weight_files.py::"
-    "test_two_sets_of_weights_are_refused_with_both_names_and_file_chooses",
     "describe them in a file of roles": "tests/checkpoints/test_naming.py::"
     "test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
