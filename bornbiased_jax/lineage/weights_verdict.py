@@ -95,7 +95,12 @@ def auto_verdict(
         InputError: fingerprints that cannot be compared.
     """
     options = options or Options()
-    further = [] if outputs is None else [Cell("outputs", ALL, outputs.z, outputs.log10_p, outputs.reason)]
+    further: list[Cell] = []
+    if outputs is not None:
+        # An undefined verdict may come with numbers, as on vectors that both models shared: they are no evidence.
+        is_defined = outputs.verdict != "undefined"
+        z, log10_p = (outputs.z, outputs.log10_p) if is_defined else (None, None)
+        further = [Cell("outputs", ALL, z, log10_p, outputs.reason)]
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", "the two models have the same weights, tensor by tensor")
