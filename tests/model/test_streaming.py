@@ -228,8 +228,8 @@ TINY = "seed:1@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=
 def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     kept = "--stream --scratch s --quiet"
-    assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out a {kept}".split()) == 0
-    assert run(f"fingerprint {TINY} --num-inputs 4 --seq-len 8 --out b --quiet".split()) == 0
+    assert run(f"fingerprint --outputs {TINY} --num-inputs 4 --seq-len 8 --out a {kept}".split()) == 0
+    assert run(f"fingerprint --outputs {TINY} --num-inputs 4 --seq-len 8 --out b --quiet".split()) == 0
     assert io.sha256("a") == io.sha256("b")
     text = "builtin:prose --tokenizer bytes --num-sequences 2"
     assert run(f"evaluate {TINY} --data {text} --context 16 {kept}".split()) == 0
