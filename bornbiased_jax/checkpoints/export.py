@@ -59,7 +59,7 @@ def export_hugging_face(
     >>> from bornbiased_jax.checkpoints import open_checkpoint
     >>> born = open_checkpoint("seed:42@llama-tiny,num_layers=2,vocab_size=64")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     family = export_hugging_face(born.cfg, born.params, folder)
+    ...     family = export_hugging_face(born.cfg, born.params(), folder)
     ...     family, open_checkpoint(folder).digest() == born.digest()
     ('llama', True)
     """

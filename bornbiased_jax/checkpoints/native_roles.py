@@ -41,9 +41,10 @@ class NativeRoles:
         observe: called with name and numbers of each tensor that is read for a role; experts come as one tensor.
 
     Example:
+        >>> from bornbiased_jax.checkpoints.native_roles import open_roles
         >>> source = open_roles("seed:42@llama-tiny,num_layers=1")
         >>> [role.path for role in source.roles][:3]
-        ['language/embedding/embedding', 'language/final_norm/scale', 'language/head/kernel']
+        ['language/embedding/embedding', 'language/head/kernel', 'language/final_norm/scale']
     """
 
     naming = "native"
