@@ -26,6 +26,7 @@ from bornbiased_jax.lineage.evidence import (
     certified_sum,
     coordinate_scores,
     head_terms,
+    joined,
     neuron_scores,
     neuron_terms,
     sampled_coordinates,
@@ -626,6 +627,9 @@ class _Measured:
             made = terms()
             if not made:
                 raise EvidenceError("no labels correspond")
+            if self.is_joint:
+                # Labels that repeat each other in several blocks have one permutation.
+                made = joined(made, is_joint=True)
             order = math.fsum(term.log_order for term in made)
             if order < -math.log(self.options.alpha):
                 raise EvidenceError(f"only {math.exp(order):.0f} orders of the labels: fewer than 1/alpha")
@@ -633,9 +637,9 @@ class _Measured:
             if not math.isfinite(z):
                 raise EvidenceError("every order of the labels gives the same statistic")
             if is_whole:
-                certified = certified_sum(made, self.draws, is_joint=self.is_joint)
+                certified = certified_sum(made, self.draws)
                 return Cell(evidence, component, z, certified.log10_p, certified=certified)
-            return Cell(evidence, component, z, bound_of(made, is_joint=self.is_joint))
+            return Cell(evidence, component, z, bound_of(made))
         except EvidenceError as error:
             return Cell(evidence, component, None, None, str(error))
 

@@ -175,10 +175,8 @@ def _partner_products(first_nK: np.ndarray, second_nK: np.ndarray, partners_Sn: 
     return products_Sn
 
 
-def bound_of(terms: Sequence[Term], *, is_joint: bool = False) -> float:
-    """Bound log₁₀ P(S(π) ≥ S) over permutations, independent for each term unless joint; 0 below the screen."""
-    if is_joint:
-        terms = joined(terms, is_joint=True)
+def bound_of(terms: Sequence[Term]) -> float:
+    """Bound log₁₀ P(S(π) ≥ S) over permutations, independent for each term; 0 below the screen."""
     if not z_of(terms) >= SCREEN:
         return 0.0
     plain = [term for term in terms if not term.is_nested]
@@ -193,7 +191,7 @@ def bound_of(terms: Sequence[Term], *, is_joint: bool = False) -> float:
     return min(0.0, nested_bound([term.scores_nn for term in nested], num_groups.pop() or 1).log10_p)
 
 
-def certified_sum(terms: Sequence[Term], draws: Draws, *, is_joint: bool = False) -> Certified:
+def certified_sum(terms: Sequence[Term], draws: Draws) -> Certified:
     """Certify the p of the summed traces: counted over permutations, and below their reach by the bound.
 
     Wide plain terms of one size share the permutations that are counted, a subgroup under which the count is as
@@ -202,11 +200,7 @@ def certified_sum(terms: Sequence[Term], draws: Draws, *, is_joint: bool = False
     Args:
         terms: at least one.
         draws: of the permutations.
-        is_joint: whether the labels of different terms repeat each other in both models, so that one permutation for
-            all is the only exact one.
     """
-    if is_joint:
-        terms = joined(terms, is_joint=True)
     statistic = math.fsum(float(np.trace(term.scores_nn, dtype=np.float64)) for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)
     std = math.sqrt(math.fsum(term.moments[1] for term in terms))
@@ -251,7 +245,10 @@ def certified_sum(terms: Sequence[Term], draws: Draws, *, is_joint: bool = False
 
 
 def joined(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
-    """Add up terms of one size, so that they share a permutation; narrow and nested ones only where asked for."""
+    """Add up terms of one size, so that they share a permutation; narrow and nested ones only where asked for.
+
+    Where labels of different terms repeat each other in both models, one permutation for all is the only exact one.
+    """
     by_size: dict[tuple[int, int | None], list[Term]] = {}
     alone = []
     for term in terms:

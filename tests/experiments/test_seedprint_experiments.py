@@ -213,7 +213,7 @@ def test_births_against_models_in_training(tmp_path):
 
 
 def test_a_row_keeps_what_is_identical():
-    base = Checkpoint(CFG, models.init_seed(CFG, 1), "a", "birth", "a")
+    base = Checkpoint.from_seed(CFG, 1)
     found = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
     kept = lineage.compared(found, found)["permutation"]
     assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0

@@ -17,6 +17,7 @@ from bornbiased_jax.lineage.evidence import (
     certified_sum,
     coordinate_scores,
     head_terms,
+    joined,
     neuron_terms,
     permuted_labels,
     sampled_neurons,
@@ -215,7 +216,7 @@ def test_joint_terms_are_permuted_alike():
     base, suspect = mlp(1), noisy(mlp(1), 1.0)
     single = term(base, suspect)
     alone = certified_sum([single], Draws(999))
-    joint = certified_sum([Term(single.scores_nn) for _ in range(4)], Draws(999), is_joint=True)
+    joint = certified_sum(joined([Term(single.scores_nn) for _ in range(4)], is_joint=True), Draws(999))
     independent = certified_sum([Term(single.scores_nn) for _ in range(4)], Draws(999))
     assert joint.z == pytest.approx(alone.z)
     assert joint.log10_p_bound == pytest.approx(alone.log10_p_bound, rel=0.05)
