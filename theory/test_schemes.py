@@ -110,7 +110,7 @@ def test_predicted_cosines_hold_the_measured_ones(name):
     low, high = (np.array(predicted[f"inter_cosine_by_layer_{end}"]) for end in ("low", "high"))
     measured = np.array([record["contraction"]["inter_cosine_by_layer"] for record in records])
     if cfg.init.endswith("-balanced"):
-        # The mean is right; over seeds these small cosines are skewed, and spread up to a third more than predicted.
+        # The mean is right; over seeds these small cosines are skewed, and spread more than is predicted.
         error = 3 * measured.std(axis=0, ddof=1) / math.sqrt(SEEDS)
         assert np.all(np.abs(measured.mean(axis=0) - predicted["inter_cosine_by_layer"]) < error)
         return
