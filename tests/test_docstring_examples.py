@@ -60,7 +60,7 @@ bornbiased_jax.lineage.identity.relabelled
 bornbiased_jax.lineage.permutation.permutation_test
 bornbiased_jax.lineage.trace.trace
 bornbiased_jax.lineage.verdict.Verdict
-bornbiased_jax.lineage.same_model.settings_apart
+bornbiased_jax.lineage.same_model.differing_settings
 bornbiased_jax.stats.bound.tail_bound
 bornbiased_jax.stats.certified.certified_p
 bornbiased_jax.stats.intervals.binomial_interval

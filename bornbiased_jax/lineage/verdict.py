@@ -1,20 +1,21 @@
-"""A verdict: what was decided, on what evidence, and what the evidence does not show."""
+"""The verdict of a lineage test: the decision, its p and reason, and the sentences that a reader needs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from bornbiased_jax.lineage.summary import summary
 from bornbiased_jax.stats.ranks import matched
 
 Decision = Literal["same-lineage", "unrelated", "undefined"]
+Detail = dict[str, Any]
+"""JSON-ready keys and values that are particular to a test."""
 
-# Said with every verdict. A test of outputs sees coordinates; birth is the usual reason for sharing them.
+# Comes with every verdict. A test of outputs sees coordinates; birth is the usual reason for sharing them.
 SCOPE = (
     "The test finds shared coordinates, not intent and not theft: transplanted or fixed embeddings, "
     "distillation of hidden states, or a framework seed that both models used share coordinates too. "
@@ -61,13 +62,46 @@ class Verdict:
     test: str
     num_inputs: int | None
     alpha: float
-    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+    detail: Detail = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
         fixed = {name: getattr(self, name) for name in names}
         return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **UNSAID, **self.detail}.items()}
+
+    def summary(self) -> str:
+        """State the finding, how sure it is, and what would hide shared initial weights, where anything would.
+
+        Example:
+            >>> detail = {"null": "exact", "evaded_by": "rotating the residual stream"}
+            >>> reason = "the weights agree no more than chance allows"
+            >>> print(Verdict("unrelated", reason, 0.4, -0.4, 0.3, "weights", None, 1e-4, detail).summary())
+            The weights agree no more than chance allows. Unrelated models agree as much with probability 0.4: nothing \
+speaks for a shared birth, which is no proof that there is none. A shared birth would stay hidden behind: rotating the \
+residual stream.
+        """
+        sentences = [f"{self.reason[0].upper()}{self.reason[1:]}.", self._certainty()]
+        evaded_by = self.detail.get("evaded_by")
+        if evaded_by and self.verdict == "unrelated":
+            sentences.append(f"A shared birth would stay hidden behind: {evaded_by}.")
+        elif evaded_by and self.verdict == "same-lineage" and not self.detail.get("identity"):
+            sentences.append(f"The test that decides would miss a birth behind: {evaded_by}.")
+        return " ".join(sentences)
+
+    def _certainty(self) -> str:
+        if self.verdict == "undefined":
+            return "So nothing is decided: neither a shared birth nor its absence is shown."
+        if self.verdict == "same-lineage" and self.detail.get("identity"):
+            return "That is a fact about the numbers, in which no chance enters."
+        if self.log10_p is None:
+            return "No p-value stands behind it: it rests on how far unrelated models were seen to agree."
+        chance = f"Unrelated models agree as much with probability {format_probability(self.log10_p)}"
+        approximation = " by this test's approximation" if self.detail.get("null") == "approximate" else ""
+        if self.verdict == "unrelated":
+            nothing = "nothing speaks for a shared birth, which is no proof that there is none"
+            return f"{chance}{approximation}: {nothing}."
+        return f"{chance} at most{approximation}."
 
     def text(self) -> str:
         """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
@@ -81,10 +115,9 @@ class Verdict:
             facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
-        content = self.to_json()
-        points = [str(note) for note in (*self.detail.get("notes", ()), content["scope"])]
+        points = [*self.detail.get("notes", ()), self.detail.get("scope", SCOPE)]
         return "\n".join(
-            [f"{self.verdict} ({', '.join(facts)})", summary(content), "", *(f"- {point}" for point in points)]
+            [f"{self.verdict} ({', '.join(facts)})", self.summary(), "", *(f"- {point}" for point in points)]
         )
 
 
@@ -101,13 +134,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def rests_on(described: Mapping[str, Any]) -> str:
+def rests_on(permuted: str, invariant_to: Sequence[str], evaded_by: str) -> str:
     """Describe in one sentence which labels a null permutes, what the statistic is invariant to, and what evades it."""
-    unchanged = ", ".join(described["invariant_to"]) or "nothing"
-    return (
-        f"The null permutes {described['permuted']}; the statistic is unchanged by {unchanged}; "
-        f"evaded by {described['evaded_by']}."
-    )
+    unchanged = ", ".join(invariant_to) or "nothing"
+    return f"The null permutes {permuted}; the statistic is unchanged by {unchanged}; evaded by {evaded_by}."
 
 
 def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
@@ -182,3 +212,12 @@ def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> st
 def varying(outputs_ND: np.ndarray) -> np.ndarray:
     """Return the indices of the coordinates that are not the same for every input."""
     return np.flatnonzero((outputs_ND != outputs_ND[:1]).any(axis=0))
+
+
+def format_probability(log10_p: float) -> str:
+    """Format a probability in digits that say something, however small.
+
+    >>> format_probability(-0.4), format_probability(-7.3), format_probability(-2027.7)
+    ('0.4', '5e-08', '10^-2027.7')
+    """
+    return f"10^{log10_p:.1f}" if log10_p < -300 else f"{10.0**log10_p:.2g}"

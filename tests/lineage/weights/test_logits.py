@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import hardware
-from bornbiased_jax.lineage.same_model import settings_apart
-from bornbiased_jax.lineage.weights.logits import probe_logits, same_logits
+from bornbiased_jax.lineage.same_model import probe_logits, same_logits, settings_apart
 from bornbiased_jax.model import apply
 from tests.lineage.weights.descendants import born, config, descend, edited, everything, reader
 
@@ -36,9 +35,9 @@ def test_settings_that_compute_nothing_are_no_difference():
     # Single precision holds 1e-5 as another number.
     assert settings_apart(cfg.replace(norm_eps=float(np.float32(1e-5))), cfg) == []
     clipped = cfg.replace(attention_kernel="clipped")
-    assert settings_apart(clipped, clipped.replace(max_seq_len=64)) == ["settings differ: max_seq_len"]
+    assert settings_apart(clipped, clipped.replace(max_seq_len=64)) == ["max_seq_len"]
     wide = cfg.replace(num_heads=8, d_ff=64)
-    assert settings_apart(cfg, wide) == ["settings differ: num_heads, num_kv_heads, head_dim, attention_scale"]
+    assert settings_apart(cfg, wide) == ["num_heads", "num_kv_heads", "head_dim", "attention_scale"]
 
 
 def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
