@@ -14,7 +14,6 @@ from typing import Any
 
 _HOMES = {
     "births": "final_outputs",
-    "calibration": "power",
     "commitment": "check_commitment",
     "fingerprint_file": "load_fingerprint payload_digest save_fingerprint",
     "fingerprint_pass": "fingerprint",

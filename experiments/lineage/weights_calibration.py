@@ -91,7 +91,7 @@ def run(context: Context) -> dict[str, Any]:
     confidence = 0.95
     cases, family = [], {}
     for name, case in CASES.items():
-        summary = calibration.summarise(verdicts[name], confidence=confidence)
+        summary = calibration.summarize(verdicts[name], confidence=confidence)
         if not case.uniform:
             summary = one_sided(summary, [verdict.p_value for verdict in verdicts[name] if verdict.p_value is not None])
         family[name] = summary
