@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -192,7 +192,7 @@ def compare(
     test: str = "permutation",
     alpha: float | None = None,
     references: Iterable[np.ndarray] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Verdict:
     """Decide whether two models share initial weights, from their outputs.
 
@@ -237,7 +237,7 @@ def compare(
     if base.storage != suspect.storage:
         notes.append(
             f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
-            "outputs a little, and an exact copy may not be recognised as one."
+            "outputs a little, and an exact copy may not be recognized as one."
         )
     detail: Detail = dict(verdict.detail)
     if entry.permuted:
