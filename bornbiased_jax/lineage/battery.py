@@ -27,7 +27,7 @@ from bornbiased_jax.lineage.evidence import (
     Term,
     bound_of,
     certified_sum,
-    joined,
+    join_terms,
     z_of,
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, TensorRecord
@@ -302,7 +302,7 @@ def _cell(
             raise EvidenceError("no labels correspond")
         if pair.is_joint:
             # Labels that repeat each other in several blocks have one permutation.
-            terms = joined(terms, is_joint=True)
+            terms = join_terms(terms, is_joint=True)
         order = math.fsum(term.log_order for term in terms)
         if order < -math.log(options.alpha):
             raise EvidenceError(f"only {math.exp(order):.0f} orders of the labels: fewer than 1/alpha")

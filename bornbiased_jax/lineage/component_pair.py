@@ -27,7 +27,7 @@ from bornbiased_jax.lineage.evidence import (
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels
 from bornbiased_jax.lineage.matching import Matching, match_neurons
-from bornbiased_jax.lineage.pairing import BlockPair, NeuronPair, by_block, paired_blocks, paired_neurons
+from bornbiased_jax.lineage.pairing import BlockPair, NeuronPair, by_block, pair_blocks, pair_neurons
 from bornbiased_jax.lineage.scores import (
     Space,
     coordinate_scores,
@@ -60,8 +60,8 @@ class ComponentPair:
             labels: shared_repeats(base, suspect, name, labels)
             for labels in ("coordinates", "neurons", "heads", "experts")
         }
-        self.blocks = paired_blocks(self.base, self.suspect)
-        self.neurons = paired_neurons(self.base, self.suspect, self.blocks)
+        self.blocks = pair_blocks(self.base, self.suspect)
+        self.neurons = pair_neurons(self.base, self.suspect, self.blocks)
         self._fingerprints = base, suspect
 
     @cached_property
@@ -213,7 +213,7 @@ class ComponentPair:
 
     @cached_property
     def _token_pairs(self) -> list[BlockPair]:
-        return paired_blocks(self.base, self.suspect, tokens_only=True)
+        return pair_blocks(self.base, self.suspect, tokens_only=True)
 
     @cached_property
     def _sketches_by_place(self) -> list[dict[tuple[int | None, str], np.ndarray]]:

@@ -14,11 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from bornbiased_jax.stats import tails
-from bornbiased_jax.stats.bound import Rows, joint_bound, sorted_rows
-from bornbiased_jax.stats.certified import Certified
+from bornbiased_jax.stats.bound import Bound, Rows, joint_bound, sorted_rows
+from bornbiased_jax.stats.certified import Certified, certify_sums, constant_sum
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
-from bornbiased_jax.stats.permutations import TIE, drawn_sums, histogram, moments
+from bornbiased_jax.stats.permutations import drawn_sums, moments
 
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
@@ -197,41 +196,17 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
     statistic = math.fsum(term.trace for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)
     std = math.sqrt(math.fsum(term.moments[1] for term in terms))
-    z = z_of(terms)
-    if not math.isfinite(z):
-        nan = math.nan
-        return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, False, 0.0, "rows"))
-    # Count the permutations that reach the observed sum.
+    if not math.isfinite(z_of(terms)):
+        return constant_sum(statistic, mean, num_permutations)
+    # Draw permutations for all terms together.
     sums_P = np.zeros(num_permutations)
-    for stream, term in enumerate(joined(terms)):
+    for stream, term in enumerate(join_terms(terms)):
         sums_P += term.permuted_traces(num_permutations, seed, stream)
-    exceedances = int((sums_P >= statistic - TIE * std).sum())
-    # Beyond the count goes the bound.
-    p_value = (1 + exceedances) / (1 + num_permutations)
-    log10_p, bound = math.log10(p_value), bound_of(terms)
-    if exceedances == 0 and bound < log10_p:
-        p_value, log10_p = 10.0**bound, bound
-    # The identity is one of all permutations: no p lies below that, where the normal tail goes on.
-    floor = -math.fsum(term.log_order for term in terms)
-    return Certified(
-        p_value=p_value,
-        log10_p=log10_p,
-        log10_p_bound=bound,
-        log10_p_moments=min(0.0, max(floor, tails.log_normal_sf(z)) / tails.LN10),
-        z=z,
-        statistic=statistic,
-        mean=mean,
-        std=std,
-        num_permutations=num_permutations,
-        exceedances=exceedances,
-        enumerated=False,
-        tilt=0.0,
-        orientation="rows",
-        histogram=histogram(sums_P, mean, std),
-    )
+    bound = Bound(bound_of(terms), 0.0, "rows")
+    return certify_sums(statistic, mean, std, sums_P, bound, log_order=math.fsum(term.log_order for term in terms))
 
 
-def joined(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
+def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
     """Add up terms of one size, so that they share a permutation; narrow and nested ones only if all are joint.
 
     Where labels of different terms repeat each other in both models, one permutation for all is the only exact one.

@@ -113,7 +113,7 @@ def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
-def paired_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
+def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
     """Pair blocks of two models of any depth, in order.
 
     Args:
@@ -139,7 +139,7 @@ def by_block(component: Component) -> dict[int, list[Neurons]]:
     return dict(sorted(blocks.items()))
 
 
-def paired_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[NeuronPair]:
+def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[NeuronPair]:
     """Pair MLPs of paired blocks: experts by assignment, a dense MLP with every expert it faces.
 
     Neurons are exchangeable within an expert: each pair of experts is permuted on its own. Experts that face one

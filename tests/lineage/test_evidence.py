@@ -10,7 +10,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bornbiased_jax.checkpoints.roles import Shape
-from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, joined, z_of
+from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, join_terms, z_of
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs
@@ -205,7 +205,7 @@ def test_joint_terms_are_permuted_alike():
     base, suspect = mlp(1), noisy(mlp(1), 1.0)
     single = term(base, suspect)
     alone = certified_sum([single], 999)
-    joint = certified_sum(joined([Term(single.scores_nn) for _ in range(4)], is_joint=True), 999)
+    joint = certified_sum(join_terms([Term(single.scores_nn) for _ in range(4)], is_joint=True), 999)
     independent = certified_sum([Term(single.scores_nn) for _ in range(4)], 999)
     assert joint.z == pytest.approx(alone.z)
     assert joint.log10_p_bound == pytest.approx(alone.log10_p_bound, rel=0.05)
