@@ -2,7 +2,7 @@
 
 The family is fixed by the sizes of the two models before a number is compared: each piece of evidence over the whole
 model, and over each kind of matrix, each block and each quarter of the depth for which it is defined. What is
-identical is named first; what a formula decided in both models is left out and said.
+identical is named first; what a formula decided in both models is left out and reported.
 """
 
 from __future__ import annotations
@@ -297,6 +297,7 @@ def _cell(
 ) -> Cell:
     """Measure one cell: with permutations over the whole model, by the bound alone over a part of it."""
     try:
+        # Labels that correspond, with enough orders for a p at this level.
         terms = make_terms()
         if not terms:
             raise EvidenceError("no labels correspond")
@@ -311,6 +312,7 @@ def _cell(
             raise EvidenceError("every order of the labels gives the same statistic")
     except EvidenceError as error:
         return Cell(evidence, component, None, None, str(error))
+    # A part of the model has the bound alone: permutations are counted over the whole.
     if component != ALL:
         return Cell(evidence, component, z, bound_of(terms))
     certified = certified_sum(terms, options.num_permutations, options.seed)

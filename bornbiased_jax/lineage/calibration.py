@@ -55,6 +55,7 @@ def related_pairs(
     cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, drift: float, first_seed: int = 0
 ) -> Iterator[Pair]:
     """Yield outputs of untrained models and of themselves drifted toward another one (:func:`.births.drifted`)."""
+    # Each base drifts toward a seed that no pair uses.
     x = shared_inputs(cfg, inputs)
     seeds = range(first_seed, first_seed + num_pairs)
     partner_seeds = range(first_seed + num_pairs, first_seed + 2 * num_pairs)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bornbiased_jax.lineage.trace import Side
 
 NEURONS = 4096
-"""Neurons of each MLP that two checkpoints are compared by, unless more or fewer are asked for: all of small models."""
+"""Neurons of each MLP that two checkpoints are compared by, by default: all of small models."""
 LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
 """Values of ``--labels``, and the evidence that permutes these labels."""
 _SHARED_VECTORS = (
@@ -196,9 +196,8 @@ def compare(
 ) -> Verdict:
     """Decide whether two models share initial weights, from their outputs.
 
-    What is identical bit for bit, or but for its order, is said first and outranks the test
-    (:func:`.identity.with_identity`). On shared vectors the permutation test's p is too
-    small, so that its rejection is undefined there; it may still say unrelated.
+    Identity, bit for bit or up to an order of numbers, outranks the test (:func:`.identity.with_identity`). On shared
+    vectors the permutation test's p is too small, so that its rejection is undefined there; it may still be unrelated.
 
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint

@@ -60,6 +60,7 @@ class ComponentPair:
             labels: shared_repeats(base, suspect, name, labels)
             for labels in ("coordinates", "neurons", "heads", "experts")
         }
+        # Blocks by their Grams, then the MLPs and experts in them.
         self.blocks = pair_blocks(self.base, self.suspect)
         self.neurons = pair_neurons(self.base, self.suspect, self.blocks)
         self._fingerprints = base, suspect
@@ -67,6 +68,7 @@ class ComponentPair:
     @cached_property
     def left_out(self) -> dict[str, str]:
         """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
+        # Each model is tested by itself: a formula in one alone makes no agreement.
         in_base, in_suspect = (formulas(model.components[self.base.name], model) for model in self._fingerprints)
         return {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
 
@@ -127,6 +129,7 @@ class ComponentPair:
     def screening_z(self) -> dict[str, float]:
         """Estimate z over the whole component where evidence is defined; what a formula decided counts too."""
         z_by_evidence: dict[str, float] = {}
+        # Coordinates and neurons by a few random partners of each label; heads are few enough to score them all.
         with contextlib.suppress(EvidenceError):
             self._check_repeats("coordinates")
             sketches = ([model.coordinates[name] for name in self.parts] for model in (self.base, self.suspect))
@@ -162,6 +165,7 @@ class ComponentPair:
         self._check_repeats("coordinates")
         if kind in self.left_out:
             raise EvidenceError(f"agrees with {self.left_out[kind]} in both models")
+        # Rows of a router are experts: in another order they do not correspond.
         if kind == "router" and any(base != suspect for _, base, suspect in self.expert_pairs):
             raise EvidenceError("the experts stand in another order, and so do the rows of the router")
         return [self._coordinate_term(*self._map_sketches({kind}, None, limit=_FEW_COORDINATES))]
@@ -173,6 +177,7 @@ class ComponentPair:
 
     def by_module(self) -> dict[str, float | None]:
         """Compute z of every matrix of the heat map, from coordinates: description, no p."""
+        # Matrices at corresponding places; those outside blocks have one place.
         base, suspect = self._sketches_by_place
         partners = {pair.base: pair.suspect for pair in self._token_pairs}
         rows: dict[str, float | None] = {}
@@ -234,6 +239,7 @@ class ComponentPair:
         if self.repeats["heads"].is_shared:
             raise EvidenceError("both models repeat their heads")
         self._check_tokens()
+        # Blocks without attention in one model have no partner.
         base, suspect = ({heads.block: heads for heads in model.heads} for model in (self.base, self.suspect))
         pairs = [(base[p.base], suspect[p.suspect]) for p in self.blocks if p.base in base and p.suspect in suspect]
         return head_terms(pairs)
@@ -245,6 +251,7 @@ class ComponentPair:
         Raises:
             EvidenceError: they cannot be matched.
         """
+        # Token space sees through rotations; without it, coordinates of models of one width.
         space: Space = "token"
         try:
             self._check_tokens()
@@ -285,6 +292,7 @@ def _module(block: int | None, kind: str) -> str:
 
 def _has_repeated_blocks(component: Component) -> bool:
     """Return whether blocks of one model repeat each other neuron by neuron."""
+    # Neighboring blocks, and every block with the first one.
     first = [mlps[0] for mlps in by_block(component).values()]
     terms = []
     for left, right in [*zip(first, first[1:], strict=False), *((first[0], other) for other in first[2:])]:

@@ -61,6 +61,7 @@ def _distances(
         base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))
         if base_LG is None or suspect_LG is None or base_LG.shape[1] != suspect_LG.shape[1]:
             continue
+        # Each kind of Gram counts alike: in units of its median.
         squares_LL = distance.cdist(base_LG, suspect_LG, "sqeuclidean")
         median = float(np.median(squares_LL))
         total_LL += squares_LL / median if median > 0 else squares_LL
@@ -76,6 +77,7 @@ def _grams(blocks: Sequence[Sequence[Neurons]], space: str) -> np.ndarray | None
             sketches = mlp.token if space == "token" else mlp.coordinates
             if not sketches:
                 return None
+            # Signs that up and down share leave these Grams as they are.
             pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
             pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
             grams.append(
@@ -123,6 +125,7 @@ def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fals
     Returns:
         As many pairs as the shallower model has blocks with an MLP; without MLPs, blocks of equal numbers.
     """
+    # Without MLPs there are no Grams: blocks correspond by number.
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     if not base_blocks or not suspect_blocks:
         return [BlockPair(block, block) for block in range(1, min(base.num_blocks, suspect.num_blocks) + 1)]
@@ -154,6 +157,7 @@ def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]
             second = [neurons for neurons in suspect_blocks.get(pair.suspect, []) if neurons.is_shared == is_shared]
             if not first or not second:
                 continue
+            # A dense MLP faces every expert of the other model; experts are assigned one to one.
             if len(first) == 1 or len(second) == 1:
                 paired.append(NeuronPair(pair.base, tuple(itertools.product(first, second))))
                 continue

@@ -132,8 +132,8 @@ def identify(
 
 def _same_source(base: Checkpoint, suspect: Checkpoint) -> str | None:
     """Describe base and suspect as one and the same model, by where they come from; None where they are not."""
-    drawn_alike = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
-    if drawn_alike and base.description == suspect.description:
+    is_seed_or_run = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
+    if is_seed_or_run and base.description == suspect.description:
         return f"the base is the suspect: both are the {base.description}"
     base_files, suspect_files = ([path.resolve() for path in reader.files] for reader in (base, suspect))
     if base_files and base_files == suspect_files and base.cfg == suspect.cfg:

@@ -34,6 +34,7 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
     Diagonals of whole matrices are in the records of tensors; shifted and reversed diagonals and fixed orthogonal
     bases are looked for in the sketches of coordinates, whose signs are known.
     """
+    # Main diagonals, from the records of matrices.
     shapes: dict[str, tuple[int, ...]] = {}
     diagonal: dict[str, list[float]] = {}
     for record in fingerprint.tensors:
@@ -43,6 +44,7 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
         shapes[kind] = record.array_shape
         diagonal.setdefault(kind, []).append(record.diagonal_z)
     named = {kind: "the identity" for kind, z_values in diagonal.items() if _is_structured(z_values)}
+    # Other formulas, from the sketches of each kind of matrix.
     sketches: dict[str, list[np.ndarray]] = {}
     for cell in component.heat_map:
         sketches.setdefault(cell.matrix, []).append(unit_rows(cell.coordinates_D2))
@@ -156,6 +158,7 @@ def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labe
     )
     if first is None or second is None:
         return SharedRepeats({})
+    # Both at one period are permuted jointly, both at none are exact.
     parts = repeated_parts(first), repeated_parts(second)
     if all(parts):
         if parts[0] == parts[1] and first.num_labels == second.num_labels:

@@ -15,7 +15,7 @@ Decision = Literal["same-lineage", "unrelated", "undefined"]
 Detail = dict[str, Any]
 """JSON-ready keys and values that are particular to a test."""
 
-# Comes with every verdict. A test of outputs sees coordinates; birth is the usual reason for sharing them.
+# Comes with every verdict. A test of outputs sees coordinates, which models share by initialization as a rule.
 SCOPE = (
     "The test finds shared coordinates, not intent and not theft: transplanted or fixed embeddings, "
     "distillation of hidden states, or a framework seed that both models used share coordinates too. "
@@ -105,6 +105,7 @@ behind: rotating the residual stream.
 
     def text(self) -> str:
         """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
+        # The first line: decision and numbers.
         facts = [self.test]
         if self.num_inputs is not None:
             facts.append(f"N = {self.num_inputs:,}")
@@ -115,6 +116,7 @@ behind: rotating the residual stream.
             facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
+        # Then the summary, and the points that the verdict rests on.
         points = [*self.detail.get("notes", ()), self.detail.get("scope", SCOPE)]
         return "\n".join(
             [f"{self.verdict} ({', '.join(facts)})", self.summary(), "", *(f"- {point}" for point in points)]
@@ -177,6 +179,7 @@ def decide(
     """
     if not (math.isfinite(p_value) and math.isfinite(log10_p)):
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
+    # Strictly below the level.
     z_or_none = float(z) if math.isfinite(z) else None
     p_value = float(min(1.0, p_value))
     is_same = p_value < alpha

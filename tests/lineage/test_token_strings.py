@@ -10,7 +10,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage import Settings, fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.text.bpe import LibraryTokenizer
-from tests.lineage.weights.descendants import config, descend, edited, orders, reader, rotated
+from tests.lineage.descendants import config, descend, edited, orders, reader, rotated
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 ORDER = orders(1, 256)[0]

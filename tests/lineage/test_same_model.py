@@ -8,7 +8,7 @@ import pytest
 from bornbiased_jax import hardware
 from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits
 from bornbiased_jax.model import apply
-from tests.lineage.weights.descendants import born, config, descend, edited, everything, reader
+from tests.lineage.descendants import born, config, descend, edited, everything, reader
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 
