@@ -102,7 +102,7 @@ TESTS: Mapping[str, LineageTest] = {
         permuted="the base among fresh seeds of its architecture",
     ),
     "auto": LineageTest(
-        "bornbiased_jax.lineage.compare:auto",
+        "bornbiased_jax.lineage.weights_compare:auto",
         needs="weights",
         description="what is identical, then all exact evidence in the weights",
         alpha=1e-4,
@@ -110,7 +110,7 @@ TESTS: Mapping[str, LineageTest] = {
         joined=True,
     ),
     "weights": LineageTest(
-        "bornbiased_jax.lineage.compare:weights",
+        "bornbiased_jax.lineage.weights_compare:weights",
         needs="weights",
         description="the weights, one kind of labels permuted: exact, p proven however small",
         alpha=1e-4,

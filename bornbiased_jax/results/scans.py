@@ -116,8 +116,8 @@ def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations
     from bornbiased_jax import progress
     from bornbiased_jax.lineage import scan as scanning
     from bornbiased_jax.lineage.battery import ALPHA
-    from bornbiased_jax.lineage.compare import check_count
     from bornbiased_jax.lineage.permutation import check_alpha
+    from bornbiased_jax.lineage.weights_compare import check_count
     from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
     level = check_alpha(ALPHA if alpha is None else alpha)
