@@ -15,8 +15,6 @@ from bornbiased_jax.errors import InputError
 if TYPE_CHECKING:
     from bornbiased_jax.lineage.verdict import Verdict
 
-Needs = Literal["outputs", "weights", "both"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LineageTest:
@@ -25,9 +23,7 @@ class LineageTest:
     Attributes:
         function: "module:name" of what decides. By ``needs`` it takes, then ``alpha`` and the test's own options:
             "outputs": the outputs of base and suspect, [N, D] each, on the same inputs;
-            "weights": the two :class:`.trace.Side`, of which it opens what it reads;
-            "both": those, and ``outputs``, a function without arguments that gives both
-            :class:`.output_fingerprint.OutputFingerprint`.
+            "weights": the two :class:`.trace.Side`, of which it opens what it reads.
         needs: what it reads of the two models.
         description: one line for a reader, who chooses by it.
         alpha: level of its decision by default.
@@ -40,7 +36,7 @@ class LineageTest:
     """
 
     function: str
-    needs: Needs
+    needs: Literal["outputs", "weights"]
     description: str
     alpha: float = 0.01
     options: tuple[str, ...] = ()
