@@ -56,11 +56,11 @@ bornbiased_jax.report.tables.write
 bornbiased_jax.report.page.render
 bornbiased_jax.cli.options.parse_seeds
 bornbiased_jax.lineage.compare.compare
-bornbiased_jax.lineage.identity.relabelled
+bornbiased_jax.lineage.identity.match_coordinates
 bornbiased_jax.lineage.permutation.permutation_test
 bornbiased_jax.lineage.trace.trace
 bornbiased_jax.lineage.verdict.Verdict
-bornbiased_jax.lineage.same_model.settings_apart
+bornbiased_jax.lineage.same_model.differing_settings
 bornbiased_jax.stats.bound.tail_bound
 bornbiased_jax.stats.certified.certified_p
 bornbiased_jax.stats.intervals.binomial_interval

@@ -65,8 +65,8 @@ def derive(
     from bornbiased_jax.checkpoints.export import check_folder
     from bornbiased_jax.derive.changes import Context, parse_change
     from bornbiased_jax.derive.derive import derive as change_weights
+    from bornbiased_jax.derive.text_ids import ids_in_text
     from bornbiased_jax.keys import check_seed
-    from bornbiased_jax.lineage.weights.tokens import seen_ids
     from bornbiased_jax.results import sentences
 
     options.prepare_json(json_file)
@@ -76,7 +76,7 @@ def derive(
     used_I = None
     if text is not None:
         reader = open_checkpoint(checkpoint)
-        used_I = seen_ids(reader, reader, text)
+        used_I = ids_in_text(reader, text)
     context = Context(check_seed(seed), used_I)
     # Change the weights; a tokenizer that no longer fits is left out.
     derived = change_weights(checkpoint, parsed, context)

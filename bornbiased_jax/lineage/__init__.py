@@ -1,7 +1,7 @@
-"""Which birth a model descends from: lineage tests on outputs and on weights, and their verdicts.
+"""Decide whether two models share an initialization: lineage tests on outputs and on weights, and their verdicts.
 
-Three functions have the name of their module and are imported from there: ``trace.trace`` (from two references to a
-verdict), ``compare.compare`` (of two fingerprints) and ``identity.identity``.
+Two functions have the name of their module and are imported from there: ``trace.trace`` (from two references to a
+verdict) and ``compare.compare`` (of two fingerprints of outputs).
 
 Functions load their modules when first used, so that the names of tests are known without JAX; ``__init__.pyi`` tells
 type checkers of them.
@@ -10,11 +10,9 @@ type checkers of them.
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 _HOMES = {
     "births": "final_outputs",
-    "calibration": "power",
     "commitment": "check_commitment",
     "fingerprint_file": "load_fingerprint payload_digest save_fingerprint",
     "fingerprint_pass": "fingerprint",
@@ -33,7 +31,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'bornbiased_jax.lineage' has no attribute {name!r}")
     return getattr(importlib.import_module(f"bornbiased_jax.lineage.{_HOME_OF[name]}"), name)

@@ -1,5 +1,4 @@
 from bornbiased_jax.lineage.births import final_outputs as final_outputs
-from bornbiased_jax.lineage.calibration import power as power
 from bornbiased_jax.lineage.commitment import check_commitment as check_commitment
 from bornbiased_jax.lineage.fingerprint_file import load_fingerprint as load_fingerprint
 from bornbiased_jax.lineage.fingerprint_file import payload_digest as payload_digest

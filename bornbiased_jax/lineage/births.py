@@ -1,4 +1,4 @@
-"""Outputs of hundreds of untrained models: the population that calibrations and reference nulls draw on."""
+"""Compute outputs of hundreds of untrained models: the population of calibrations and reference nulls."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def final_outputs(
 ) -> Iterator[np.ndarray]:
     """Compute last-position outputs of the final norm of freshly initialized models, in chunks of seeds.
 
-    Each model has its own embedding (independent births share nothing but the inputs).
+    Each model has its own embedding: independent initializations share nothing but the inputs.
 
     Args:
         cfg: the architecture.
-        seeds: of the initialisations.
+        seeds: of the initializations.
         x: token ids [N, T], or vectors [N, T, D] fed to every model in place of its embeddings.
-        drift: turn each model this far towards another birth (:func:`drifted`); not at all by default.
-        drift_seeds: the other births, one a model.
+        drift: move each model this far toward another initialization (:func:`drifted`); not at all by default.
+        drift_seeds: the other initializations, one a model.
 
     Yields:
         [S, N, D] float32, in the order of ``seeds``: as many as fit 128 MiB, at most 256.
@@ -72,43 +72,43 @@ def final_outputs(
     for start in range(0, len(pairs_S2), chunk):
         chunk_S2 = pairs_S2[start : start + chunk]
         if one_by_one:
-            out = np.stack([np.asarray(_birth(cfg, pair, amount, x_CB)) for pair in chunk_S2])
+            out = np.stack([np.asarray(_seed_outputs(cfg, pair, amount, x_CB)) for pair in chunk_S2])
         else:
-            out = np.asarray(_births(cfg, jnp.asarray(np.resize(chunk_S2, (chunk, 2))), amount, x_CB))
+            out = np.asarray(_vmapped_outputs(cfg, jnp.asarray(np.resize(chunk_S2, (chunk, 2))), amount, x_CB))
         yield out[: len(chunk_S2), : len(x)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _birth(cfg: ModelConfig, pair: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
+def _seed_outputs(cfg: ModelConfig, pair: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
     params = models.init_seed(cfg, pair[0])
     if drift is not None:
         params = drifted(params, models.init_seed(cfg, pair[1]), drift)
-    return jax.lax.map(functools.partial(_last, cfg, params), x_CB).reshape(-1, cfg.d_model)
+    return jax.lax.map(functools.partial(_last_outputs, cfg, params), x_CB).reshape(-1, cfg.d_model)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _births(cfg: ModelConfig, pairs_S2: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
-    return jax.vmap(lambda pair: _birth(cfg, pair, drift, x_CB))(pairs_S2)
+def _vmapped_outputs(cfg: ModelConfig, pairs_S2: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
+    return jax.vmap(lambda pair: _seed_outputs(cfg, pair, drift, x_CB))(pairs_S2)
 
 
 def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
     """Mix √(1 − s²)·W + s·W′: a stand-in for a descendant with every standard deviation of its initial weights.
 
-    At s = 0 it is the birth, at s = 1 the other, unrelated one. Entries that are equal in both (norm scales,
-    zero biases) stay.
+    At s = 0 it is the first initialization, at s = 1 the other, unrelated one. Entries that are equal in both (norm
+    scales, zero biases) stay.
     """
     base_factor = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
     return jax.tree.map(lambda a, b: jnp.where(a == b, a, base_factor * a + drift * b), params, other)
 
 
-def _last(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
+def _last_outputs(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
     return models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, 0]
 
 
 def shared_inputs(cfg: ModelConfig, inputs: Inputs) -> np.ndarray:
     """Return all N sequences as every model of an architecture takes them: ids [N, T], or vectors [N, T, D].
 
-    Vectors have the standard deviation of the embedding at birth (its mean is 0).
+    Vectors have the standard deviation of the initial embedding (its mean is 0).
 
     Raises:
         InputError: inputs that do not fit the architecture.

@@ -1,24 +1,22 @@
-"""The false-positive rate of each test, and its power.
+"""Measure the false-positive rate and the power of tests of outputs.
 
-Unrelated pairs are disjoint births (no model in two pairs), so that their p-values are independent given
+Unrelated pairs are disjoint initializations (no model in two pairs), so that their p-values are independent given
 the inputs and a binomial interval holds for the false-positive rate. Pairs that share models need
 :func:`.stats.intervals.model_interval`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.births import final_outputs, shared_inputs
-from bornbiased_jax.lineage.iclr import iclr_test
-from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.verdict import Verdict
@@ -28,59 +26,42 @@ from bornbiased_jax.stats.multiple import holm
 
 LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]
-PairTest = Callable[[np.ndarray, np.ndarray, int], Verdict]
-
-# Permutations a pair: p < 0.01 has probability 0.0095 then, and thousands of pairs take minutes.
-_PERMUTATIONS = 1999
+NUM_PERMUTATIONS = 1999
+"""Permutations a pair: p < 0.01 has probability 0.0095 then, and thousands of pairs take minutes."""
 _QQ_POINTS = 200
 
 
-def pair_test(name: Literal["permutation", "paper", "iclr"], **options: Any) -> PairTest:
-    """Return a test as a function of the base's outputs, the suspect's outputs and the number of the pair.
-
-    Every pair gets permutations of its own. The Gaussian nulls of ``paper`` are the same for all pairs,
-    as they are for a user.
+def permutation_verdict(
+    base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int, *, num_permutations: int = NUM_PERMUTATIONS
+) -> Verdict:
+    """Run the permutation test on one pair of outputs, with permutations of its own.
 
     Args:
-        name: the test.
-        options: passed on to the test.
-
-    Raises:
-        InputError: no such test.
+        base_ND, suspect_ND: outputs of the two models.
+        pair: number of the pair, the seed of its permutations.
+        num_permutations: how many.
     """
-    if name == "permutation":
-        options = {"num_permutations": _PERMUTATIONS, **options}
-        return lambda base, suspect, pair: permutation_test(base, suspect, seed=pair, **options)
-    if name == "paper":
-        return lambda base, suspect, pair: paper_test(base, suspect, **options)
-    if name == "iclr":
-        return lambda base, suspect, pair: iclr_test(base, suspect, **options)
-    raise InputError(f"unknown test {name!r}: choose from permutation, paper, iclr")
+    return permutation_test(base_ND, suspect_ND, seed=pair, num_permutations=num_permutations)
 
 
 def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[Pair]:
-    """Yield outputs of disjoint pairs of untrained models: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
+    """Return outputs of disjoint pairs of untrained models: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
     seeds = range(first_seed, first_seed + 2 * num_pairs)
-    waiting = None
-    for outputs_SND in final_outputs(cfg, seeds, shared_inputs(cfg, inputs)):
-        for outputs_ND in outputs_SND:
-            if waiting is None:
-                waiting = outputs_ND
-            else:
-                yield waiting, outputs_ND
-                waiting = None
+    outputs = itertools.chain.from_iterable(final_outputs(cfg, seeds, shared_inputs(cfg, inputs)))
+    return zip(outputs, outputs, strict=True)
 
 
 def related_pairs(
     cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, drift: float, first_seed: int = 0
 ) -> Iterator[Pair]:
-    """Yield outputs of untrained models and of themselves drifted towards another one (:func:`.births.drifted`)."""
+    """Yield outputs of untrained models and of themselves drifted toward another one (:func:`.births.drifted`)."""
+    # Each base drifts toward a seed that no pair uses.
     x = shared_inputs(cfg, inputs)
     seeds = range(first_seed, first_seed + num_pairs)
     partner_seeds = range(first_seed + num_pairs, first_seed + 2 * num_pairs)
-    births = final_outputs(cfg, seeds, x)
+    bases = final_outputs(cfg, seeds, x)
     descendants = final_outputs(cfg, seeds, x, drift=drift, drift_seeds=partner_seeds)
-    for base_SND, descendant_SND in zip(births, descendants, strict=True):
+    for base_SND, descendant_SND in zip(bases, descendants, strict=True):
         yield from zip(base_SND, descendant_SND, strict=True)
 
 
@@ -94,23 +75,14 @@ def population_pairs(
 ) -> Iterator[Verdict]:
     """Yield verdicts of the population test on unrelated pairs, each with references of its own."""
     x = shared_inputs(cfg, inputs)
-    each = num_references + 2
+    num_seeds = num_references + 2
     for pair in range(num_pairs):
-        seeds = range(first_seed + pair * each, first_seed + (pair + 1) * each)
+        seeds = range(first_seed + pair * num_seeds, first_seed + (pair + 1) * num_seeds)
         base_ND, suspect_ND, *references = np.concatenate(list(final_outputs(cfg, seeds, x)))
         yield population_test(base_ND, suspect_ND, references)
 
 
-def run_tests(pairs: Iterable[Pair], tests: dict[str, PairTest]) -> dict[str, list[Verdict]]:
-    """Run every test on every pair; verdicts in the order of the pairs."""
-    verdicts: dict[str, list[Verdict]] = {name: [] for name in tests}
-    for index, (base_ND, suspect_ND) in enumerate(pairs):
-        for name, test in tests.items():
-            verdicts[name].append(test(base_ND, suspect_ND, index))
-    return verdicts
-
-
-def summarise(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[str, Any]:
+def summarize(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[str, Any]:
     """Summarize the distribution of p over pairs, JSON-ready.
 
     Undefined verdicts are counted and left out. For unrelated pairs a calibrated test has rates that its
@@ -164,25 +136,6 @@ def summarise(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[
         "ks_p": float(ks.pvalue),
         "qq": {"expected": ((quantile_ranks + 0.5) / count).tolist(), "observed": p_values[quantile_ranks].tolist()},
     }
-
-
-def power(
-    cfg: ModelConfig,
-    inputs: Inputs,
-    tests: dict[str, PairTest],
-    *,
-    drift: float,
-    num_pairs: int,
-    first_seed: int = 0,
-) -> dict[str, dict[str, Any]]:
-    """Run tests on untrained models and their drifted descendants: one summary a test, its rates being the power."""
-    pairs = related_pairs(cfg, inputs, num_pairs, drift=drift, first_seed=first_seed)
-    return {name: summarise(verdicts) for name, verdicts in run_tests(pairs, tests).items()}
-
-
-def bonferroni_confidence(num_checks: int, family_error: float = 0.05) -> float:
-    """Return the confidence of each of ``num_checks`` intervals for all to hold with 1 − ``family_error``."""
-    return 1.0 - family_error / max(1, num_checks)
 
 
 def check_family(summaries: dict[str, dict[str, Any]], *, family_error: float = 0.05) -> dict[str, Any]:

@@ -1,22 +1,19 @@
-"""Two fingerprints, one verdict: identity first, then the test asked for."""
+"""Compare two fingerprints of outputs: identity first, then one test."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.identity import with_identity
-from bornbiased_jax.lineage.lineage_tests import TESTS, lineage_test
+from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, check_comparable
 from bornbiased_jax.lineage.permutation import EVADED_BY, INVARIANT_TO
-from bornbiased_jax.lineage.verdict import Verdict, rests_on
+from bornbiased_jax.lineage.verdict import Detail, Verdict, rests_on
 from bornbiased_jax.probes.inputs import KINDS
-
-__all__ = ["TESTS", "compare"]
 
 _SHARED_VECTORS = (
     "the inputs are continuous vectors that both models shared; their own coordinates reach the outputs, so "
@@ -32,13 +29,12 @@ def compare(
     test: str = "permutation",
     alpha: float | None = None,
     references: Iterable[np.ndarray] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Verdict:
     """Decide whether two models share initial weights, from their outputs.
 
-    What is identical bit for bit, or but for its order, is said first and outranks the test
-    (:func:`.identity.with_identity`). On shared vectors the permutation test's p is too
-    small, so that its rejection is undefined there; it may still say unrelated.
+    Identity, bit for bit or up to an order of numbers, outranks the test (:func:`.identity.with_identity`). On shared
+    vectors the permutation test's p is too small, so that its rejection is undefined there; it may still be unrelated.
 
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint
@@ -52,7 +48,7 @@ def compare(
     Args:
         base: of the model known to be older or owned.
         suspect: of the other model, on the same inputs.
-        test: which of :data:`.lineage_tests.TESTS`; one that needs outputs alone.
+        test: a key of :data:`.lineage_tests.TESTS`; one that needs outputs alone.
         alpha: level of the decision; the test's own by default.
         references: outputs of fresh seeds of the base's architecture, for the population test.
         options: passed on to the test (``num_permutations``, ``num_dims``, ``seed`` …).
@@ -71,23 +67,25 @@ def compare(
     # Run the test, then note what its inputs and the stored types imply.
     alpha = entry.alpha if alpha is None else alpha
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
-    vectors = KINDS[base.inputs["kind"]].vectors
-    about = entry.about_vectors if vectors else entry.about_tokens
+    has_vectors = KINDS[base.inputs["kind"]].vectors
+    about = entry.about_vectors if has_vectors else entry.about_tokens
     notes = [*verdict.detail.get("notes", ()), *([about] if about else [])]
     if base.storage != suspect.storage:
         notes.append(
             f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
-            "outputs a little, and an exact copy may not be recognised as one."
+            "outputs a little, and an exact copy may not be recognized as one."
         )
-    described: dict[str, Any] = {}
+    detail: Detail = dict(verdict.detail)
     if entry.permuted:
-        described = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
-        described |= {name: verdict.detail[name] for name in described if name in verdict.detail}
-        notes = [rests_on(described), *notes]
-    verdict = dataclasses.replace(verdict, detail={**verdict.detail, **described, "notes": notes})
-    if test == "permutation" and vectors:
+        defaults = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
+        detail = {**defaults, **detail}
+        notes.insert(0, rests_on(detail["permuted"], detail["invariant_to"], detail["evaded_by"]))
+    detail["notes"] = notes
+    decision, reason = verdict.verdict, verdict.reason
+    if test == "permutation" and has_vectors:
         # The inputs themselves are labelled by coordinate.
-        verdict = dataclasses.replace(verdict, detail={**verdict.detail, "null": "approximate"})
-        if verdict.verdict == "same-lineage":
-            verdict = dataclasses.replace(verdict, verdict="undefined", reason=_SHARED_VECTORS)
+        detail["null"] = "approximate"
+        if decision == "same-lineage":
+            decision, reason = "undefined", _SHARED_VECTORS
+    verdict = dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)
     return with_identity(verdict, base, suspect)

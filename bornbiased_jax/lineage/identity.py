@@ -1,15 +1,14 @@
-"""What is the same in two models bit for bit, or but for its order: facts that outrank any test.
+"""Identity of two models by their outputs: facts that outrank any test, bit for bit or up to an order of numbers.
 
 A test that compares coordinate j with coordinate j sees nothing where one model's numbers were put in another
-order: weights written in another layout, or coordinates given other numbers. Both leave traces that chance
-does not make, and a verdict must not pass over them.
+order: weights written in another layout, or permuted coordinates. Both leave traces that chance does not make, and a
+verdict must not pass over them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
@@ -17,51 +16,66 @@ from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.verdict import Decision, Verdict
 from bornbiased_jax.stats.ranks import rank_correlation
 
-# A coordinate counts as found again above the first number, and as found nowhere else below the second.
+# A coordinate matches from the first number on, and resembles no other one below the second.
 # With fewer inputs than the third, such rank correlations come about by chance.
-FOUND, NOT_FOUND, MIN_INPUTS = 0.99, 0.9, 50
+_MATCHED, _DISTINCT, _MIN_INPUTS = 0.99, 0.9, 50
 
 
-def relabelled(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Find each base coordinate again in the suspect, and with which sign; None if they are not all found.
+@dataclasses.dataclass(frozen=True)
+class OutputIdentity:
+    """What two models have in common without any test; its fields are keys of the verdict's JSON.
+
+    Attributes:
+        identical_weights, identical_outputs: whether they are, bit for bit.
+        identical_tensors: how many have the same name and the same bytes.
+        reordered_tensors: how many more have the same numbers in another order or under another name; None for
+            fingerprints stored without digests of values.
+        num_tensors: of the base, without those of one repeated number: all initial norm scales are 1.
+        relabelled_coordinates: how many coordinates of the base have another number in the suspect; None if not all
+            match or the outputs are identical.
+        negated_coordinates: how many have the other sign; None likewise.
+    """
+
+    identical_weights: bool
+    identical_outputs: bool
+    identical_tensors: int
+    reordered_tensors: int | None
+    num_tensors: int
+    relabelled_coordinates: int | None
+    negated_coordinates: int | None
+
+
+def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Match each base coordinate with one of the suspect, up to sign; None if they do not all match.
 
     Every coordinate must have exactly one partner with a rank correlation of at least 0.99 over at least 50
     inputs, no two the same one, and below 0.9 in size with every other: unrelated coordinates come nowhere
     near, and coordinates that follow one another do not count.
 
     Returns:
-        The suspect's coordinates, [D] integers, the identity where nothing was relabelled; and whether each is
+        The suspect's coordinates, [D] integers, the identity where nothing was permuted; and whether each is
         negated, [D].
 
     Example:
         >>> outputs_ND = np.random.default_rng(0).standard_normal((100, 4))
-        >>> partner_D, negated_D = relabelled(outputs_ND, outputs_ND[:, [2, 0, 1, 3]] * [1, 1, -1, 1])
-        >>> partner_D.tolist(), negated_D.tolist()
+        >>> partner_D, is_negated_D = match_coordinates(outputs_ND, outputs_ND[:, [2, 0, 1, 3]] * [1, 1, -1, 1])
+        >>> partner_D.tolist(), is_negated_D.tolist()
         ([1, 2, 0, 3], [False, True, False, False])
     """
-    if base_ND.shape != suspect_ND.shape or len(base_ND) < MIN_INPUTS:
+    if base_ND.shape != suspect_ND.shape or len(base_ND) < _MIN_INPUTS:
         return None
     signed_DD = rank_correlation(base_ND, suspect_ND)
     cross_DD = np.abs(signed_DD)
     partner_D = cross_DD.argmax(axis=1)
-    if not (cross_DD.max(axis=1) >= FOUND).all() or len(np.unique(partner_D)) < len(partner_D):
+    if not (cross_DD.max(axis=1) >= _MATCHED).all() or len(np.unique(partner_D)) < len(partner_D):
         return None
-    negated_D = np.take_along_axis(signed_DD, partner_D[:, None], axis=1)[:, 0] < 0
+    is_negated_D = np.take_along_axis(signed_DD, partner_D[:, None], axis=1)[:, 0] < 0
     np.put_along_axis(cross_DD, partner_D[:, None], 0.0, axis=1)
-    return (partner_D, negated_D) if (cross_DD < NOT_FOUND).all() else None
+    return (partner_D, is_negated_D) if (cross_DD < _DISTINCT).all() else None
 
 
-def identity(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, Any]:
-    """List what two models have in common without any test, JSON-ready.
-
-    Returns:
-        ``identical_weights``, ``identical_outputs``; ``identical_tensors`` (same name, same bytes) and
-        ``reordered_tensors`` (the same numbers in another order or under another name) of ``num_tensors``
-        (tensors of one repeated number aside: all births share norm scales of 1); ``relabelled_coordinates``,
-        how many coordinates of the base are found again under another number, and ``negated_coordinates``, how
-        many with the other sign, None if not all are found or the outputs are identical.
-        ``reordered_tensors`` is None for fingerprints stored without digests of values.
-    """
+def compare_outputs(base: OutputFingerprint, suspect: OutputFingerprint) -> OutputIdentity:
+    """Find what two models have in common without any test."""
     same_names = {name for name, value in base.tensor_digests.items() if suspect.tensor_digests.get(name) == value}
     # Tensors with the same numbers in another order, as multisets.
     reordered = None
@@ -71,89 +85,84 @@ def identity(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, A
             for model in (base, suspect)
         )
         reordered = (base_values & suspect_values).total()
-    same_outputs = base.outputs_ND.shape == suspect.outputs_ND.shape and bool(
-        np.array_equal(base.outputs_ND, suspect.outputs_ND)
+    # Coordinates that match under other numbers or signs.
+    has_same_outputs = bool(np.array_equal(base.outputs_ND, suspect.outputs_ND))
+    permuted = negated = None
+    matching = None if has_same_outputs else match_coordinates(base.outputs_ND, suspect.outputs_ND)
+    if matching is not None:
+        partner_D, is_negated_D = matching
+        permuted, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(is_negated_D.sum())
+    return OutputIdentity(
+        identical_weights=base.weights_digest == suspect.weights_digest,
+        identical_outputs=has_same_outputs,
+        identical_tensors=len(same_names),
+        reordered_tensors=reordered,
+        num_tensors=len(base.tensor_digests),
+        relabelled_coordinates=permuted,
+        negated_coordinates=negated,
     )
-    # Coordinates found again under other numbers or signs.
-    moved = negated = None
-    if not same_outputs:
-        matching = relabelled(base.outputs_ND, suspect.outputs_ND)
-        if matching is not None:
-            partner_D, negated_D = matching
-            moved, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(negated_D.sum())
-    return {
-        "identical_weights": base.weights_digest == suspect.weights_digest,
-        "identical_outputs": same_outputs,
-        "identical_tensors": len(same_names),
-        "reordered_tensors": reordered,
-        "num_tensors": len(base.tensor_digests),
-        "relabelled_coordinates": moved,
-        "negated_coordinates": negated,
-    }
 
 
 def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFingerprint) -> Verdict:
-    """Add the facts of :func:`identity` to a verdict, and what they imply.
+    """Add an :class:`OutputIdentity` to a verdict, and what it implies.
 
     Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
-    hold the same numbers in another order; coordinates that are all found again under other numbers or signs.
+    hold the same numbers in another order; coordinates that all match under other numbers or signs.
     Some identical tensors forbid "unrelated": the verdict is then undefined, because a copy of them is a
     fact and the rest is not.
     """
-    facts = identity(base, suspect)
-    same, moved, total = facts["identical_tensors"], facts["reordered_tensors"] or 0, facts["num_tensors"]
-    detail = {**verdict.detail, **facts, "base": base.source, "suspect": suspect.source, "inputs": base.inputs}
-    notes = list(detail.get("notes", ()))
-    # The plainest fact first; partial identity only withholds "unrelated".
+    facts = compare_outputs(base, suspect)
+    same, reordered, total = facts.identical_tensors, facts.reordered_tensors or 0, facts.num_tensors
+    permuted, negated = facts.relabelled_coordinates or 0, facts.negated_coordinates or 0
+    notes = list(verdict.detail.get("notes", ()))
     decision: Decision = "same-lineage"
-    reason, same_as = "", None
-    if facts["identical_weights"]:
-        same_as = "tensors"
+    identity: str | None = None
+    # The plainest fact first; partial identity only withholds "unrelated".
+    if facts.identical_weights:
+        identity = "tensors"
         reason = "the two models have identical weights, bit for bit"
-    elif facts["identical_outputs"]:
-        same_as = "outputs"
+    elif facts.identical_outputs:
+        identity = "outputs"
         reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
-    elif moved and same + moved == total:
-        same_as = "up to the order of numbers"
+    elif reordered and same + reordered == total:
+        identity = "up to the order of numbers"
         reason = (
-            f"the weights hold the same numbers in another order: of {total} tensors {moved} are rearranged and "
+            f"the weights hold the same numbers in another order: of {total} tensors {reordered} are rearranged and "
             f"{same} identical, bit for bit"
         )
-        notes.insert(0, _what_became_of_the_function(facts, verdict))
-    elif facts["relabelled_coordinates"] or facts["negated_coordinates"]:
-        changes = {
-            "under another number": facts["relabelled_coordinates"],
-            "with the other sign": facts["negated_coordinates"],
-        }
-        relabelling = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
-        same_as = "up to coordinate permutation" if facts["relabelled_coordinates"] else "up to signs"
-        names = {"relabelled": facts["relabelled_coordinates"], "negated": facts["negated_coordinates"]}
+        notes.insert(0, _changed_function(permuted, negated, verdict))
+    elif permuted or negated:
+        identity = "up to coordinate permutation" if permuted else "up to signs"
+        changes = {"under another number": permuted, "with the other sign": negated}
+        counts = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
+        names = " and ".join(name for name, count in (("relabelled", permuted), ("negated", negated)) if count)
         reason = (
-            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {relabelling}: "
-            f"the same function with its coordinates {' and '.join(name for name, count in names.items() if count)}"
+            f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {counts}: the "
+            f"same function with its coordinates {names}"
         )
-    elif same or moved:
-        described = f"{same} of {total} tensors are identical, bit for bit"
-        if moved:
-            described += f", and {moved} hold the same numbers in another order"
-        notes.insert(0, f"{described}.")
-        if verdict.verdict == "unrelated":
-            decision = "undefined"
-            reason = (
-                f"{described}: those weights were copied or come from one seed, while the outputs agree no more "
-                "than chance allows"
-            )
-    detail |= {"identity": same_as, "notes": notes}
-    if not reason:
-        return dataclasses.replace(verdict, detail=detail)
+    else:
+        decision, reason = verdict.verdict, verdict.reason
+        if same or reordered:
+            tensors = f"{same} of {total} tensors are identical, bit for bit"
+            if reordered:
+                tensors += f", and {reordered} hold the same numbers in another order"
+            notes.insert(0, f"{tensors}.")
+            if decision == "unrelated":
+                decision = "undefined"
+                reason = (
+                    f"{tensors}: those weights were copied or come from one seed, while the outputs agree no more "
+                    "than chance allows"
+                )
+    detail = {**verdict.detail, **dataclasses.asdict(facts), "identity": identity, "notes": notes}
+    detail |= {"base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     return dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)
 
 
-def _what_became_of_the_function(facts: dict[str, Any], verdict: Verdict) -> str:
-    if facts["relabelled_coordinates"]:
-        return f"The function is the same with {facts['relabelled_coordinates']} coordinates relabelled."
-    if facts["negated_coordinates"]:
-        return f"The function is the same with {facts['negated_coordinates']} coordinates negated."
+def _changed_function(permuted: int, negated: int, verdict: Verdict) -> str:
+    """Describe the function of a model whose weights hold the same numbers in another order."""
+    if permuted or negated:
+        change = f"{permuted} coordinates relabelled" if permuted else f"{negated} coordinates negated"
+        return f"The function is the same with {change}."
     p = "undefined" if verdict.p_value is None else f"p = {verdict.p_value:.4g}"
     return (
         "Read as its format says, the rearranged model computes another function: it is a file for a program that "

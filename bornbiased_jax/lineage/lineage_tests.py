@@ -1,6 +1,6 @@
 """The lineage tests by name: one entry a test, from which commands, :func:`.trace.trace` and docs derive theirs.
 
-Nothing heavy is imported here: a test's module is loaded when the test is asked for.
+Nothing heavy is imported here: a test's module is loaded when the test is run.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from bornbiased_jax.errors import InputError
 if TYPE_CHECKING:
     from bornbiased_jax.lineage.verdict import Verdict
 
-Needs = Literal["outputs", "weights", "both"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LineageTest:
@@ -25,22 +23,20 @@ class LineageTest:
     Attributes:
         function: "module:name" of what decides. By ``needs`` it takes, then ``alpha`` and the test's own options:
             "outputs": the outputs of base and suspect, [N, D] each, on the same inputs;
-            "weights": the two :class:`.trace.Side`, of which it opens what it reads;
-            "both": those, and ``outputs``, a function without arguments that gives both
-            :class:`.output_fingerprint.OutputFingerprint`.
+            "weights": the two :class:`.trace.Side`, of which it opens what it reads.
         needs: what it reads of the two models.
         description: one line for a reader, who chooses by it.
-        alpha: level of its decision unless another is asked for.
+        alpha: level of its decision by default.
         options: names of its own options.
-        joined: whether the permutation test of outputs joins it where inputs are asked for, given as ``outputs``, a
+        joined: whether the permutation test of outputs joins it where inputs are chosen, given as ``outputs``, a
             function without arguments that gives its verdict.
         references: whether it needs outputs of fresh seeds, given as ``references``.
         permuted: the labels that the null of a test of outputs permutes.
-        about_tokens, about_vectors: what its verdict says about its own p on such inputs.
+        about_tokens, about_vectors: note on its own p on such inputs.
     """
 
     function: str
-    needs: Needs
+    needs: Literal["outputs", "weights"]
     description: str
     alpha: float = 0.01
     options: tuple[str, ...] = ()
@@ -61,7 +57,7 @@ TESTS: Mapping[str, LineageTest] = {
     "permutation": LineageTest(
         "bornbiased_jax.lineage.permutation:permutation_test",
         needs="outputs",
-        description="outputs, coordinate by coordinate, against relabellings: exact on tokens",
+        description="outputs, coordinate by coordinate, against permutations: exact on tokens",
         options=("num_permutations", "signs"),
         permuted="the residual coordinates",
     ),
@@ -71,12 +67,12 @@ TESTS: Mapping[str, LineageTest] = {
         description="Algorithm 1 of “Transformers Are Born Biased”",
         permuted="nothing: it takes coordinates as independent Gaussian draws",
         about_tokens=(
-            "On random tokens its p is no false-positive rate but stays below one between births: 0.0% of 1,800 "
-            "unrelated pairs were below 0.01. Between models trained apart up to 3.5% were."
+            "On random tokens its p is no false-positive rate but stays below one between initializations: "
+            "0.0% of 1,800 unrelated pairs were below 0.01. Between models trained apart up to 3.5% were."
         ),
         about_vectors=(
-            "Its Gaussian null knows nothing of vectors that both models shared: every one of 1,800 unrelated pairs "
-            "of births was below 0.01."
+            "Its Gaussian null ignores vectors that both models shared: every one of 1,800 unrelated pairs of "
+            "initializations was below 0.01."
         ),
     ),
     "iclr": LineageTest(
@@ -85,24 +81,24 @@ TESTS: Mapping[str, LineageTest] = {
         description="the analytic test of the SeedPrints code",
         permuted="nothing: it takes coordinates as independent",
         about_tokens=(
-            "Its null takes coordinates as independent. Between births on random tokens its false-positive rate is "
-            "near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too heavy; between models "
-            "trained apart it is far above: up to 17.6% were below 0.01."
+            "Its null takes coordinates as independent. Between initializations on random tokens its "
+            "false-positive rate is near alpha (1.2% of 1,800 unrelated pairs below 0.01), with a tail that is too "
+            "heavy; between models trained apart it is far above: up to 17.6% were below 0.01."
         ),
         about_vectors=(
             "Its null takes coordinates as independent, and vectors that both models shared make them agree: every "
-            "one of 1,800 unrelated pairs of births was below 0.01."
+            "one of 1,800 unrelated pairs of initializations was below 0.01."
         ),
     ),
     "population": LineageTest(
         "bornbiased_jax.lineage.population:population_test",
         needs="outputs",
-        description="rank among fresh seeds of the base's architecture: exact for a base that is a birth",
+        description="rank among fresh seeds of the base's architecture: exact for an untrained base",
         references=True,
         permuted="the base among fresh seeds of its architecture",
     ),
     "auto": LineageTest(
-        "bornbiased_jax.lineage.weight_tests:auto",
+        "bornbiased_jax.lineage.weights_compare:auto",
         needs="weights",
         description="what is identical, then all exact evidence in the weights",
         alpha=1e-4,
@@ -110,7 +106,7 @@ TESTS: Mapping[str, LineageTest] = {
         joined=True,
     ),
     "weights": LineageTest(
-        "bornbiased_jax.lineage.weight_tests:weights",
+        "bornbiased_jax.lineage.weights_compare:weights",
         needs="weights",
         description="the weights, one kind of labels permuted: exact, p proven however small",
         alpha=1e-4,

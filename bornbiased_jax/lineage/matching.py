@@ -1,4 +1,4 @@
-"""Neurons whose order is not known: matched twice, on different matrices of the MLP.
+"""Match neurons of unknown order twice, on different matrices of the MLP.
 
 Two independent matchings, on gate and on up and down, agree on many neurons where one model was made from the other
 and its neurons were permuted, and on few where the models are unrelated. Between trained models that has no p: the
@@ -10,18 +10,21 @@ exact.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.roles import Shape
-from bornbiased_jax.lineage.evidence import EvidenceError, Space, Term, neuron_scores
-from bornbiased_jax.lineage.fingerprints import Neurons
+from bornbiased_jax.lineage.evidence import EvidenceError, Term
 from bornbiased_jax.lineage.pairing import NeuronPair
+from bornbiased_jax.lineage.scores import NeuronScores, Space, neuron_scores
 
 AGREEMENT = 0.2
 """Two independent matchings that agree on more of the neurons than this mean a shared initialization."""
+LARGEST_UNRELATED_AGREEMENT = 0.036
+"""The largest agreement of two matchings measured between unrelated models of 128 or 192 neurons a block."""
 # Fewer neurons than this agree by chance too often for a fraction of them to say anything.
 _MIN_NEURONS = 32
 
@@ -34,13 +37,11 @@ class Matching:
         agreement: fraction of the neurons that both matchings give the same partner.
         by_block: the same for each block of the base.
         terms: scores, by up and down, of neurons that the first matching paired.
-        num_neurons: matched in all.
     """
 
     agreement: float
     by_block: dict[int, float]
     terms: tuple[Term, ...]
-    num_neurons: int
 
 
 def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Matching:
@@ -56,34 +57,35 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
     """
     if not pairs:
         raise EvidenceError("a model has no MLP, and so no neurons")
-    counts: dict[int, list[tuple[int, int]]] = {}
+    agreeing, matched = Counter[int](), Counter[int]()
     terms: list[Term] = []
     for pair in pairs:
         if len(pair.pairs) > 1:
             raise EvidenceError("experts face one dense MLP: their neurons are compared in order alone")
         base, suspect = pair.pairs[0]
-        for neurons in (base, suspect):
-            if not neurons.is_complete:
+        for mlp in (base, suspect):
+            if not mlp.is_complete:
                 raise EvidenceError(
-                    f"{neurons.stored:,} of {neurons.total:,} neurons stored: name the checkpoints, or make "
-                    "fingerprints with --neurons all"
+                    f"{mlp.stored:,} of {mlp.total:,} neurons stored: name the checkpoints, or make fingerprints with "
+                    "--neurons all"
                 )
-        agreeing, matched, term = _match(base, suspect, space, shape, pair.block)
-        counts.setdefault(pair.block, []).append((agreeing, matched))
-        terms.append(term)
-    total = sum(matched for block in counts.values() for _, matched in block)
-    if total < _MIN_NEURONS:
-        raise EvidenceError(f"{total} neurons are too few to match")
-    agreeing = sum(count for block in counts.values() for count, _ in block)
-    by_block = {
-        block: sum(count for count, _ in rows) / sum(matched for _, matched in rows) for block, rows in counts.items()
-    }
-    return Matching(agreeing / total, by_block, tuple(terms), total)
+        scores = neuron_scores(base, suspect, space, shape)
+        num_agreeing, scores_KK = _match(scores)
+        agreeing[pair.block] += num_agreeing
+        matched[pair.block] += len(scores_KK)
+        terms.append(Term(scores_KK, pair.block))
+    if matched.total() < _MIN_NEURONS:
+        raise EvidenceError(f"{matched.total()} neurons are too few to match")
+    by_block = {block: agreeing[block] / count for block, count in matched.items()}
+    return Matching(agreeing.total() / matched.total(), by_block, tuple(terms))
 
 
-def _match(base: Neurons, suspect: Neurons, space: Space, shape: Shape, block: int) -> tuple[int, int, Term]:
-    """Match one pair of MLPs; neurons without numbers in a model take no part."""
-    scores = neuron_scores(base, suspect, space, shape)
+def _match(scores: NeuronScores) -> tuple[int, np.ndarray]:
+    """Match one pair of MLPs twice; neurons without numbers in a model take no part.
+
+    Returns:
+        How many neurons have one partner in both matchings; the second scores of those that the first paired, [K, K].
+    """
     live = np.ix_(np.flatnonzero(scores.is_live_base), np.flatnonzero(scores.is_live_suspect))
     first_nn, second_nn = scores.first[live], scores.second[live]
     if min(first_nn.shape) < 2:
@@ -91,8 +93,8 @@ def _match(base: Neurons, suspect: Neurons, space: Space, shape: Shape, block: i
     if not first_nn.any() or not second_nn.any():
         raise EvidenceError("a part of the MLPs has no numbers that a seed decided: nothing to match on twice")
     base_K, suspect_K = linear_sum_assignment(first_nn, maximize=True)
-    again_base_K, again_suspect_K = linear_sum_assignment(second_nn, maximize=True)
+    # The second matching, as the partner of each base neuron.
     partner_n = np.full(len(first_nn), -1)
-    partner_n[again_base_K] = again_suspect_K
-    agreeing = int((partner_n[base_K] == suspect_K).sum())
-    return agreeing, len(base_K), Term(second_nn[np.ix_(base_K, suspect_K)], block)
+    rows_K, columns_K = linear_sum_assignment(second_nn, maximize=True)
+    partner_n[rows_K] = columns_K
+    return int((partner_n[base_K] == suspect_K).sum()), second_nn[np.ix_(base_K, suspect_K)]

@@ -1,4 +1,4 @@
-"""Which block of one model stands for which of another, and which expert: by Grams that no neuron number enters.
+"""Pair blocks and experts of two models by Grams that no neuron number enters.
 
 The Gram of a block sums outer products over its neurons, of the gate vector and of the concatenated up and down
 vectors. Neither their order nor a sign that up and down share changes it, so that a test that permutes neurons stays
@@ -9,17 +9,19 @@ coordinates take blocks paired by those alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.spatial import distance
 
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockPair:
-    """A block of the base and the block of the suspect that stands for it, counted from 1."""
+class BlockPair(NamedTuple):
+    """A block of the base and the block of the suspect that corresponds to it, counted from 1."""
 
     base: int
     suspect: int
@@ -45,14 +47,7 @@ def unit_rows(sketch: np.ndarray) -> np.ndarray:
     return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
 
 
-def gram(sketches: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Compute the Grams of gate and of concatenated up and down, per neuron: a vector."""
-    pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
-    pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
-    return np.concatenate([(rows_NK.T @ rows_NK).ravel() / max(1, len(rows_NK)) for rows_NK in pieces])
-
-
-def distances(
+def _distances(
     base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
 ) -> np.ndarray:
     """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
@@ -62,30 +57,34 @@ def distances(
         tokens_only: leave out Grams in residual coordinates.
     """
     total_LL = np.zeros((len(base), len(suspect)))
-    spaces = ["token"] if tokens_only else ["token", "coordinates"]
-    for space in spaces:
-        grams = [[_block_gram(block, space) for block in blocks] for blocks in (base, suspect)]
-        if any(vector is None for vectors in grams for vector in vectors):
+    for space in ("token",) if tokens_only else ("token", "coordinates"):
+        base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))
+        if base_LG is None or suspect_LG is None or base_LG.shape[1] != suspect_LG.shape[1]:
             continue
-        base_LG, suspect_LG = (np.stack([vector for vector in vectors if vector is not None]) for vectors in grams)
-        if base_LG.shape[1] != suspect_LG.shape[1]:
-            continue
-        squares_LL = (
-            np.square(base_LG).sum(axis=1)[:, None]
-            + np.square(suspect_LG).sum(axis=1)[None, :]
-            - 2 * base_LG @ suspect_LG.T
-        )
-        squares_LL = np.maximum(squares_LL, 0.0)
+        # Each kind of Gram counts alike: in units of its median.
+        squares_LL = distance.cdist(base_LG, suspect_LG, "sqeuclidean")
         median = float(np.median(squares_LL))
         total_LL += squares_LL / median if median > 0 else squares_LL
     return total_LL
 
 
-def _block_gram(block: Sequence[Neurons], space: str) -> np.ndarray | None:
-    sketches = [neurons.token if space == "token" else neurons.coordinates for neurons in block]
-    if any(not parts for parts in sketches):
-        return None
-    return np.mean([gram(parts) for parts in sketches], axis=0)
+def _grams(blocks: Sequence[Sequence[Neurons]], space: str) -> np.ndarray | None:
+    """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any."""
+    rows = []
+    for block in blocks:
+        grams = []
+        for mlp in block:
+            sketches = mlp.token if space == "token" else mlp.coordinates
+            if not sketches:
+                return None
+            # Signs that up and down share leave these Grams as they are.
+            pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
+            pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
+            grams.append(
+                np.concatenate([(piece_NK.T @ piece_NK).ravel() / max(1, len(piece_NK)) for piece_NK in pieces])
+            )
+        rows.append(np.mean(grams, axis=0))
+    return np.stack(rows)
 
 
 def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
@@ -116,7 +115,7 @@ def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
-def paired_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
+def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = False) -> list[BlockPair]:
     """Pair blocks of two models of any depth, in order.
 
     Args:
@@ -126,10 +125,11 @@ def paired_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fa
     Returns:
         As many pairs as the shallower model has blocks with an MLP; without MLPs, blocks of equal numbers.
     """
+    # Without MLPs there are no Grams: blocks correspond by number.
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     if not base_blocks or not suspect_blocks:
         return [BlockPair(block, block) for block in range(1, min(base.num_blocks, suspect.num_blocks) + 1)]
-    distance_LL = distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=tokens_only)
+    distance_LL = _distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=tokens_only)
     base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
     return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in monotone_pairs(distance_LL)]
 
@@ -142,7 +142,7 @@ def by_block(component: Component) -> dict[int, list[Neurons]]:
     return dict(sorted(blocks.items()))
 
 
-def paired_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[NeuronPair]:
+def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[NeuronPair]:
     """Pair MLPs of paired blocks: experts by assignment, a dense MLP with every expert it faces.
 
     Neurons are exchangeable within an expert: each pair of experts is permuted on its own. Experts that face one
@@ -157,11 +157,11 @@ def paired_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPai
             second = [neurons for neurons in suspect_blocks.get(pair.suspect, []) if neurons.is_shared == is_shared]
             if not first or not second:
                 continue
+            # A dense MLP faces every expert of the other model; experts are assigned one to one.
             if len(first) == 1 or len(second) == 1:
-                facing = tuple((one_mlp, other_mlp) for one_mlp in first for other_mlp in second)
-                paired.append(NeuronPair(pair.base, facing))
+                paired.append(NeuronPair(pair.base, tuple(itertools.product(first, second))))
                 continue
-            distance_EE = distances([[mlp] for mlp in first], [[mlp] for mlp in second], tokens_only=False)
+            distance_EE = _distances([[mlp] for mlp in first], [[mlp] for mlp in second], tokens_only=False)
             rows, columns = linear_sum_assignment(distance_EE)
             paired += [
                 NeuronPair(pair.base, ((first[row], second[column]),))

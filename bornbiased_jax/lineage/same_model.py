@@ -1,33 +1,46 @@
-"""Are two checkpoints one model? By where they come from, by files, tensors, and settings that compute something.
+"""Identity of two checkpoints: by source, files, tensors, and the function they compute.
 
-Equal matrices make no equal function: the same weights under another activation compute something else.
+Equal matrices make no equal function: the same weights under another activation compute something else. So settings
+that change numbers are named with every identity, and logits on a few tokens identify a copy whose weights were
+rotated or permuted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import filecmp
+import functools
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Literal
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from bornbiased_jax import hardware
+from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
+from bornbiased_jax.checkpoints.tensors import load_params, read_block
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
+from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
-FILES = "the two models' weight files are the same, byte for byte"
-# Settings that compute nothing by themselves: how weights were drawn, and what shapes of parameters tell already.
+NEAR = 0.05
+"""Models are nearly equal where no number differs by more than this fraction of its tensor's root mean square."""
+SAME_LOGITS = 1e-3
+"""Logits agree up to this fraction of their standard deviation: what float32 leaves of a rotated copy."""
+SAME_WEIGHTS = "the two models have the same weights, tensor by tensor"
+# Settings that compute nothing by themselves: how weights were drawn, and what the shapes of parameters determine.
 _NEUTRAL = {"init", "init_groups", "num_layers", "d_model", "d_ff", "vocab_size", "tie_embeddings", "bias", "qkv_bias"}
 _LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len")
 _ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
 # GGUF holds settings in single precision.
 _SINGLE = 1e-6
-NEAR = 0.05
-"""Models are nearly equal where no number differs by more than this part of its tensor's root mean square."""
-_ROUNDINGS = {
+_ROUNDINGS: dict[str, type] = {
     "bfloat16": ml_dtypes.bfloat16,
     "float16": np.float16,
     "8 bits (e4m3)": ml_dtypes.float8_e4m3fn,
@@ -36,14 +49,33 @@ _ROUNDINGS = {
 # Biases and norms of heads of a rotated or reordered copy have the same size, up to what float32 leaves.
 _SAME_SIZE = 1e-3
 _PIECE = 1 << 22
+# Few tokens suffice: logits of unrelated models agree nowhere.
+_SEQUENCES, _LENGTH = 4, 8
+# Logits that vary less than this fraction of their size do not depend on the tokens.
+_CONSTANT = 1e-5
+# Bytes a number takes at worst: as it is read, and a copy of it.
+_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Apart:
-    """How far two models with the same tensors are apart, measured on every number.
+class Identity:
+    """In which way two models are one.
 
     Attributes:
-        largest: the largest difference, in parts of its tensor's root mean square.
+        kind: what is the same; "rounded" where tensors are equal after rounding.
+        sentence: the same for a reader.
+    """
+
+    kind: Literal["files", "tensors", "rounded", "logits"]
+    sentence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far two models with the same tensors differ, measured on every number.
+
+    Attributes:
+        largest: the largest difference, as a fraction of its tensor's root mean square.
         path: of that tensor.
         rounding: the type that makes all tensors equal once both are rounded to it; None where none does.
     """
@@ -56,60 +88,117 @@ class Apart:
     def sentence(self) -> str:
         """How equal the weights are."""
         if self.largest == 0.0:
-            return "the two models have the same weights, tensor by tensor"
-        how = "nearly equal" if self.rounding is None else f"equal after rounding to {self.rounding}"
+            return SAME_WEIGHTS
+        equality = "nearly equal" if self.rounding is None else f"equal after rounding to {self.rounding}"
         return (
-            f"the weights are {how} (largest difference {self.largest:.2g} of its tensor's root mean square, in "
+            f"the weights are {equality} (largest difference {self.largest:.2g} of its tensor's root mean square, in "
             f"{self.path})"
         )
 
 
-def tensors_apart(base: RoleSource, suspect: RoleSource) -> Apart | None:
-    """Measure how far two models are apart, tensor by tensor; None where they are not even nearly equal.
+def identify(
+    base: Checkpoint | None, suspect: Checkpoint | None, difference: Difference | None = None, *, with_logits: bool
+) -> Identity | None:
+    """Identify two checkpoints as one model, by source, files, tensors or logits; None where they are not.
 
-    The first tensor that is too far ends it, so that models that differ are told apart after a tensor or two.
+    Args:
+        base, suspect: the models; None for one that this package cannot run.
+        difference: of their tensors, where it was measured.
+        with_logits: compare logits where nothing else identifies them.
     """
-    theirs = {role.path: role for role in suspect.roles}
-    if theirs.keys() != {role.path for role in base.roles}:
+    if base is None or suspect is None:
+        is_rounded = difference is not None and difference.rounding is not None
+        return Identity("rounded", difference.sentence) if difference is not None and is_rounded else None
+    has_same_files = same_files(base, suspect)
+    source = _same_source(base, suspect)
+    if source is not None:
+        return Identity("files" if has_same_files else "tensors", source)
+    settings = differing_settings(base.cfg, suspect.cfg)
+    differences = [f"settings differ: {', '.join(settings)}"] if settings else []
+    if has_same_files:
+        return Identity("files", "; ".join(["the two models' weight files are the same, byte for byte", *differences]))
+    if difference is not None:
+        # Models that are nearly equal in their numbers are not called the same by their logits.
+        if difference.largest > 0.0 and difference.rounding is None:
+            return None
+        kind: Literal["tensors", "rounded"] = "tensors" if difference.largest == 0.0 else "rounded"
+        return Identity(kind, "; ".join([difference.sentence, *differences]))
+    if with_logits and same_logits(base, suspect):
+        differences += _differing_vectors(NativeRoles(base), NativeRoles(suspect))
+        tail = f"; {'; '.join(differences)}" if differences else ": the same function, written otherwise"
+        return Identity("logits", f"the two models give the same logits on random tokens{tail}")
+    return None
+
+
+def _same_source(base: Checkpoint, suspect: Checkpoint) -> str | None:
+    """Describe base and suspect as one and the same model, by where they come from; None where they are not."""
+    is_seed_or_run = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
+    if is_seed_or_run and base.description == suspect.description:
+        return f"the base is the suspect: both are the {base.description}"
+    base_files, suspect_files = ([path.resolve() for path in reader.files] for reader in (base, suspect))
+    if base_files and base_files == suspect_files and base.cfg == suspect.cfg:
+        return f"the base is the suspect: both are read from {base.files[0]}"
+    return None
+
+
+def same_files(base: Checkpoint, suspect: Checkpoint) -> bool:
+    """Return whether the files that hold the weights are the same, byte for byte."""
+    if not base.files or len(base.files) != len(suspect.files):
+        return False
+    return all(filecmp.cmp(*paths, shallow=False) for paths in zip(base.files, suspect.files, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tensors
+
+
+def tensor_difference(base: RoleSource, suspect: RoleSource) -> Difference | None:
+    """Measure how far two models differ, tensor by tensor; None where they are not even nearly equal.
+
+    The first tensor that differs too much ends it, so that different models cost a tensor or two.
+    """
+    suspect_roles = {role.path: role for role in suspect.roles}
+    if suspect_roles.keys() != {role.path for role in base.roles}:
         return None
     largest, path, roundings = 0.0, "", list(_ROUNDINGS)
     for role in base.roles:
-        other = theirs[role.path]
-        if base.array_shape(role) != suspect.array_shape(other):
+        suspect_role = suspect_roles[role.path]
+        if base.array_shape(role) != suspect.array_shape(suspect_role):
             return None
-        first_N, second_N = base.read(role).reshape(-1), suspect.read(other).reshape(-1)
-        difference = max(float(np.abs(ours - their).max()) for ours, their in _pieces(first_N, second_N))
+        base_N, suspect_N = base.read(role).reshape(-1), suspect.read(suspect_role).reshape(-1)
+        difference = max(float(np.abs(first - second).max()) for first, second in _pieces(base_N, suspect_N))
         if difference == 0.0:
             continue
-        roundings = [name for name in roundings if _equal_rounded(first_N, second_N, _ROUNDINGS[name])]
-        size = math.sqrt(float(np.square(first_N, dtype=np.float64).mean())) or math.inf
+        roundings = [name for name in roundings if _equal_rounded(base_N, suspect_N, _ROUNDINGS[name])]
+        size = math.sqrt(float(np.square(base_N, dtype=np.float64).mean())) or math.inf
         if difference > NEAR * size and not roundings:
             return None
         if difference / size >= largest:
             largest, path = difference / size, role.path
-    return Apart(largest, path, roundings[0] if largest and roundings else None)
+    return Difference(largest, path, roundings[0] if largest and roundings else None)
 
 
-def _equal_rounded(first_N: np.ndarray, second_N: np.ndarray, dtype: Any) -> bool:
+def _equal_rounded(base_N: np.ndarray, suspect_N: np.ndarray, dtype: type) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
         return all(
-            bool(np.array_equal(ours.astype(dtype), their.astype(dtype))) for ours, their in _pieces(first_N, second_N)
+            bool(np.array_equal(first.astype(dtype), second.astype(dtype)))
+            for first, second in _pieces(base_N, suspect_N)
         )
 
 
-def _pieces(first_N: np.ndarray, second_N: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return ((first_N[i : i + _PIECE], second_N[i : i + _PIECE]) for i in range(0, len(first_N), _PIECE))
+def _pieces(base_N: np.ndarray, suspect_N: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    return ((base_N[i : i + _PIECE], suspect_N[i : i + _PIECE]) for i in range(0, len(base_N), _PIECE))
 
 
-def vectors_apart(base: RoleSource, suspect: RoleSource) -> list[str]:
+def _differing_vectors(base: RoleSource, suspect: RoleSource) -> list[str]:
     """Name biases and per-head norms that no rotation and no other order explains, as one item for each kind."""
-    differing: dict[str, list[str]] = {}
+    differing: dict[str, set[str]] = {}
     sizes = [_vector_sizes(source) for source in (base, suspect)]
     for path, (kind, size) in sizes[0].items() | sizes[1].items():
-        other = min(model.get(path, (kind, 0.0))[1] for model in sizes)
-        if not math.isclose(size, other, rel_tol=_SAME_SIZE):
-            differing.setdefault(kind, []).append(path)
-    return [f"{kind} differ: {', '.join(sorted(set(paths)))}" for kind, paths in sorted(differing.items())]
+        least = min(model.get(path, (kind, 0.0))[1] for model in sizes)
+        if not math.isclose(size, least, rel_tol=_SAME_SIZE):
+            differing.setdefault(kind, set()).add(path)
+    return [f"{kind} differ: {', '.join(sorted(paths))}" for kind, paths in sorted(differing.items())]
 
 
 def _vector_sizes(source: RoleSource) -> dict[str, tuple[str, float]]:
@@ -130,52 +219,25 @@ def _vector_kind(role: Role) -> str | None:
     return "norms of heads" if role.module in ("query_norm", "key_norm") else None
 
 
-def same_source(base: Checkpoint, suspect: Checkpoint) -> str | None:
-    """Describe base and suspect as one and the same model, by where they come from; None where they are not."""
-    drawn_alike = base.kind == suspect.kind and base.kind in ("birth", "run") and base.cfg == suspect.cfg
-    if drawn_alike and base.description == suspect.description:
-        return f"the base is the suspect: both are the {base.description}"
-    base_files, suspect_files = ([path.resolve() for path in reader.files] for reader in (base, suspect))
-    if base_files and base_files == suspect_files and base.cfg == suspect.cfg:
-        return f"the base is the suspect: both are read from {base.files[0]}"
-    return None
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings
 
 
-def same_files(base: Checkpoint, suspect: Checkpoint) -> bool:
-    """Return whether the files that hold the weights are the same, byte for byte."""
-    if not base.files or len(base.files) != len(suspect.files):
-        return False
-    return all(
-        filecmp.cmp(base_file, suspect_file, shallow=False)
-        for base_file, suspect_file in zip(base.files, suspect.files, strict=True)
-    )
-
-
-def with_differences(sentence: str, differences: Iterable[str]) -> str:
-    """Append what differs to a sentence that says what is the same.
-
-    >>> with_differences("the same matrices", ["settings differ: window"])
-    'the same matrices; settings differ: window'
-    """
-    return "; ".join([sentence, *differences])
-
-
-def settings_apart(base_cfg: ModelConfig, suspect_cfg: ModelConfig) -> list[str]:
-    """Name the settings that make two models of the same weights compute something else, as one item or none.
+def differing_settings(base_cfg: ModelConfig, suspect_cfg: ModelConfig) -> list[str]:
+    """Name the settings that make two models of the same weights compute something else.
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> settings_apart(preset("llama-tiny"), preset("llama-tiny", window=3, init="normal-0.02"))
-        ['settings differ: window']
+        >>> differing_settings(preset("llama-tiny"), preset("llama-tiny", window=3, init="normal-0.02"))
+        ['window']
     """
-    settings = _computing(base_cfg), _computing(suspect_cfg)
-    names = [name for name, value in settings[0].items() if not _equal(value, settings[1][name])]
-    return [f"settings differ: {', '.join(names)}"] if names else []
+    base, suspect = _computing_settings(base_cfg), _computing_settings(suspect_cfg)
+    return [name for name in base if not _equal_settings(base[name], suspect[name])]
 
 
-def _computing(cfg: ModelConfig) -> dict[str, Any]:
-    """Return the settings that change numbers; None for those that change none beside the others."""
-    values = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
+def _computing_settings(cfg: ModelConfig) -> dict[str, object]:
+    """Return the settings that change numbers; None for those that other settings switch off."""
+    values: dict[str, object] = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
     local = cfg.is_local if cfg.is_local is not None and any(cfg.is_local) else None
     values["attention_pattern"] = local
     idle: set[str] = set()
@@ -201,7 +263,75 @@ def _computing(cfg: ModelConfig) -> dict[str, Any]:
     return {name: None if name in idle else value for name, value in values.items() if name not in _NEUTRAL}
 
 
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, float) and isinstance(second, float):
-        return math.isclose(first, second, rel_tol=_SINGLE)
-    return bool(first == second)
+def _equal_settings(base: object, suspect: object) -> bool:
+    if isinstance(base, float) and isinstance(suspect, float):
+        return math.isclose(base, suspect, rel_tol=_SINGLE)
+    return base == suspect
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Logits
+
+
+def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
+    """Return whether two models give the same logits on random tokens, up to a constant at each position.
+
+    Returns:
+        None where that says nothing: other vocabularies, two initializations (their seeds identify them), logits that
+        do not vary over tokens in either model (as with a head of zeros), or a model that does not fit in memory.
+    """
+    if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
+        return None
+    free = hardware.available_memory()
+    if free is not None and max(_logits_memory(model) for model in (base, suspect)) > free:
+        return None
+    length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
+    ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
+    base_PV, suspect_PV = probe_logits(base, ids_ST), probe_logits(suspect, ids_ST)
+    if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
+        return False
+    is_varying = [
+        bool(logits_PV.std(axis=0).max() > _CONSTANT * max(float(np.abs(logits_PV).max()), 1e-30))
+        for logits_PV in (base_PV, suspect_PV)
+    ]
+    if not all(is_varying):
+        return False if any(is_varying) else None
+    return float(np.abs(base_PV - suspect_PV).max() / base_PV.std()) <= SAME_LOGITS
+
+
+def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
+    """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
+
+    One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
+    """
+    cfg, read = checkpoint.cfg, checkpoint.read
+    if checkpoint.kind == "run":
+        logits_STV = models.apply(cfg, load_params(checkpoint.stored), ids_ST).logits_BTV
+    else:
+        positions_TD = read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
+        states_STD: np.ndarray | jax.Array = enter(cfg, read("embed/embedding")[ids_ST], positions_TD)
+        for layer in range(cfg.num_layers):
+            states_STD = _apply_block(cfg, read_block(cfg, read, layer), states_STD, np.int32(layer))
+        outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
+        logits_STV = _apply_head(cfg, unflatten({path: read(path) for path in outside}), states_STD)
+    logits_PV: np.ndarray = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
+    return logits_PV - logits_PV.mean(axis=1, keepdims=True)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply_block(cfg: ModelConfig, weights: Params, states_STD: jax.Array, layer: jax.Array) -> jax.Array:
+    positions_T = jnp.arange(states_STD.shape[1], dtype=jnp.int32)
+    return BlockProgram(cfg)(weights, states_STD, positions_T, layer)[0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply_head(cfg: ModelConfig, params: Params, states_STD: jax.Array) -> jax.Array:
+    return logits_of(cfg, params, final_norm(cfg, params, states_STD))
+
+
+def _logits_memory(checkpoint: Checkpoint) -> int:
+    """Estimate the bytes that the logits of a model take at most."""
+    table = parameter_table(checkpoint.cfg)
+    blocks = sum(math.prod(row.shape) for row in table.values() if row.is_stacked)
+    outside = max(math.prod(row.shape) for row in table.values() if not row.is_stacked)
+    return _BYTES * (outside + (blocks if checkpoint.kind == "run" else blocks // checkpoint.cfg.num_layers))

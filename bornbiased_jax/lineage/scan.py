@@ -21,7 +21,7 @@ from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerp
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.verdict import Decision
-from bornbiased_jax.lineage.weights_verdict import component_rows
+from bornbiased_jax.lineage.weights_report import component_rows
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -187,7 +187,7 @@ def _match(
     verdict: Decision = "same-lineage" if is_identical or log10_p <= math.log10(alpha) else "unrelated"
     if best is None and not is_identical:
         return Match(base.name, "undefined", None, None, "", False, ())
-    rows = () if comparison is None else tuple(component_rows(comparison, comparison.log10_alpha))
+    rows = () if comparison is None else tuple(component_rows(comparison))
     return Match(base.name, verdict, log10_p, z, best or "", is_identical, rows)
 
 

@@ -1,4 +1,4 @@
-"""Structure that a formula decided, looked for in each model by itself, and repeats that both models have.
+"""Find structure that a formula decided, in each model by itself, and repeats that both models have.
 
 Two models whose value matrices both start at the identity agree there without a shared initialization: their labels
 are not exchangeable. What they have in common each of them has in common with the formula, and that with a larger z.
@@ -34,6 +34,7 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
     Diagonals of whole matrices are in the records of tensors; shifted and reversed diagonals and fixed orthogonal
     bases are looked for in the sketches of coordinates, whose signs are known.
     """
+    # Main diagonals, from the records of matrices.
     shapes: dict[str, tuple[int, ...]] = {}
     diagonal: dict[str, list[float]] = {}
     for record in fingerprint.tensors:
@@ -42,28 +43,28 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
         kind = record.path.split("/")[-2]
         shapes[kind] = record.array_shape
         diagonal.setdefault(kind, []).append(record.diagonal_z)
-    named: dict[str, str] = {}
-    for kind, z_values in diagonal.items():
-        if max(map(abs, z_values)) >= STRUCTURED or abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values)):
-            named[kind] = "the identity"
-    for kind, sketches in _sketches_by_kind(component).items():
+    named = {kind: "the identity" for kind, z_values in diagonal.items() if _is_structured(z_values)}
+    # Other formulas, from the sketches of each kind of matrix.
+    sketches: dict[str, list[np.ndarray]] = {}
+    for cell in component.heat_map:
+        sketches.setdefault(cell.matrix, []).append(unit_rows(cell.coordinates_D2))
+    for kind in sketches:
         # Tables of the vocabulary have signs by token: no formula of their ids is looked for.
         if kind in named or kind not in shapes or kind in ("embedding", "head"):
             continue
         size = next((size for size in shapes[kind] if size != component.width), component.width)
         leaf = "embedding" if kind == "positions" else "kernel"
         signs_n2 = axis_signs(f"{component.name}/{kind}/{leaf}", size, 2, fingerprint.settings.sign_key)
-        formula = _formula(sketches, signs_n2)
+        formula = _formula(sketches[kind], signs_n2)
         if formula is not None:
             named[kind] = formula
     return named
 
 
-def _sketches_by_kind(component: Component) -> dict[str, list[np.ndarray]]:
-    kinds: dict[str, list[np.ndarray]] = {}
-    for cell in component.heat_map:
-        kinds.setdefault(cell.matrix, []).append(unit_rows(cell.coordinates_D2))
-    return kinds
+def _is_structured(z_values: Sequence[float]) -> bool:
+    """Return whether matrices of one kind agree with a formula, one of them or all together."""
+    together = abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values))
+    return max(map(abs, z_values)) >= STRUCTURED or together
 
 
 def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None:
@@ -78,8 +79,7 @@ def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None
     for name, expected_D2 in _bases(signs_n2, width):
         expected_D2 = unit_rows(expected_D2)
         agreement = [float((expected_D2 * sketch_D2[: len(expected_D2)]).sum()) for sketch_D2 in sketches]
-        z_values = [value / math.sqrt(width / 2) for value in agreement]
-        if max(map(abs, z_values)) >= STRUCTURED or abs(sum(z_values)) >= STRUCTURED * math.sqrt(len(z_values)):
+        if _is_structured([value / math.sqrt(width / 2) for value in agreement]):
             return name
     return None
 
@@ -152,19 +152,19 @@ class SharedRepeats:
 
 def shared_repeats(base: Fingerprint, suspect: Fingerprint, component: str, labels: RepeatLabels) -> SharedRepeats:
     """Compare the repeats of two models along one axis. If one alone repeats itself, the other's labels are exact."""
-    reports = [
-        next((entry for entry in model.repeats if (entry.component, entry.labels) == (component, labels)), None)
+    first, second = (
+        next((report for report in model.repeats if (report.component, report.labels) == (component, labels)), None)
         for model in (base, suspect)
-    ]
-    if reports[0] is None or reports[1] is None:
+    )
+    if first is None or second is None:
         return SharedRepeats({})
-    parts = [repeated_parts(entry) for entry in reports if entry is not None]
-    sizes = [entry.num_labels for entry in reports if entry is not None]
+    # Both at one period are permuted jointly, both at none are exact.
+    parts = repeated_parts(first), repeated_parts(second)
     if all(parts):
-        if parts[0] == parts[1] and sizes[0] == sizes[1]:
-            return SharedRepeats({sizes[0]: sizes[0] // parts[0]})
+        if parts[0] == parts[1] and first.num_labels == second.num_labels:
+            return SharedRepeats({first.num_labels: first.num_labels // parts[0]})
         return SharedRepeats({}, f"both models repeat their {labels}, at different periods")
-    if not any(parts) and all(equal_labels(entry) for entry in reports if entry is not None):
+    if not any(parts) and equal_labels(first) and equal_labels(second):
         return SharedRepeats({}, f"both models have equal {labels}, at no period")
     return SharedRepeats({})
 
@@ -180,5 +180,5 @@ def repeated_parts(report: Repeats) -> int:
 
 
 def equal_labels(report: Repeats) -> bool:
-    """Tell whether labels that equal earlier ones are so many that it matters, at whatever period."""
+    """Return whether labels that equal earlier ones are so many that it matters, at whatever period."""
     return report.num_equal > _EQUAL * report.num_labels

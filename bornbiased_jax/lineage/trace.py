@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -296,19 +295,12 @@ def trace(
     if base_digest is not None:
         payload = None if base_side.sketches is None else payload_digest(base_side.sketches)
         committed_as = check_commitment(base_side.name, read_digest(base_digest), base_side.digest, payload)
-    # Run the test on weights, on both, or on outputs.
+    # Run the test on weights or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
         if entry.joined and probe != Probe():
             options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
         verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
-    elif entry.needs == "both":
-        settled = _settled(probe, base_side, suspect_side)
-        pair = functools.partial(_fingerprints, base_side, suspect_side, settled)
-        try:
-            verdict = entry.load()(base_side, suspect_side, outputs=pair, alpha=alpha, **options)
-        except Overflow as error:
-            verdict = undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
     else:
         births = count if entry.references else None
         verdict = _by_outputs(test, base_side, suspect_side, probe, alpha, num_references=births, **options)

@@ -1,20 +1,21 @@
-"""A verdict: what was decided, on what evidence, and what the evidence does not show."""
+"""The verdict of a lineage test: the decision, its p and reason, and the sentences that a reader needs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from bornbiased_jax.lineage.summary import summary
 from bornbiased_jax.stats.ranks import matched
 
 Decision = Literal["same-lineage", "unrelated", "undefined"]
+Detail = dict[str, Any]
+"""JSON-ready keys and values that are particular to a test."""
 
-# Said with every verdict. A test of outputs sees coordinates; birth is the usual reason for sharing them.
+# Comes with every verdict. A test of outputs sees coordinates, which models share by initialization as a rule.
 SCOPE = (
     "The test finds shared coordinates, not intent and not theft: transplanted or fixed embeddings, "
     "distillation of hidden states, or a framework seed that both models used share coordinates too. "
@@ -27,9 +28,8 @@ WORD = (
     "the base."
 )
 
-
-UNSAID: Mapping[str, Any] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
-"""Keys of every verdict's JSON, as they are where a test says nothing about them."""
+# Keys of every verdict's JSON, as they are where a test leaves them out.
+_DEFAULTS: Mapping[str, object] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,56 +61,88 @@ class Verdict:
     test: str
     num_inputs: int | None
     alpha: float
-    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+    detail: Detail = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
         fixed = {name: getattr(self, name) for name in names}
-        return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **UNSAID, **self.detail}.items()}
+        return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **_DEFAULTS, **self.detail}.items()}
+
+    def summary(self) -> str:
+        """State the finding, how sure it is, and what would hide shared initial weights, where anything would.
+
+        Example:
+            >>> detail = {"null": "exact", "evaded_by": "rotating the residual stream"}
+            >>> reason = "the weights agree no more than chance allows"
+            >>> print(Verdict("unrelated", reason, 0.4, -0.4, 0.3, "weights", None, 1e-4, detail).summary())
+            The weights agree no more than chance allows. Unrelated models agree as much with probability 0.4: nothing \
+speaks for a shared initialization, which is no proof that there is none. A shared initialization would stay hidden \
+behind: rotating the residual stream.
+        """
+        sentences = [f"{self.reason[0].upper()}{self.reason[1:]}.", self._certainty()]
+        evaded_by = self.detail.get("evaded_by")
+        if evaded_by and self.verdict == "unrelated":
+            sentences.append(f"A shared initialization would stay hidden behind: {evaded_by}.")
+        elif evaded_by and self.verdict == "same-lineage" and not self.detail.get("identity"):
+            sentences.append(f"The test that decides would miss a shared initialization behind: {evaded_by}.")
+        return " ".join(sentences)
+
+    def _certainty(self) -> str:
+        # Undefined verdicts, facts and populations have no probability.
+        if self.verdict == "undefined":
+            return "So nothing is decided: neither a shared initialization nor its absence is shown."
+        if self.verdict == "same-lineage" and self.detail.get("identity"):
+            return "That is a fact about the numbers, in which no chance enters."
+        if self.log10_p is None:
+            return "No p-value stands behind it: it rests on how far unrelated models were seen to agree."
+        chance = f"Unrelated models agree as much with probability {format_probability(self.log10_p)}"
+        approximation = " by this test's approximation" if self.detail.get("null") == "approximate" else ""
+        if self.verdict == "unrelated":
+            nothing = "nothing speaks for a shared initialization, which is no proof that there is none"
+            return f"{chance}{approximation}: {nothing}."
+        return f"{chance} at most{approximation}."
 
     def text(self) -> str:
         """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
+        # The first line: decision and numbers.
         facts = [self.test]
         if self.num_inputs is not None:
             facts.append(f"N = {self.num_inputs:,}")
         facts.append(f"alpha = {self.alpha:g}")
         if self.p_value is not None and self.log10_p is not None:
-            # A p that no float holds is told by its logarithm alone.
+            # A p that no float holds is given by its logarithm alone.
             facts += [f"p = {self.p_value:.4g}"] if self.p_value else []
             facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
-        content = self.to_json()
-        points = [str(note) for note in (*self.detail.get("notes", ()), content["scope"])]
+        # Then the summary, and the points that the verdict rests on.
+        points = [*self.detail.get("notes", ()), self.detail.get("scope", SCOPE)]
         return "\n".join(
-            [f"{self.verdict} ({', '.join(facts)})", summary(content), "", *(f"- {point}" for point in points)]
+            [f"{self.verdict} ({', '.join(facts)})", self.summary(), "", *(f"- {point}" for point in points)]
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Convert to Python numbers, lists and dicts only; numbers that are not finite become None."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
         return [_plain(item) for item in value]
     if isinstance(value, np.generic):
-        value = value.item()
+        return _plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def rests_on(described: Mapping[str, Any]) -> str:
+def rests_on(permuted: str, invariant_to: Sequence[str], evaded_by: str) -> str:
     """Describe in one sentence which labels a null permutes, what the statistic is invariant to, and what evades it."""
-    unchanged = ", ".join(described["invariant_to"]) or "nothing"
-    return (
-        f"The null permutes {described['permuted']}; the statistic is unchanged by {unchanged}; "
-        f"evaded by {described['evaded_by']}."
-    )
+    unchanged = ", ".join(invariant_to) or "nothing"
+    return f"The null permutes {permuted}; the statistic is unchanged by {unchanged}; evaded by {evaded_by}."
 
 
-def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
+def with_choices(verdict: Verdict, chosen: Mapping[str, object]) -> Verdict:
     """Add to a verdict the options that are not the defaults, which whoever tried several must correct for."""
     words = [f"{name} = {value}" for name, value in chosen.items()]
     notes = list(verdict.detail.get("notes", ()))
@@ -122,7 +154,7 @@ def with_choices(verdict: Verdict, chosen: Mapping[str, Any]) -> Verdict:
     return dataclasses.replace(verdict, detail={**verdict.detail, "exploratory": words, "notes": notes})
 
 
-def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: Any) -> Verdict:
+def undefined(test: str, reason: str, *, num_inputs: int | None, alpha: float, **detail: object) -> Verdict:
     """Return an undefined verdict with its reason."""
     return Verdict("undefined", reason, None, None, None, test, num_inputs, alpha, detail)
 
@@ -136,7 +168,7 @@ def decide(
     num_inputs: int | None,
     alpha: float,
     agreement: str = "the outputs agree coordinate by coordinate",
-    **detail: Any,
+    **detail: object,
 ) -> Verdict:
     """Decide same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
 
@@ -147,15 +179,16 @@ def decide(
     """
     if not (math.isfinite(p_value) and math.isfinite(log10_p)):
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
+    # Strictly below the level.
     z_or_none = float(z) if math.isfinite(z) else None
     p_value = float(min(1.0, p_value))
-    same = p_value < alpha
+    is_same = p_value < alpha
     reason = (
         f"{agreement} more than chance allows (p < {alpha:g})"
-        if same
+        if is_same
         else f"{agreement} no more than chance allows (p >= {alpha:g})"
     )
-    decision: Decision = "same-lineage" if same else "unrelated"
+    decision: Decision = "same-lineage" if is_same else "unrelated"
     return Verdict(decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail)
 
 
@@ -182,3 +215,12 @@ def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> st
 def varying(outputs_ND: np.ndarray) -> np.ndarray:
     """Return the indices of the coordinates that are not the same for every input."""
     return np.flatnonzero((outputs_ND != outputs_ND[:1]).any(axis=0))
+
+
+def format_probability(log10_p: float) -> str:
+    """Format a probability in digits that say something, however small.
+
+    >>> format_probability(-0.4), format_probability(-7.3), format_probability(-2027.7)
+    ('0.4', '5e-08', '10^-2027.7')
+    """
+    return f"10^{log10_p:.1f}" if log10_p < -300 else f"{10.0**log10_p:.2g}"

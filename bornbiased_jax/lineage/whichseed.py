@@ -34,7 +34,8 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.lineage.battery import SIGNLESS, Options
+from bornbiased_jax.lineage.battery import Options
+from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.seed_search import (
     CHUNK,

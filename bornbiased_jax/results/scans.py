@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from bornbiased_jax.lineage.summary import probability
+from bornbiased_jax.lineage.verdict import format_probability
 from bornbiased_jax.results.listing import Listing, data_frame, fragment
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class Scan:
                 "coordinates, neurons and heads tells: neurons in another order are matched by `bornbiased seedprint`."
             ]
         named = ", ".join(
-            f"{match.base} ({'the same weights' if match.is_identical else f'p {probability(match.log10_p or 0.0)}'})"
+            f"{match.base} (the same weights)"
+            if match.is_identical
+            else f"{match.base} (p {format_probability(match.log10_p or 0.0)})"
             for match in related
         )
         return [
@@ -114,10 +116,11 @@ def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations
     from bornbiased_jax import progress
     from bornbiased_jax.lineage import scan as scanning
     from bornbiased_jax.lineage.battery import ALPHA
-    from bornbiased_jax.lineage.weight_tests import check_count, check_level
+    from bornbiased_jax.lineage.permutation import check_alpha
+    from bornbiased_jax.lineage.weights_compare import check_count
     from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
-    level = check_level(ALPHA if alpha is None else alpha)
+    level = check_alpha(ALPHA if alpha is None else alpha)
     count = check_count(NUM_PERMUTATIONS if num_permutations is None else num_permutations)
     models = scanning.find_bases(bases)
     with progress.bar(len(models), f"scan {suspect}", unit="bases") as advance:

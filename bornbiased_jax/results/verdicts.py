@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.summary import summary
 from bornbiased_jax.results.listing import Listing, data_frame, fragment
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Lineage:
 
     def summary(self) -> list[str]:
         """Say what was decided, how sure that is and what would hide a shared initialization."""
-        return [summary(self.verdict.to_json())]
+        return [self.verdict.summary()]
 
     def text(self) -> str:
         """Write what the command prints: the decision, the summary, the points that it rests on, the scores."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.stats import tails
-from bornbiased_jax.stats.bound import Orientation, Rows, joint_bound, sorted_rows
+from bornbiased_jax.stats.bound import Bound, Orientation, Rows, joint_bound, sorted_rows
 from bornbiased_jax.stats.permutations import (
     ENUMERATED_WIDTH,
     NUM_PERMUTATIONS,
@@ -143,36 +143,69 @@ def certify(groups: Iterable[Group]) -> Certified:
     # Rounding leaves a variance of about (eps · |R|)² n where there is none.
     least_variance = sum((1e-13 * group.rows.size * group.largest) ** 2 for group in members)
     if not variance > least_variance:
-        nan = math.nan
-        return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, enumerated, 0.0, "rows"))
-    std = math.sqrt(variance)
-    # Count the permutations that reach the statistic; beyond the count goes the bound.
-    sums_P = np.sum([group.sums_P for group in members], axis=0)
+        return constant_sum(statistic, mean, num_permutations, enumerated=enumerated)
+    return certify_sums(
+        statistic,
+        mean,
+        math.sqrt(variance),
+        np.sum([group.sums_P for group in members], axis=0),
+        joint_bound([group.rows for group in members]),
+        log_order=sum(math.lgamma(group.rows.size + 1) for group in members),
+        enumerated=enumerated,
+    )
+
+
+def certify_sums(
+    statistic: float,
+    mean: float,
+    std: float,
+    sums_P: np.ndarray,
+    bound: Bound,
+    *,
+    log_order: float,
+    enumerated: bool = False,
+) -> Certified:
+    """Certify the p of a sum from its permuted sums and, beyond their reach, a bound.
+
+    Args:
+        statistic: the observed sum.
+        mean: of the sum over all permutations.
+        std: of the sum over all permutations.
+        sums_P: the sum under each permutation.
+        bound: certified, on the tail at the statistic.
+        log_order: natural logarithm of the number of permutations.
+        enumerated: whether ``sums_P`` holds every permutation once.
+    """
     exceedances = int((sums_P >= statistic - TIE * std).sum())
-    bound = joint_bound([group.rows for group in members])
-    p_value = exceedances / num_permutations if enumerated else (1 + exceedances) / (1 + num_permutations)
+    p_value = exceedances / len(sums_P) if enumerated else (1 + exceedances) / (1 + len(sums_P))
     log10_p = math.log10(p_value)
     if exceedances == 0 and bound.log10_p < log10_p:
         p_value, log10_p = 10.0**bound.log10_p, bound.log10_p
     z = (statistic - mean) / std
-    # The identity is one of Π n! labellings: no p lies below that, where the normal tail goes on.
-    floor = -sum(math.lgamma(group.rows.size + 1) for group in members)
+    # The identity is one of all permutations: no p lies below that, where the normal tail goes on.
+    log10_p_moments = min(0.0, max(-log_order, tails.log_normal_sf(z)) / tails.LN10)
     return Certified(
         p_value=p_value,
         log10_p=log10_p,
         log10_p_bound=bound.log10_p,
-        log10_p_moments=min(0.0, max(floor, tails.log_normal_sf(z)) / tails.LN10),
+        log10_p_moments=log10_p_moments,
         z=z,
         statistic=statistic,
         mean=mean,
         std=std,
-        num_permutations=num_permutations,
+        num_permutations=len(sums_P),
         exceedances=exceedances,
         enumerated=enumerated,
         tilt=bound.tilt,
         orientation=bound.orientation,
         histogram=histogram(sums_P, mean, std),
     )
+
+
+def constant_sum(statistic: float, mean: float, num_permutations: int, *, enumerated: bool = False) -> Certified:
+    """Return the result of a sum that is the same under every permutation: no p."""
+    nan = math.nan
+    return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, enumerated, 0.0, "rows"))
 
 
 def certified_p(

@@ -12,6 +12,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.lineage import calibration
 from bornbiased_jax.lineage.births import final_outputs, shared_inputs
+from bornbiased_jax.lineage.iclr import iclr_test
+from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
@@ -65,11 +67,10 @@ def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chun
         yield part_of(work(case_settings, all_cases[chunk.start]))
 
 
-def published(base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int) -> dict[str, Verdict]:
+def published(base_ND: np.ndarray, suspect_ND: np.ndarray) -> dict[str, Verdict]:
     """Run the published tests on one pair; the two p of Algorithm 1 share one computation of its taus."""
-    t = calibration.pair_test("paper")(base_ND, suspect_ND, pair)
-    iclr = calibration.pair_test("iclr")(base_ND, suspect_ND, pair)
-    return {"paper t": t, "paper U": by_u(t), "iclr": iclr}
+    t = paper_test(base_ND, suspect_ND)
+    return {"paper t": t, "paper U": by_u(t), "iclr": iclr_test(base_ND, suspect_ND)}
 
 
 def by_u(verdict: Verdict) -> Verdict:
@@ -100,14 +101,13 @@ def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     permutation = pairs["permutation"][case["inputs"]]
     first = case["number"] * _SEEDS_A_CASE
     verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}
-    permute = calibration.pair_test("permutation")
     count = max(permutation, pairs["published"])
     births = calibration.unrelated_pairs(cfg, inputs, count, first_seed=first)
     for index, (base_ND, suspect_ND) in enumerate(births):
         if index < permutation:
-            verdicts_by_test["permutation"].append(permute(base_ND, suspect_ND, index))
+            verdicts_by_test["permutation"].append(calibration.permutation_verdict(base_ND, suspect_ND, index))
         if index < pairs["published"]:
-            for name, verdict in published(base_ND, suspect_ND, index).items():
+            for name, verdict in published(base_ND, suspect_ND).items():
                 verdicts_by_test[name].append(verdict)
     verdicts_by_test["population"] = list(
         calibration.population_pairs(
@@ -129,15 +129,14 @@ def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     first = case["number"] * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
     seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
     references = np.concatenate(list(final_outputs(cfg, seeds, shared_inputs(cfg, inputs))))
-    permute = calibration.pair_test("permutation")
     by_drift = []
     for drift in power["drifts"]:
         verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}
         pairs = calibration.related_pairs(cfg, inputs, power["num_pairs"], drift=drift, first_seed=first)
         for index, (base_ND, suspect_ND) in enumerate(pairs):
-            verdicts_by_test["permutation"].append(permute(base_ND, suspect_ND, index))
+            verdicts_by_test["permutation"].append(calibration.permutation_verdict(base_ND, suspect_ND, index))
             verdicts_by_test["population"].append(population_test(base_ND, suspect_ND, references))
-            for name, verdict in published(base_ND, suspect_ND, index).items():
+            for name, verdict in published(base_ND, suspect_ND).items():
                 verdicts_by_test[name].append(verdict)
         by_drift.append(
             {"drift": drift, "tests": {name: _power(verdicts) for name, verdicts in verdicts_by_test.items()}}
@@ -146,7 +145,7 @@ def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
 
 
 def _power(verdicts: list[Verdict]) -> dict[str, Any]:
-    summary = calibration.summarise(verdicts)
+    summary = calibration.summarize(verdicts)
     return {name: summary[name] for name in ("num_pairs", "num_undefined", "rates", "z_mean", "z_std")}
 
 
@@ -158,16 +157,17 @@ def by_size(context: Context) -> list[dict[str, Any]]:
     settings, rows = context.settings, []
     power = settings["power"]
     base = {"num_inputs": settings["num_inputs"], "seq_len": settings["seq_len"], "d_model": None}
-    test = {"permutation": calibration.pair_test("permutation")}
     for number, (axis, value) in enumerate(_variations(power["sizes"])):
         sizes = {**base, axis: value}
         width = {"d_model": sizes["d_model"], "d_ff": 2 * sizes["d_model"]} if sizes["d_model"] else {}
         case = {"model": power["model"], "init": power["init"]}
         cfg = config(settings, case, **width)
         inputs = random_inputs("tokens", sizes["num_inputs"], sizes["seq_len"], cfg, seed=number)
-        summary = calibration.power(
-            cfg, inputs, test, drift=power["drift"], num_pairs=power["num_pairs"], first_seed=number * 100_000
-        )["permutation"]
+        pairs = calibration.related_pairs(
+            cfg, inputs, power["num_pairs"], drift=power["drift"], first_seed=number * 100_000
+        )
+        verdicts = [calibration.permutation_verdict(*pair, index) for index, pair in enumerate(pairs)]
+        summary = calibration.summarize(verdicts)
         rows.append({"what": axis, "value": value, **{key: summary[key] for key in ("rates", "z_mean", "z_std")}})
     return rows
 
@@ -192,13 +192,13 @@ def run(context: Context) -> dict[str, Any]:
     claimed = [
         (outcome, test) for outcome in null for test in TESTS if claims_calibration(test, outcome["case"]["inputs"])
     ]
-    confidence = calibration.bonferroni_confidence(3 * len(claimed))
+    confidence = 1.0 - 0.05 / max(1, 3 * len(claimed))
     # A row for every case and test.
     table, family = [], {}
     for outcome, power in zip(null, alternative, strict=True):
         for test in TESTS:
             verdicts = expanded(outcome["verdicts"][test])
-            summary = calibration.summarise(verdicts, confidence=confidence)
+            summary = calibration.summarize(verdicts, confidence=confidence)
             summary.pop("qq")
             claim = claims_calibration(test, outcome["case"]["inputs"])
             row = {**outcome["case"], "test": test, "claims_calibration": claim, **summary}
@@ -217,7 +217,7 @@ def run(context: Context) -> dict[str, Any]:
             if outcome["case"]["inputs"] == kind
             for verdict in expanded(outcome["verdicts"][test])
         ]
-        summary = calibration.summarise(verdicts)
+        summary = calibration.summarize(verdicts)
         summary.pop("qq")
         logs = [round(verdict.log10_p, 4) for verdict in verdicts if verdict.log10_p is not None]
         ranks = [round(float(np.log10(verdict.p_value)), 4) for verdict in verdicts if verdict.p_value]

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from bornbiased_jax.lineage.baselines import phi_match
 from bornbiased_jax.lineage.baselines.score import LEVEL
-from bornbiased_jax.lineage.battery import MATCHED, Options
+from bornbiased_jax.lineage.battery import Options
+from bornbiased_jax.lineage.evidence import MATCHED
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from experiments.lineage import descendants_readings

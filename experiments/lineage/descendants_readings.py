@@ -31,7 +31,8 @@ from bornbiased_jax.lineage.baselines import (
     reef_features,
 )
 from bornbiased_jax.lineage.baselines.score import LEVEL, THRESHOLD, Score
-from bornbiased_jax.lineage.battery import ALPHA, COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Options
+from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.matching import AGREEMENT

@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.births import final_outputs
-from bornbiased_jax.lineage.calibration import pair_test, summarise
+from bornbiased_jax.lineage.calibration import permutation_verdict, summarize
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import flatten, unflatten
@@ -156,7 +156,6 @@ def _others(context: Context) -> dict[str, Any]:
         {"base": first.name, "suspect": second.name, "tests": compared(a, b)}
         for (first, a), (second, b) in itertools.combinations(zip(where, prints, strict=True), 2)
     ]
-    permute = pair_test("permutation")
     unrelated = []
     with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
         for path, model in zip(where, opened, strict=True):
@@ -164,9 +163,10 @@ def _others(context: Context) -> dict[str, Any]:
             base_ND = last_outputs(model.cfg, model.params(), few)
             births = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
             seed_verdicts = [
-                permute(base_ND, birth_ND, seed) for seed, birth_ND in enumerate(itertools.chain.from_iterable(births))
+                permutation_verdict(base_ND, birth_ND, seed)
+                for seed, birth_ND in enumerate(itertools.chain.from_iterable(births))
             ]
-            summary = summarise(seed_verdicts)
+            summary = summarize(seed_verdicts)
             summary.pop("qq")
             unrelated.append({"base": path.name, **summary})
             advance()

@@ -9,7 +9,7 @@ from bornbiased_jax.lineage.evidence import EvidenceError
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.matching import Matching, match_neurons
-from bornbiased_jax.lineage.pairing import paired_blocks, paired_neurons
+from bornbiased_jax.lineage.pairing import pair_blocks, pair_neurons
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 
@@ -37,7 +37,7 @@ def matched(base: Fingerprint, suspect: Fingerprint) -> Matching | None:
     """Match the neurons of two models twice, in token space; None where they do not correspond."""
     components = base.components[LANGUAGE], suspect.components[LANGUAGE]
     try:
-        pairs = paired_neurons(*components, paired_blocks(*components))
+        pairs = pair_neurons(*components, pair_blocks(*components))
         return match_neurons(pairs, "token", components[0].shape)
     except EvidenceError:
         return None

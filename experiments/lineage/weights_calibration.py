@@ -22,7 +22,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.lineage import calibration
-from bornbiased_jax.lineage.battery import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Options
+from bornbiased_jax.lineage.battery import Options
+from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report import figures
@@ -90,7 +91,7 @@ def run(context: Context) -> dict[str, Any]:
     confidence = 0.95
     cases, family = [], {}
     for name, case in CASES.items():
-        summary = calibration.summarise(verdicts[name], confidence=confidence)
+        summary = calibration.summarize(verdicts[name], confidence=confidence)
         if not case.uniform:
             summary = one_sided(summary, [verdict.p_value for verdict in verdicts[name] if verdict.p_value is not None])
         family[name] = summary

@@ -19,7 +19,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.lineage.battery import MATCHED, SIGNLESS, TOKEN_NEURONS, Options
+from bornbiased_jax.lineage.battery import Options
+from bornbiased_jax.lineage.evidence import MATCHED, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params, flatten, unflatten

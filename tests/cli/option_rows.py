@@ -53,7 +53,7 @@ ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
 READ = "bornbiased_jax.cli.lineage:_sides"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
-SIDES = "bornbiased_jax.lineage.weight_tests"
+SIDES = "bornbiased_jax.lineage.weights_compare"
 WEIGHTS = f"{SIDES}:weights"
 WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
@@ -382,7 +382,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<checkpoint>", DERIVE, {"parent": "model.gguf"}),
         ("--change prune:0.5", DERIVE, {"changes": [parse_change("noise:0.1"), parse_change("prune:0.5")]}),
         ("--seed 7", DERIVE, {"context.seed": 7}),
-        ("--text book.txt", "bornbiased_jax.lineage.weights.tokens:seen_ids", {"text": "book.txt"}),
+        ("--text book.txt", "bornbiased_jax.derive.text_ids:ids_in_text", {"text": "book.txt"}),
         ("--out elsewhere", EXPORT, {"folder": "elsewhere"}),
         ("--overwrite", EXPORT, {"overwrite": True}),
         *prepared(),

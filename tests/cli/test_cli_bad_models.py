@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +9,6 @@ from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.weights import tokens
-from bornbiased_jax.text import ByteTokenizer
 
 SMALL = "llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32"
 BASE = f"seed:1@{SMALL},vocab_size=64"
@@ -122,14 +117,3 @@ def test_a_base_of_the_same_bytes_is_said(verdict, exported, tmp_path):
         said = " ".join([found["reason"], *found["notes"]]).lower()
         assert "the two models' weight files are the same, byte for byte" in said
         assert found["verdict"] == "same-lineage"
-
-
-def test_a_text_without_a_token_that_both_have(monkeypatch, tmp_path):
-    (tmp_path / "text.txt").write_text("zzzz")
-    monkeypatch.setattr(tokens, "load_tokenizer", lambda path: ByteTokenizer())
-    base, suspect = (
-        SimpleNamespace(cfg=SimpleNamespace(vocab_size=size), tokenizer_files=[Path("a")]) for size in (256, 50)
-    )
-    assert tokens.seen_ids(base, base, str(tmp_path / "text.txt")).tolist() == [ord("z")]
-    with pytest.raises(InputError, match="no token of .*text.txt is in both vocabularies: choose another text"):
-        tokens.seen_ids(base, suspect, str(tmp_path / "text.txt"))

@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
-from tests.lineage.weights.descendants import edited, heads, negated, rescaled, rotated, shuffled
+from tests.lineage.descendants import edited, heads, negated, rescaled, rotated, shuffled
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=48, d_ff=96, vocab_size=256)
 SETTINGS = [word for name, value in SIZES.items() for word in ("--set", f"{name}={value}")]

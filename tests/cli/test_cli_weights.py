@@ -7,8 +7,8 @@ import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.lineage.battery import KINDS
-from tests.lineage.weights.descendants import config, descend, everything
+from bornbiased_jax.lineage.evidence import KINDS
+from tests.lineage.descendants import config, descend, everything
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
 BIRTH = "@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())

@@ -7,9 +7,8 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.battery import LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.lineage.lineage_tests import TESTS
-from bornbiased_jax.lineage.matching import AGREEMENT
+from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.model import apply
 from bornbiased_jax.report import figures
 from experiments import results

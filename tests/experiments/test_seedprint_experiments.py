@@ -9,8 +9,8 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import calibration as measured
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
+from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.probes import inputs
 from experiments._shared import lineage
 from experiments.lineage import calibrating, calibration, figure13, lineage_pairs, table4a, table6
@@ -63,8 +63,8 @@ def test_a_killed_calibration_goes_on(calibrated, monkeypatch):
 def test_both_p_of_algorithm_1_come_from_one_computation():
     rng = np.random.default_rng(0)
     base, suspect = rng.standard_normal((2, 60, 24)).astype(np.float32)
-    direct = measured.pair_test("paper")(base, suspect, 0)
-    found = calibrating.published(base, suspect, 0)
+    direct = paper_test(base, suspect)
+    found = calibrating.published(base, suspect)
     assert found["paper U"].p_value == pytest.approx(direct.detail["p_u"])
     assert found["paper t"].p_value == direct.p_value != found["paper U"].p_value
 

@@ -15,7 +15,8 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.derive.changes import Context, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.battery import ALL, KINDS, SIGNLESS, TOKEN_NEURONS, Options, compare_weights
+from bornbiased_jax.lineage.battery import ALL, Options, compare_weights
+from bornbiased_jax.lineage.evidence import KINDS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict

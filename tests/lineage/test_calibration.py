@@ -13,12 +13,12 @@ from bornbiased_jax.probes import inputs
 from bornbiased_jax.stats.kendall import tau_b
 
 SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=8, d_ff=48)
-PERMUTATION = {"permutation": calibration.pair_test("permutation", num_permutations=399)}
 
 
-def summaries(cfg, x, num_pairs):
-    verdicts = calibration.run_tests(calibration.unrelated_pairs(cfg, x, num_pairs), PERMUTATION)
-    return {name: calibration.summarise(some) for name, some in verdicts.items()}
+def permuted(pairs):
+    return calibration.summarize(
+        [calibration.permutation_verdict(*pair, index, num_permutations=399) for index, pair in enumerate(pairs)]
+    )
 
 
 @pytest.mark.slow
@@ -29,22 +29,19 @@ def summaries(cfg, x, num_pairs):
 def test_permutation_test_is_calibrated_on_births(name, init):
     cfg = preset(name, **SIZES, init=init)
     x = inputs.random_tokens(48, 4, 128)
-    found = summaries(cfg, x, 150)
-    family = calibration.check_family(found, family_error=1e-3)
+    summary = permuted(calibration.unrelated_pairs(cfg, x, 150))
+    family = calibration.check_family({"permutation": summary}, family_error=1e-3)
     assert family["calibrated"] and family["num_checks"] == 3
-    summary = found["permutation"]
     assert summary["num_undefined"] == 0
     # z has variance 1 over exact relabellings: mean within 4 standard errors of 0.
     assert abs(summary["z_mean"]) < 4 / np.sqrt(150)
-    json.dumps(found, allow_nan=False)
+    json.dumps(family, allow_nan=False)
 
 
 @pytest.mark.slow
 def test_power_stands_beside_the_rate():
     cfg, x = preset("gpt2-tiny", **SIZES), inputs.random_tokens(48, 4, 128)
-    near, far = (
-        calibration.power(cfg, x, PERMUTATION, drift=drift, num_pairs=40)["permutation"] for drift in (0.9, 1.0)
-    )
+    near, far = (permuted(calibration.related_pairs(cfg, x, 40, drift=drift)) for drift in (0.9, 1.0))
     assert near["rates"][0]["rate"] == 1.0
     # Fully drifted, a descendant is an unrelated model.
     assert calibration.check_family({"far": far}, family_error=1e-3)["calibrated"]
@@ -54,8 +51,7 @@ def test_power_stands_beside_the_rate():
 def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
     cfg = preset("llama-tiny", **SIZES)
     x = inputs.gaussian(48, 4, 32)
-    found = summaries(cfg, x, 20)
-    assert found["permutation"]["rates"][0]["rate"] > 0.9
+    assert permuted(calibration.unrelated_pairs(cfg, x, 20))["rates"][0]["rate"] > 0.9
     verdicts = list(calibration.population_pairs(cfg, x, 10, num_references=100))
     rejected = sum(verdict.p_value < 0.05 for verdict in verdicts)
     assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
@@ -105,7 +101,7 @@ def verdict_of(p):
 def test_summary_counts_and_intervals():
     rng = np.random.default_rng(0)
     verdicts = [verdict_of(p) for p in rng.uniform(size=500)] + [undefined("x", "because", num_inputs=9, alpha=0.01)]
-    summary = calibration.summarise(verdicts)
+    summary = calibration.summarize(verdicts)
     p = np.array([v.p_value for v in verdicts[:-1]])
     assert (summary["num_pairs"], summary["num_undefined"]) == (501, 1)
     rate = summary["rates"][0]
@@ -115,34 +111,25 @@ def test_summary_counts_and_intervals():
     assert len(observed) == 200 and (np.diff(observed) >= 0).all() and observed[0] == p.min()
     # The Kolmogorov–Smirnov distance bounds every point of a QQ plot.
     assert np.abs(observed - expected).max() <= summary["ks_statistic"] + 1 / 500
-    nothing = calibration.summarise(verdicts[-1:])
+    nothing = calibration.summarize(verdicts[-1:])
     assert nothing["rates"] == [] and nothing["ks_p"] is None
     json.dumps([summary, nothing], allow_nan=False)
 
 
 def test_a_test_that_rejects_too_often_is_not_calibrated():
     rng = np.random.default_rng(1)
-    good = calibration.summarise([verdict_of(p) for p in rng.uniform(size=500)])
-    bad = calibration.summarise([verdict_of(p) for p in rng.uniform(size=500) ** 2])
+    good = calibration.summarize([verdict_of(p) for p in rng.uniform(size=500)])
+    bad = calibration.summarize([verdict_of(p) for p in rng.uniform(size=500) ** 2])
     assert calibration.check_family({"good": good})["calibrated"] is True
     family = calibration.check_family({"good": good, "bad": bad})
     assert family["calibrated"] is False and family["num_checks"] == 6
     assert {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05} == {"bad"}
 
 
-def test_bonferroni_confidence_splits_the_error_among_checks():
-    assert calibration.bonferroni_confidence(10) == pytest.approx(0.995)
-
-
-def test_unknown_tests_are_refused():
-    with pytest.raises(InputError, match="unknown test"):
-        calibration.pair_test("vibes")
-
-
 def test_too_few_rejections_are_no_calibration_either():
     for low, high in ((0.2, 1.0), (0.0, 0.5)):
         p_values = np.linspace(low, high, 800)[1:]
-        (_, rate) = calibration.summarise([verdict_of(p) for p in p_values])["rates"]
+        (_, rate) = calibration.summarize([verdict_of(p) for p in p_values])["rates"]
         below = int((p_values < 0.05).sum())
         assert (rate["level"], rate["count"]) == (0.05, below) and below in (0, 79)
         assert rate["binomial_p"] == pytest.approx(stats.binomtest(below, 799, 0.05, "two-sided").pvalue)

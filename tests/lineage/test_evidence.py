@@ -10,22 +10,11 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bornbiased_jax.checkpoints.roles import Shape
-from bornbiased_jax.lineage.evidence import (
-    Draws,
-    EvidenceError,
-    Term,
-    certified_sum,
-    coordinate_scores,
-    head_terms,
-    joined,
-    neuron_terms,
-    permuted_labels,
-    sampled_neurons,
-    z_of,
-)
+from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, join_terms, z_of
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs
+from bornbiased_jax.lineage.scores import coordinate_scores, head_terms, neuron_terms, permuted_labels, sampled_neurons
 from bornbiased_jax.stats import binomial_interval
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 
@@ -74,7 +63,7 @@ def test_p_of_unrelated_neurons_is_uniform():
     p_values = []
     for seed in range(400):
         scores = [term(mlp((seed, layer, 1)), mlp((seed, layer, 2))) for layer in range(2)]
-        p_values.append(certified_sum(scores, Draws(199, seed)).p_value)
+        p_values.append(certified_sum(scores, 199, seed).p_value)
     assert scipy_stats.kstest(p_values, "uniform").pvalue > 1e-3
     below = int(np.sum(np.array(p_values) <= 0.01))
     low, high = binomial_interval(below, len(p_values), confidence=0.999)
@@ -84,10 +73,10 @@ def test_p_of_unrelated_neurons_is_uniform():
 @pytest.mark.parametrize(("shape", "gate"), [(GATED, True), (GATELESS, False)])
 def test_related_neurons_are_found_through_noise_and_free_signs(shape, gate):
     base = mlp(1, gate=gate)
-    result = certified_sum([term(base, noisy(base, 0.5, negate=gate), shape)], Draws(999))
+    result = certified_sum([term(base, noisy(base, 0.5, negate=gate), shape)], 999)
     assert result.z > 20
     assert result.log10_p < -20
-    unrelated = certified_sum([term(base, mlp(2, gate=gate), shape)], Draws(999))
+    unrelated = certified_sum([term(base, mlp(2, gate=gate), shape)], 999)
     assert unrelated.p_value > 0.001
 
 
@@ -196,8 +185,8 @@ def test_heads_are_permuted_within_their_groups():
     draws = np.random.default_rng(3)
     base = Heads(1, 4, vectors(draws, 8, 256), vectors(draws, 8, 256))
     (single,) = head_terms([(base, base)])
-    assert single.is_nested
-    assert certified_sum([single], Draws(999)).log10_p_bound == pytest.approx(-log_order(4, 2) / math.log(10), abs=0.05)
+    assert single.nested_groups == 4
+    assert certified_sum([single], 999).log10_p_bound == pytest.approx(-log_order(4, 2) / math.log(10), abs=0.05)
     with pytest.raises(EvidenceError, match="key/value groups differ"):
         head_terms([(base, Heads(1, 2, base.query_key, base.value_output))])
     pruned = Heads(1, 4, np.where(np.arange(8)[:, None] == 5, 0, base.query_key).astype(np.int8), base.value_output)
@@ -215,9 +204,9 @@ def test_joint_terms_are_permuted_alike():
     """Blocks that repeat each other in both models count once."""
     base, suspect = mlp(1), noisy(mlp(1), 1.0)
     single = term(base, suspect)
-    alone = certified_sum([single], Draws(999))
-    joint = certified_sum(joined([Term(single.scores_nn) for _ in range(4)], is_joint=True), Draws(999))
-    independent = certified_sum([Term(single.scores_nn) for _ in range(4)], Draws(999))
+    alone = certified_sum([single], 999)
+    joint = certified_sum(join_terms([Term(single.scores_nn) for _ in range(4)], is_joint=True), 999)
+    independent = certified_sum([Term(single.scores_nn) for _ in range(4)], 999)
     assert joint.z == pytest.approx(alone.z)
     assert joint.log10_p_bound == pytest.approx(alone.log10_p_bound, rel=0.05)
     assert independent.log10_p_bound < 3 * alone.log10_p_bound

@@ -8,7 +8,7 @@ from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare
-from bornbiased_jax.lineage.identity import relabelled
+from bornbiased_jax.lineage.identity import match_coordinates
 from bornbiased_jax.probes import inputs
 from tests.fixtures.llama2c_files import transposed, write_converted
 
@@ -108,17 +108,17 @@ def test_relabelling_needs_partners_that_nothing_else_equals():
     x_ND = rng.standard_normal((200, 12)).astype(np.float32)
     order_D = rng.permutation(12)
     for signs_D in (np.ones(12), rng.choice([-1.0, 1.0], 12)):
-        partner_D, negated_D = relabelled(x_ND[:, order_D] * signs_D, x_ND)
+        partner_D, negated_D = match_coordinates(x_ND[:, order_D] * signs_D, x_ND)
         np.testing.assert_array_equal(partner_D, order_D)
         np.testing.assert_array_equal(negated_D, signs_D < 0)
-    np.testing.assert_array_equal(relabelled(x_ND, x_ND)[0], np.arange(12))
-    assert relabelled(x_ND, rng.standard_normal((200, 12))) is None
+    np.testing.assert_array_equal(match_coordinates(x_ND, x_ND)[0], np.arange(12))
+    assert match_coordinates(x_ND, rng.standard_normal((200, 12))) is None
     # Among few inputs coordinates may look alike by chance.
-    assert relabelled(x_ND[:49], x_ND[:49]) is None and relabelled(x_ND[:50], x_ND[:50]) is not None
+    assert match_coordinates(x_ND[:49], x_ND[:49]) is None and match_coordinates(x_ND[:50], x_ND[:50]) is not None
     # Coordinates that all follow one number agree with everything.
     follow = x_ND[:, :1] + 1e-6 * x_ND
-    assert relabelled(follow, follow[:, order_D]) is None
-    assert relabelled(x_ND, x_ND[:, :11]) is None
+    assert match_coordinates(follow, follow[:, order_D]) is None
+    assert match_coordinates(x_ND, x_ND[:, :11]) is None
 
 
 def test_a_file_in_another_layout_is_the_same_model(tmp_path):
@@ -155,7 +155,7 @@ def noisy_to(x_ND, correlation, rng):
 def test_a_coordinate_is_found_again_above_the_threshold_alone(correlation, found):
     rng = np.random.default_rng(3)
     x_ND = rng.standard_normal((4000, 6))
-    assert (relabelled(x_ND, noisy_to(x_ND, correlation, rng)) is not None) is found
+    assert (match_coordinates(x_ND, noisy_to(x_ND, correlation, rng)) is not None) is found
 
 
 @pytest.mark.parametrize(("correlation", "found"), [(0.85, True), (0.94, False)])
@@ -163,7 +163,7 @@ def test_a_coordinate_may_not_resemble_another_too_much(correlation, found):
     rng = np.random.default_rng(4)
     x_ND = rng.standard_normal((4000, 6))
     x_ND[:, 1] = noisy_to(x_ND[:, 0], correlation, rng)
-    assert (relabelled(x_ND, x_ND) is not None) is found
+    assert (match_coordinates(x_ND, x_ND) is not None) is found
 
 
 def test_one_rearranged_tensor_of_many_decides_nothing(base):

@@ -44,7 +44,7 @@ def test_entries_name_functions_that_take_their_options(name):
     assert {"alpha", *entry.options} <= set(parameters)
     assert ("references" in parameters) is entry.references
     assert entry.description and 0 < entry.alpha < 1
-    assert entry.needs in ("outputs", "weights", "both")
+    assert entry.needs in ("outputs", "weights")
 
 
 def test_the_commands_choices_are_the_tests():
@@ -148,23 +148,15 @@ def of_weights(base, suspect, *, alpha, depth=0):
     return undefined("w", f"{base.name} {suspect.name} {depth}", num_inputs=None, alpha=alpha)
 
 
-def of_both(base, suspect, *, outputs, alpha):
-    first, second = outputs()
-    return undefined("b", f"{first.source} {second.source}", num_inputs=len(first.outputs_ND), alpha=alpha)
-
-
 def test_tests_of_weights_get_the_sides(monkeypatch):
     here = f"{__name__}:"
     entries = {
         "w": LineageTest(f"{here}of_weights", needs="weights", description="", alpha=1e-4, options=("depth",)),
-        "b": LineageTest(f"{here}of_both", needs="both", description="", alpha=1e-4),
     }
     monkeypatch.setattr(lineage_tests, "TESTS", entries)
     found = trace(ref(1), ref(2), test="w", depth=3)
     assert (found.reason, found.alpha, found.num_inputs) == (f"{ref(1)} {ref(2)} 3", 1e-4, None)
     assert "N =" not in found.text()
-    sources = [open_checkpoint(ref(seed)).description for seed in (1, 2)]
-    assert trace(ref(1), ref(2), test="b", probe=PROBE).reason == " ".join(sources)
 
 
 def test_the_default_is_what_both_sides_admit(tmp_path):

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.lineage.permutation import permutation_test
-from bornbiased_jax.lineage.summary import summary
-from bornbiased_jax.lineage.verdict import SCOPE, decide, undefined
+from bornbiased_jax.lineage.verdict import SCOPE, Verdict, decide, undefined
 
 
 def test_nan_is_undefined_and_never_unrelated():
@@ -58,7 +57,9 @@ def test_text_says_what_is_covered_and_what_is_not():
     ],
 )
 def test_every_kind_of_verdict_is_told_in_plain_sentences(verdict, said):
-    text = summary({**verdict, "reason": "something was found", "evaded_by": "a roll"})
+    detail = {"null": verdict["null"], "identity": verdict.get("identity"), "evaded_by": "a roll"}
+    fields = (verdict["verdict"], "something was found", None, verdict["log10_p"], None, "auto", None, 1e-4)
+    text = Verdict(*fields, detail).summary()
     assert text.startswith("Something was found. ") and text.endswith(".") and text.count(". ") <= 2
     for words in said:
         assert words in text

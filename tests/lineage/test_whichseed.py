@@ -16,8 +16,8 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, init
 from bornbiased_jax.lineage import seed_search, whichseed
-from bornbiased_jax.lineage.battery import SIGNLESS
 from bornbiased_jax.lineage.births import drifted
+from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.lineage.whichseed import which_seed

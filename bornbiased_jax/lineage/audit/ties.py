@@ -15,8 +15,9 @@ from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import Finding, listed
 from bornbiased_jax.lineage.audit.summary import Cell, Summary
-from bornbiased_jax.lineage.evidence import Draws, EvidenceError, Term, certified_sum, coordinate_scores
+from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum
 from bornbiased_jax.lineage.fingerprints import Component
+from bornbiased_jax.lineage.scores import coordinate_scores
 from bornbiased_jax.lineage.structure import shared_repeats
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -125,7 +126,7 @@ def _test(first: Summary, second: Summary, left_out: set[Cell]) -> Tie:
     except EvidenceError as error:
         return Tie(pair, None, None, None, False, reason=str(error))
     # As they are, where long training leaves most to see; and squared, which no negated coordinate hides.
-    both = [certified_sum([Term(scores)], Draws(NUM_PERMUTATIONS)) for scores in (scores_nn, np.square(scores_nn))]
+    both = [certified_sum([Term(scores)], NUM_PERMUTATIONS) for scores in (scores_nn, np.square(scores_nn))]
     defined = [certified for certified in both if math.isfinite(certified.z)]
     if not defined:
         return Tie(pair, None, None, None, False, reason="every order of the coordinates gives the same statistic")

@@ -1,4 +1,4 @@
-"""Tokens of two models are matched by number, and by string where their tokenizers number otherwise."""
+"""Token space names tokens by their strings where both models have a tokenizer."""
 
 import dataclasses
 
@@ -8,10 +8,9 @@ import tokenizers
 
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage import Settings, fingerprint
-from bornbiased_jax.lineage.weights.tokens import seen_ids, shared_tokens
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.text.bpe import LibraryTokenizer
-from tests.lineage.weights.descendants import config, descend, edited, orders, reader, rotated
+from tests.lineage.descendants import config, descend, edited, orders, reader, rotated
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 ORDER = orders(1, 256)[0]
@@ -51,13 +50,6 @@ def pair(tmp_path):
     )
 
 
-def test_strings_tell_what_numbers_do_not(pair):
-    tokens = shared_tokens(*pair)
-    assert (len(tokens), tokens.matched_by) == (250, "strings")
-    assert np.array_equal(ORDER[tokens.suspect_I], tokens.base_I)
-    assert shared_tokens(pair[0], with_tokenizer(pair[1], ())).matched_by == "ids"
-
-
 def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
     verdict = auto_verdict(*(fingerprint(NativeRoles(model)) for model in pair))
     assert (verdict.verdict, verdict.detail["tokens_matched_by"]) == ("same-lineage", "strings")
@@ -66,20 +58,3 @@ def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
     by_ids = [fingerprint(NativeRoles(model), Settings(token_labels="ids")) for model in pair]
     missed = next(row for row in auto_verdict(*by_ids).detail["tests"] if row["name"] == "neurons in token space")
     assert abs(missed["z"]) < 4
-
-
-def test_numbers_serve_where_tokenizers_agree(pair, tmp_path):
-    same = with_tokenizer(pair[1], (tokenizer(np.arange(256), tmp_path / "third"),))
-    assert shared_tokens(pair[0], same).matched_by == "ids" and len(shared_tokens(pair[0], same)) == 256
-    # Strings that are there on both sides have the numbers they had: all tokens are compared as before.
-    longer = with_tokenizer(pair[1], (tokenizer(np.arange(256), tmp_path / "more", changed=9),))
-    assert len(shared_tokens(pair[0], longer)) == 256
-    broken = tmp_path / "tokenizer.json"
-    broken.write_text("{")
-    assert shared_tokens(pair[0], with_tokenizer(pair[1], (broken,))).matched_by == "ids"
-
-
-def test_the_tokens_of_a_text_are_those_of_the_base(pair, tmp_path):
-    (tmp_path / "text.txt").write_text("".join(chr(0x4E00 + number) for number in range(40)))
-    seen_I = seen_ids(*pair, str(tmp_path / "text.txt"))
-    assert set(seen_I) <= set(range(40)) and len(seen_I) >= 34

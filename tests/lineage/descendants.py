@@ -68,15 +68,6 @@ def rotated(cfg, params):
     return symmetries.rotate(cfg, params, symmetries.random_rotation(cfg, 4))
 
 
-def unused_rows(cfg, params):
-    def edit(path, leaf):
-        if path == "embed/embedding":
-            leaf[::3] *= 1000
-        return leaf
-
-    return edited(cfg, params, edit)
-
-
 def shifted(cfg, params):
     """Add one vector to every column of the head: all logits of a position move alike, no probability does."""
     vector_D = 2 * np.random.default_rng(6).normal(size=cfg.d_model).astype(np.float32)
@@ -97,11 +88,6 @@ def heads(cfg, params):
 
 def shuffled(cfg, params):
     return symmetries.permute_units(cfg, params, orders(cfg.num_layers, cfg.d_ff))
-
-
-def rolled(cfg, params):
-    order = np.roll(np.arange(cfg.d_ff), 1)
-    return rotated(*symmetries.permute_units(cfg, params, np.tile(order, (cfg.num_layers, 1))))
 
 
 def inserted(cfg, params):

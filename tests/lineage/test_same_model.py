@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import hardware
-from bornbiased_jax.lineage.same_model import settings_apart
-from bornbiased_jax.lineage.weights.logits import probe_logits, same_logits
+from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits
 from bornbiased_jax.model import apply
-from tests.lineage.weights.descendants import born, config, descend, edited, everything, reader
+from tests.lineage.descendants import born, config, descend, edited, everything, reader
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 
@@ -32,13 +31,13 @@ def noisy(cfg, params, part=0.1):
 def test_settings_that_compute_nothing_are_no_difference():
     cfg = config()
     for idle in (dict(init="normal-0.02"), dict(max_seq_len=64), dict(rope_scaling_factor=2.0)):
-        assert settings_apart(cfg, cfg.replace(**idle)) == []
+        assert differing_settings(cfg, cfg.replace(**idle)) == []
     # Single precision holds 1e-5 as another number.
-    assert settings_apart(cfg.replace(norm_eps=float(np.float32(1e-5))), cfg) == []
+    assert differing_settings(cfg.replace(norm_eps=float(np.float32(1e-5))), cfg) == []
     clipped = cfg.replace(attention_kernel="clipped")
-    assert settings_apart(clipped, clipped.replace(max_seq_len=64)) == ["settings differ: max_seq_len"]
+    assert differing_settings(clipped, clipped.replace(max_seq_len=64)) == ["max_seq_len"]
     wide = cfg.replace(num_heads=8, d_ff=64)
-    assert settings_apart(cfg, wide) == ["settings differ: num_heads, num_kv_heads, head_dim, attention_scale"]
+    assert differing_settings(cfg, wide) == ["num_heads", "num_kv_heads", "head_dim", "attention_scale"]
 
 
 def test_the_same_function_is_told_by_its_logits(base, monkeypatch):

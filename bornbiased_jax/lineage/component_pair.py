@@ -1,0 +1,302 @@
+"""One component of two models: which of its labels correspond, and the scores of each piece of evidence.
+
+Everything here is decided before a p is computed: blocks and experts are paired, what a formula decided is left out,
+and labels that repeat in both models are permuted jointly. A piece of evidence that is undefined raises
+:class:`.evidence.EvidenceError` with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from bornbiased_jax.lineage.evidence import (
+    COORDINATES,
+    MATCHED,
+    RAW_NEURONS,
+    SIGNLESS,
+    TOKEN_HEADS,
+    TOKEN_NEURONS,
+    EvidenceError,
+    Term,
+    z_of,
+)
+from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels
+from bornbiased_jax.lineage.matching import Matching, match_neurons
+from bornbiased_jax.lineage.pairing import BlockPair, NeuronPair, by_block, pair_blocks, pair_neurons
+from bornbiased_jax.lineage.scores import (
+    Space,
+    coordinate_scores,
+    head_terms,
+    neuron_scores,
+    neuron_terms,
+    sampled_coordinates,
+    sampled_neurons,
+)
+from bornbiased_jax.lineage.structure import REPEATING, SharedRepeats, formulas, shared_repeats
+
+TABLES = ("embedding", "positions", "head")
+NEURON_SPACES: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "token"}
+_ATTENTION = ("query", "key", "value", "output", "output_gate", "value_gate")
+# Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
+_FEW_COORDINATES = 1024
+
+
+class ComponentPair:
+    """A component that two models have, and the terms of every piece of evidence over it or over a part of it.
+
+    Args:
+        base, suspect: fingerprints made with one dimension and one sign key.
+        name: of the component, in both.
+    """
+
+    def __init__(self, base: Fingerprint, suspect: Fingerprint, name: str) -> None:
+        self.base, self.suspect = base.components[name], suspect.components[name]
+        self.repeats: dict[RepeatLabels, SharedRepeats] = {
+            labels: shared_repeats(base, suspect, name, labels)
+            for labels in ("coordinates", "neurons", "heads", "experts")
+        }
+        # Blocks by their Grams, then the MLPs and experts in them.
+        self.blocks = pair_blocks(self.base, self.suspect)
+        self.neurons = pair_neurons(self.base, self.suspect, self.blocks)
+        self._fingerprints = base, suspect
+
+    @cached_property
+    def left_out(self) -> dict[str, str]:
+        """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
+        # Each model is tested by itself: a formula in one alone makes no agreement.
+        in_base, in_suspect = (formulas(model.components[self.base.name], model) for model in self._fingerprints)
+        return {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
+
+    @cached_property
+    def is_joint(self) -> bool:
+        """Whether labels of several blocks or experts repeat each other in both models."""
+        return self.repeats["experts"].is_shared or all(map(_has_repeated_blocks, (self.base, self.suspect)))
+
+    @property
+    def parts(self) -> list[str]:
+        """Tables that both models have, their blocks, and matrices outside blocks such as those of a projector."""
+        common = self.base.coordinates.keys() & self.suspect.coordinates.keys()
+        named = (*TABLES, "blocks")
+        return [name for name in named if name in common] + sorted(common.difference(named))
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of block matrices that both models have."""
+        suspect = {cell.matrix for cell in self.suspect.heat_map if cell.block is not None}
+        kinds = dict.fromkeys(cell.matrix for cell in self.base.heat_map if cell.block is not None)
+        return [kind for kind in kinds if kind in suspect]
+
+    @property
+    def expert_pairs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield routed experts that correspond: block, number in the base, number in the suspect."""
+        for pair in self.neurons:
+            (base, suspect), *others = pair.pairs
+            if not others and not base.is_shared and base.expert is not None and suspect.expert is not None:
+                yield pair.block, base.expert, suspect.expert
+
+    @property
+    def experts(self) -> dict[int, list[NeuronPair]]:
+        """MLPs of each routed expert over all blocks, by its number in the model that has experts."""
+        experts: dict[int, list[NeuronPair]] = {}
+        for pair in self.neurons:
+            for base, suspect in pair.pairs:
+                number = base.expert if base.expert is not None else suspect.expert
+                if number is not None and not base.is_shared:
+                    experts.setdefault(number, []).append(NeuronPair(pair.block, ((base, suspect),)))
+        return dict(sorted(experts.items()))
+
+    def terms(self, evidence: str) -> list[Term]:
+        """Return the scores of one piece of evidence over the whole component.
+
+        Raises:
+            EvidenceError: it is undefined.
+        """
+        if evidence == COORDINATES:
+            return self.part_terms(self.parts)
+        if evidence == SIGNLESS:
+            return [Term(np.square(term.scores_nn)) for term in self.part_terms(self.parts)]
+        if evidence == TOKEN_HEADS:
+            return self._head_terms()
+        if evidence == MATCHED:
+            return list(self.matching.terms)
+        return self.neuron_terms(NEURON_SPACES[evidence], self.neurons)
+
+    def screening_z(self) -> dict[str, float]:
+        """Estimate z over the whole component where evidence is defined; what a formula decided counts too."""
+        z_by_evidence: dict[str, float] = {}
+        # Coordinates and neurons by a few random partners of each label; heads are few enough to score them all.
+        with contextlib.suppress(EvidenceError):
+            self._check_repeats("coordinates")
+            sketches = ([model.coordinates[name] for name in self.parts] for model in (self.base, self.suspect))
+            signed, signless = sampled_coordinates(*sketches)
+            z_by_evidence |= {COORDINATES: signed.z, SIGNLESS: signless.z}
+        for evidence, space in NEURON_SPACES.items():
+            with contextlib.suppress(EvidenceError):
+                self._check_neurons(space)
+                z_by_evidence[evidence] = sampled_neurons(self.neurons, space, self.base.shape).z
+        with contextlib.suppress(EvidenceError):
+            z_by_evidence[TOKEN_HEADS] = z_of(self._head_terms())
+        return {evidence: z for evidence, z in z_by_evidence.items() if math.isfinite(z)}
+
+    # Coordinates
+
+    def part_terms(self, parts: Sequence[str]) -> list[Term]:
+        """Return the scores of coordinates, summed over tables and blocks."""
+        self._check_repeats("coordinates")
+        base, suspect = [], []
+        for name in parts:
+            if name == "blocks" and any(kind in self.left_out for kind in self.kinds):
+                # Blocks matrix by matrix, so that a kind can be left out.
+                first, second = self._map_sketches(self._included_kinds, None, limit=None)
+                base += first
+                suspect += second
+            elif name not in self.left_out:
+                base.append(self.base.coordinates[name])
+                suspect.append(self.suspect.coordinates[name])
+        return [self._coordinate_term(base, suspect)]
+
+    def kind_terms(self, kind: str) -> list[Term]:
+        """Return the scores of coordinates over one kind of block matrices."""
+        self._check_repeats("coordinates")
+        if kind in self.left_out:
+            raise EvidenceError(f"agrees with {self.left_out[kind]} in both models")
+        # Rows of a router are experts: in another order they do not correspond.
+        if kind == "router" and any(base != suspect for _, base, suspect in self.expert_pairs):
+            raise EvidenceError("the experts stand in another order, and so do the rows of the router")
+        return [self._coordinate_term(*self._map_sketches({kind}, None, limit=_FEW_COORDINATES))]
+
+    def block_terms(self, blocks: Collection[int]) -> list[Term]:
+        """Return the scores of coordinates over some blocks of the base."""
+        self._check_repeats("coordinates")
+        return [self._coordinate_term(*self._map_sketches(self._included_kinds, blocks, limit=_FEW_COORDINATES))]
+
+    def by_module(self) -> dict[str, float | None]:
+        """Compute z of every matrix of the heat map, from coordinates: description, no p."""
+        # Matrices at corresponding places; those outside blocks have one place.
+        base, suspect = self._sketches_by_place
+        partners = {pair.base: pair.suspect for pair in self._token_pairs}
+        rows: dict[str, float | None] = {}
+        for (block, kind), base_D2 in base.items():
+            suspect_D2 = suspect.get((None if block is None else partners.get(block, -1), kind))
+            if suspect_D2 is None:
+                continue
+            try:
+                z = z_of([self._coordinate_term([base_D2[:_FEW_COORDINATES]], [suspect_D2[:_FEW_COORDINATES]])])
+            except EvidenceError:
+                z = math.nan
+            rows[_module(block, kind)] = z if math.isfinite(z) else None
+        return rows
+
+    @property
+    def _included_kinds(self) -> set[str]:
+        return set(self.kinds) - set(self.left_out)
+
+    def _coordinate_term(self, base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> Term:
+        period = self.repeats["coordinates"].periods.get(self.base.width)
+        return Term(coordinate_scores(base, suspect, period))
+
+    def _map_sketches(
+        self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Pick matrices of these kinds from the heat map, in blocks paired without looking at coordinates."""
+        base_sketches, suspect_sketches = self._sketches_by_place
+        base, suspect = [], []
+        for pair in self._token_pairs:
+            if blocks is not None and pair.base not in blocks:
+                continue
+            for kind in sorted(kinds):
+                base_D2, suspect_D2 = base_sketches.get((pair.base, kind)), suspect_sketches.get((pair.suspect, kind))
+                if base_D2 is not None and suspect_D2 is not None:
+                    base.append(base_D2[:limit])
+                    suspect.append(suspect_D2[:limit])
+        return base, suspect
+
+    @cached_property
+    def _token_pairs(self) -> list[BlockPair]:
+        return pair_blocks(self.base, self.suspect, tokens_only=True)
+
+    @cached_property
+    def _sketches_by_place(self) -> list[dict[tuple[int | None, str], np.ndarray]]:
+        return [
+            {(cell.block, cell.matrix): cell.coordinates_D2 for cell in component.heat_map}
+            for component in (self.base, self.suspect)
+        ]
+
+    # Neurons and heads
+
+    def neuron_terms(self, space: Space, pairs: Sequence[NeuronPair]) -> list[Term]:
+        """Return the scores of neurons of some MLPs, in token space or in coordinates."""
+        self._check_neurons(space)
+        return neuron_terms(pairs, space, self.base.shape, self.repeats["neurons"].periods)
+
+    def _head_terms(self) -> list[Term]:
+        self._check_repeats("heads")
+        if self.repeats["heads"].is_shared:
+            raise EvidenceError("both models repeat their heads")
+        self._check_tokens()
+        # Blocks without attention in one model have no partner.
+        base, suspect = ({heads.block: heads for heads in model.heads} for model in (self.base, self.suspect))
+        pairs = [(base[p.base], suspect[p.suspect]) for p in self.blocks if p.base in base and p.suspect in suspect]
+        return head_terms(pairs)
+
+    @cached_property
+    def matching(self) -> Matching:
+        """Neurons matched in token space, in coordinates where there is none.
+
+        Raises:
+            EvidenceError: they cannot be matched.
+        """
+        # Token space sees through rotations; without it, coordinates of models of one width.
+        space: Space = "token"
+        try:
+            self._check_tokens()
+        except EvidenceError:
+            if self.base.width != self.suspect.width:
+                raise
+            space = "coordinates"
+        if self.repeats["neurons"].is_shared:
+            raise EvidenceError("both models repeat their neurons")
+        return match_neurons(self.neurons, space, self.base.shape)
+
+    def _check_repeats(self, labels: RepeatLabels) -> None:
+        if self.repeats[labels].reason:
+            raise EvidenceError(self.repeats[labels].reason)
+
+    def _check_neurons(self, space: Space) -> None:
+        self._check_repeats("neurons")
+        if space == "token":
+            self._check_tokens()
+        elif self.base.width != self.suspect.width:
+            raise EvidenceError(f"the widths differ ({self.base.width} and {self.suspect.width})")
+
+    def _check_tokens(self) -> None:
+        labels = {component.token_labels for component in (self.base, self.suspect)}
+        if None in labels:
+            raise EvidenceError("a model has no vocabulary, and so no token space")
+        if len(labels) > 1:
+            raise EvidenceError("one fingerprint names tokens by their strings, the other by their numbers")
+
+
+def _module(block: int | None, kind: str) -> str:
+    """Name a matrix as parameters are named: "blocks/3/mlp/up", "embed"."""
+    if block is None:
+        return "embed" if kind == "embedding" else kind
+    sublayer = "attention" if kind in _ATTENTION else "mlp"
+    return f"blocks/{block}/{sublayer}/{kind}"
+
+
+def _has_repeated_blocks(component: Component) -> bool:
+    """Return whether blocks of one model repeat each other neuron by neuron."""
+    # Neighboring blocks, and every block with the first one.
+    first = [mlps[0] for mlps in by_block(component).values()]
+    terms = []
+    for left, right in [*zip(first, first[1:], strict=False), *((first[0], other) for other in first[2:])]:
+        if left.total == right.total:
+            with contextlib.suppress(EvidenceError):
+                terms.append(Term(neuron_scores(left, right, "coordinates", component.shape).combined))
+    return bool(terms) and z_of(terms) >= REPEATING

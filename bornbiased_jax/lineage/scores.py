@@ -1,0 +1,317 @@
+"""Scores of labels of two models from their sketches: neurons, heads and residual coordinates.
+
+Labels without numbers of their own in either model (rows of zeros) leave both: under the null the suspect's other
+labels stay exchangeable. Where both models repeat themselves at one period, the labels of one period are permuted
+jointly, the same in every repeat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from typing import Literal
+
+import numpy as np
+
+from bornbiased_jax.checkpoints.roles import Shape
+from bornbiased_jax.lineage.evidence import EvidenceError, Term
+from bornbiased_jax.lineage.fingerprints import Heads, Neurons
+from bornbiased_jax.lineage.pairing import NeuronPair, unit_rows
+
+Space = Literal["token", "coordinates"]
+Inner = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From vectors [n, k] of the base and [n', k] of the suspect to the inner products of some of their pairs."""
+# Random partners that a label has where its null is sampled.
+_PARTNERS = 8
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Labels
+
+
+def _common_rows(
+    base: Mapping[str, np.ndarray], suspect: Mapping[str, np.ndarray]
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the parts with numbers in both models, and the labels of each model with numbers in all its parts."""
+    names, is_live = [], []
+    for parts in (base, suspect):
+        present = [name for name, rows in parts.items() if rows.any()]
+        size = len(next(iter(parts.values())))
+        is_live.append(np.logical_and.reduce([parts[name].any(axis=-1) for name in present] or [np.zeros(size, bool)]))
+        names.append(present)
+    return [name for name in names[0] if name in names[1]], is_live[0], is_live[1]
+
+
+def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | None) -> np.ndarray:
+    """Reduce scores to the labels that may be permuted.
+
+    Args:
+        scores_nn: scores of all stored labels.
+        is_live_n: labels that have numbers in both models.
+        period: labels of one repeat where both models repeat themselves, summed over repeats; None where they do not.
+
+    Raises:
+        EvidenceError: fewer than two labels are left.
+    """
+    if period is not None and len(scores_nn) >= period:
+        repeats = len(scores_nn) // period
+        size = repeats * period
+        blocks = scores_nn[:size, :size].reshape(repeats, period, repeats, period)
+        scores_nn = np.einsum("ripj->rpij", blocks)[np.arange(repeats), np.arange(repeats)].sum(axis=0)
+        is_live_n = np.all(is_live_n[:size].reshape(repeats, period), axis=0)
+    labels_n = np.flatnonzero(is_live_n)
+    if len(labels_n) < 2:
+        raise EvidenceError("fewer than two labels have numbers in both models")
+    return scores_nn if len(labels_n) == len(scores_nn) else scores_nn[np.ix_(labels_n, labels_n)]
+
+
+def _defined_terms(makers: Iterable[Callable[[], Term]], if_none: str) -> list[Term]:
+    """Make the terms that are defined.
+
+    Raises:
+        EvidenceError: none is; the first reason.
+    """
+    terms, reasons = [], []
+    for make in makers:
+        try:
+            terms.append(make())
+        except EvidenceError as error:
+            reasons.append(str(error))
+    if not terms:
+        raise EvidenceError(reasons[0] if reasons else if_none)
+    return terms
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Neurons
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NeuronScores:
+    """Scores of neurons of one MLP with those of another: [n, n'] float32 each.
+
+    Attributes:
+        first: ⟨gate⟩, or ⟨up⟩ where there is no gate: what neurons are matched on.
+        second: |⟨up⟩ + ⟨down⟩|, or ⟨down⟩ where there is no gate: what a matching is compared with.
+        combined: the score of the permutation test.
+        is_live_base, is_live_suspect: neurons with numbers in every part used, bool [n] and [n'].
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    combined: np.ndarray
+    is_live_base: np.ndarray
+    is_live_suspect: np.ndarray
+
+
+def _all_products(base_nK: np.ndarray, suspect_mK: np.ndarray) -> np.ndarray:
+    products_nm: np.ndarray = base_nK @ suspect_mK.T
+    return products_nm
+
+
+def neuron_scores(
+    base: Neurons, suspect: Neurons, space: Space, shape: Shape, inner: Inner = _all_products
+) -> NeuronScores:
+    """Score neurons of two MLPs: ⟨gate⟩ + |⟨up⟩ + ⟨down⟩|, and ⟨up⟩ + ⟨down⟩ without a gate.
+
+    A gated neuron may change the sign of up and down together, one with an odd activation too: its absolute value
+    counts.
+
+    Args:
+        base, suspect: the MLPs.
+        space: which sketches.
+        shape: of the base's component.
+        inner: inner products of some pairs of neurons; of all pairs by default.
+
+    Raises:
+        EvidenceError: no sketch in this space, or a part that only one model has.
+    """
+    base_parts, suspect_parts = (mlp.token if space == "token" else mlp.coordinates for mlp in (base, suspect))
+    if not base_parts or not suspect_parts:
+        raise EvidenceError("a model has no vocabulary, and so no token space")
+    if set(base_parts) != set(suspect_parts):
+        raise EvidenceError("one model's MLP has a gate, the other's has none: their neurons do not correspond")
+    names, is_live_base, is_live_suspect = _common_rows(base_parts, suspect_parts)
+    if not names:
+        raise EvidenceError("no part of the MLPs has numbers that a seed decided in both models")
+    cosine = {name: inner(unit_rows(base_parts[name]), unit_rows(suspect_parts[name])) for name in names}
+    zero = np.zeros_like(cosine[names[0]])
+    gate, up, down = (cosine.get(name, zero) for name in ("gate", "up", "down"))
+    if "gate" in base_parts:
+        second = np.abs(up + down)
+        return NeuronScores(gate, second, gate + second, is_live_base, is_live_suspect)
+    size: Callable[[np.ndarray], np.ndarray] = np.abs if shape.has_odd_activation else np.asarray
+    return NeuronScores(size(up), size(down), size(up + down), is_live_base, is_live_suspect)
+
+
+def neuron_terms(
+    pairs: Sequence[NeuronPair], space: Space, shape: Shape, periods: Mapping[int, int] | None = None
+) -> list[Term]:
+    """Return a term for each MLP or expert: neurons with equal numbers in the two models on the diagonal.
+
+    Args:
+        pairs: MLPs whose scores are added under one permutation.
+        space: which sketches.
+        shape: of the base's component.
+        periods: number of neurons in one repeat, by neurons of the MLP; empty where no pair repeats itself.
+
+    Raises:
+        EvidenceError: no pair has scores.
+    """
+
+    def term(pair: NeuronPair) -> Term:
+        # MLPs of two sizes: the first neurons, which are exchangeable in either model.
+        size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
+        total_nn, is_live_n = np.zeros((size, size), np.float32), np.ones(size, bool)
+        for base, suspect in pair.pairs:
+            scores = neuron_scores(base, suspect, space, shape)
+            total_nn += scores.combined[:size, :size]
+            is_live_n &= scores.is_live_base[:size] & scores.is_live_suspect[:size]
+        period = (periods or {}).get(min(mlp.total for mlp in pair.pairs[0]))
+        return Term(permuted_labels(total_nn, is_live_n, period), pair.block)
+
+    return _defined_terms((partial(term, pair) for pair in pairs), "a model has no MLP, and so no neurons")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heads
+
+
+def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
+    """Return a term for each pair of blocks: key/value groups are permuted, and query heads inside each.
+
+    Raises:
+        EvidenceError: no pair of blocks with as many heads and groups.
+    """
+    terms = _defined_terms(
+        (partial(_head_term, base, suspect) for base, suspect in pairs), "a model has no attention, and so no heads"
+    )
+    if len({term.nested_groups for term in terms}) > 1:
+        raise EvidenceError("pruned heads leave blocks with different numbers of groups")
+    return terms
+
+
+def _head_term(base: Heads, suspect: Heads) -> Term:
+    if (len(base.query_key), base.num_groups) != (len(suspect.query_key), suspect.num_groups):
+        raise EvidenceError("the numbers of heads or of key/value groups differ")
+    base_parts, suspect_parts = (
+        {"query_key": heads.query_key, "value_output": heads.value_output} for heads in (base, suspect)
+    )
+    names, is_live_base_H, is_live_suspect_H = _common_rows(base_parts, suspect_parts)
+    if not names:
+        raise EvidenceError("the heads have no numbers that a seed decided")
+    scores_HH = np.sum([unit_rows(base_parts[name]) @ unit_rows(suspect_parts[name]).T for name in names], axis=0)
+    is_live_Gr = (is_live_base_H & is_live_suspect_H).reshape(base.num_groups, -1)
+    # A group with a pruned head leaves with all its heads: groups that are permuted have one size.
+    is_nested = 1 < base.num_groups < len(scores_HH)
+    if is_nested:
+        is_live_Gr = np.repeat(is_live_Gr.all(axis=1)[:, None], is_live_Gr.shape[1], axis=1)
+    labels = np.flatnonzero(is_live_Gr.ravel())
+    if len(labels) < 2:
+        raise EvidenceError("fewer than two heads have numbers in both models")
+    num_groups = int(is_live_Gr.all(axis=1).sum()) if is_nested else None
+    return Term(scores_HH[np.ix_(labels, labels)], base.block, num_groups)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Coordinates
+
+
+def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], period: int | None) -> np.ndarray:
+    """Score residual coordinates, summed over parts: [n, n] float32 over the coordinates that may be permuted.
+
+    Args:
+        base, suspect: sketches [D, k] of the same parts in the same order.
+        period: see :func:`permuted_labels`.
+
+    Raises:
+        EvidenceError: the widths differ, or nothing is left.
+    """
+    base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
+    return permuted_labels(base_DK @ suspect_DK.T, is_live_D, period)
+
+
+def _coordinate_rows(
+    base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return unit vectors of all parts in a row, [D, K] of either model, and which coordinates are labels."""
+    present = [(first, second) for first, second in zip(base, suspect, strict=True) if first.any() and second.any()]
+    if not present:
+        raise EvidenceError("no matrix on the residual stream has numbers that a seed decided in both models")
+    width = len(present[0][0])
+    if any(len(rows) != width for pair in present for rows in pair):
+        widths = f"{width} and {len(present[0][1])}"
+        raise EvidenceError(f"the widths differ ({widths}): no coordinate of one model corresponds to one of the other")
+    is_live_D = np.logical_and.reduce([rows.any(axis=1) for pair in present for rows in pair])
+    base_DK = np.concatenate([unit_rows(first) for first, _ in present], axis=1)
+    suspect_DK = np.concatenate([unit_rows(second) for _, second in present], axis=1)
+    return base_DK, suspect_DK, is_live_D
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Screening
+
+
+@dataclasses.dataclass
+class SampledZ:
+    """z of summed traces without a score matrix, its moments estimated from a few random partners of each label.
+
+    The screen needs no more: a p that is set to 1 below any threshold on anything is valid.
+    """
+
+    excess: float = 0.0
+    variance: float = 0.0
+
+    def add(self, scores_Sn: np.ndarray, is_live_n: np.ndarray, partners_Sn: np.ndarray) -> None:
+        """Add one set of labels: scores of each with itself, then with its random partners."""
+        is_live_Sn = is_live_n & is_live_n[partners_Sn]
+        null, size = scores_Sn[1:][is_live_Sn[1:]].astype(np.float64), int(is_live_n.sum())
+        if len(null):
+            self.excess += float(scores_Sn[0][is_live_n].sum(dtype=np.float64)) - size * float(null.mean())
+            self.variance += float(null.var()) * size * (1 + size / len(null))
+
+    @property
+    def z(self) -> float:
+        """The z; NaN where nothing varies."""
+        return self.excess / math.sqrt(self.variance) if self.variance > 0 else math.nan
+
+
+def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> SampledZ:
+    """Estimate z of all neurons; see :func:`neuron_terms`, whose pairs without scores are left out here too."""
+    sampled = SampledZ()
+    for pair in pairs:
+        size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
+        partners_Sn = _partners(size)
+        inner = partial(_partner_products, partners_Sn=partners_Sn)
+        with contextlib.suppress(EvidenceError):
+            scores = [neuron_scores(*mlps, space, shape, inner) for mlps in pair.pairs]
+            is_live = [live[:size] for each in scores for live in (each.is_live_base, each.is_live_suspect)]
+            combined_Sn = np.sum([each.combined for each in scores], axis=0)
+            sampled.add(combined_Sn, np.logical_and.reduce(is_live), partners_Sn)
+    return sampled
+
+
+def sampled_coordinates(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> tuple[SampledZ, SampledZ]:
+    """Estimate z of coordinates, and of coordinates up to sign; see :func:`coordinate_scores`."""
+    base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
+    partners_SD = _partners(len(base_DK))
+    scores_SD = _partner_products(base_DK, suspect_DK, partners_SD)
+    signed, signless = SampledZ(), SampledZ()
+    signed.add(scores_SD, is_live_D, partners_SD)
+    signless.add(np.square(scores_SD), is_live_D, partners_SD)
+    return signed, signless
+
+
+@cache
+def _partners(size: int) -> np.ndarray:
+    """Return each label itself, then random partners of it: [1 + partners, n]."""
+    rng = np.random.default_rng(size)
+    return np.stack([np.arange(size), *(rng.permutation(size) for _ in range(_PARTNERS))])
+
+
+def _partner_products(base_nK: np.ndarray, suspect_nK: np.ndarray, partners_Sn: np.ndarray) -> np.ndarray:
+    products_Sn: np.ndarray = np.einsum("nk,snk->sn", base_nK[: partners_Sn.shape[1]], suspect_nK[partners_Sn])
+    return products_Sn

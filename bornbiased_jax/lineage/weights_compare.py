@@ -1,0 +1,165 @@
+"""Compare two models by their weights, checkpoints or stored fingerprints: a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.same_model import identify, tensor_difference
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+
+if TYPE_CHECKING:
+    from bornbiased_jax.lineage.trace import Side
+
+NEURONS = 4096
+"""Neurons of each MLP that two checkpoints are compared by, by default: all of small models."""
+LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
+"""Values of ``--labels``, and the evidence that permutes these labels."""
+
+
+def auto(
+    base: Side,
+    suspect: Side,
+    *,
+    alpha: float = ALPHA,
+    num_permutations: int = NUM_PERMUTATIONS,
+    sign_key: str | None = None,
+    neurons: int | str | None = None,
+    outputs: Callable[[], Verdict] | None = None,
+) -> Verdict:
+    """Name what is identical, then weigh all evidence: nothing needs to be chosen.
+
+    Args:
+        base, suspect: the models; neither is opened whole unless outputs are asked for.
+        alpha: level of the decision.
+        num_permutations: of the tests over the whole model.
+        sign_key: hexadecimal key of the sign vectors; by default one that the digests of both models decide.
+        neurons: of each MLP, or "all".
+        outputs: runs the permutation test of outputs, where that is to join the family.
+
+    Raises:
+        InputError: a bad option, or weights that cannot be read.
+    """
+    sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
+    checkpoints = _checkpoint(base), _checkpoint(suspect)
+    has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
+    options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
+    outputs_verdict = None if outputs is None else outputs()
+    # Identity: of tensors where both models are there, of logits where tensors differ.
+    is_stored = any(side.sketches is not None for side in (base, suspect))
+    difference = None if is_stored or has_untrained else tensor_difference(base.roles, suspect.roles)
+    identity = identify(*checkpoints, difference, with_logits=True)
+    near = difference.sentence if difference is not None and identity is None else ""
+    verdict = auto_verdict(*sketches, options, identity=identity, outputs=outputs_verdict, near=near)
+    return _named(verdict, base, suspect)
+
+
+def weights(
+    base: Side,
+    suspect: Side,
+    *,
+    alpha: float = ALPHA,
+    labels: str = "coordinates",
+    num_permutations: int = NUM_PERMUTATIONS,
+    sign_key: str | None = None,
+    neurons: int | str | None = None,
+) -> Verdict:
+    """Permute one kind of labels, named beforehand: coordinates up to sign, neurons or heads in token space.
+
+    Args:
+        base, suspect: the models.
+        alpha: level of the decision.
+        labels: a key of :data:`LABELS`.
+        num_permutations: of the test.
+        sign_key, neurons: see :func:`auto`.
+
+    Raises:
+        InputError: a bad option, or weights that cannot be read.
+    """
+    if labels not in LABELS:
+        raise InputError(f"unknown labels {labels!r}: choose from {', '.join(LABELS)}")
+    sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
+    verdict = single_verdict(*sketches, LABELS[labels], Options(alpha, check_count(num_permutations)))
+    identity = identify(_checkpoint(base), _checkpoint(suspect), with_logits=False)
+    if identity is not None:
+        sentence = f"{identity.sentence[0].upper()}{identity.sentence[1:]}."
+        detail = {"identity": identity.kind, "notes": [sentence, *verdict.detail["notes"]]}
+        verdict = dataclasses.replace(verdict, detail={**verdict.detail, **detail})
+    return _named(verdict, base, suspect)
+
+
+def _fingerprint_pair(
+    base: Side, suspect: Side, sign_key: str | None, neurons: int | str | None
+) -> tuple[Fingerprint, Fingerprint]:
+    """Make or read the fingerprints of two models, with the same settings.
+
+    Two checkpoints are sketched under a key that their digests decide: whoever made one of them could not know it.
+    Compared with a stored fingerprint a checkpoint is sketched as that was.
+
+    Raises:
+        InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
+    """
+    try:
+        key = None if sign_key is None else bytes.fromhex(sign_key)
+    except ValueError as error:
+        text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
+        raise InputError(text) from error
+    stored = next((side.sketches for side in (base, suspect) if side.sketches is not None), None)
+    if stored is not None:
+        settings = stored.settings
+        if key not in (None, settings.sign_key):
+            raise InputError("a stored fingerprint has its own sign key: leave --sign-key out, or name the checkpoints")
+    else:
+        count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
+        digests = f"{base.digest} {suspect.digest}"
+        settings = Settings(
+            neurons=count, sign_key=hashlib.blake2b(digests.encode(), digest_size=16).digest() if key is None else key
+        )
+    first = _fingerprint(base, settings)
+    if base is suspect:
+        return first, first
+    second = _fingerprint(suspect, settings)
+    # Where one model comes without a tokenizer, numbers are all that both name their tokens by.
+    if stored is None and _token_labels(first) != _token_labels(second):
+        by_ids = dataclasses.replace(settings, token_labels="ids")
+        return _fingerprint(base, by_ids), _fingerprint(suspect, by_ids)
+    return first, second
+
+
+def _token_labels(model: Fingerprint) -> set[str]:
+    return {component.token_labels for component in model.components.values() if component.token_labels is not None}
+
+
+def _fingerprint(side: Side, settings: Settings) -> Fingerprint:
+    return side.sketches if side.sketches is not None else fingerprint(side.roles, settings)
+
+
+def _checkpoint(side: Side) -> Checkpoint | None:
+    """Return a model that this package can run; None of a stored fingerprint and of any other model."""
+    return side.checkpoint if side.sketches is None and isinstance(side.roles, NativeRoles) else None
+
+
+def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
+    return dataclasses.replace(verdict, detail={**verdict.detail, "base": base.name, "suspect": suspect.name})
+
+
+def check_count(num_permutations: int) -> int:
+    """Refuse too few permutations for verdicts to rest on them.
+
+    Raises:
+        InputError: they are fewer than 99.
+    """
+    if num_permutations < 99:
+        raise InputError(f"{num_permutations} permutations are too few: ask for {NUM_PERMUTATIONS}, or leave them out")
+    return num_permutations

@@ -1,0 +1,327 @@
+"""Report a comparison of two fingerprints: rows of JSON for its components and tests, and notes for a reader."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from bornbiased_jax.lineage.battery import ALL, Cell, Comparison
+from bornbiased_jax.lineage.component_pair import TABLES
+from bornbiased_jax.lineage.evidence import (
+    COORDINATES,
+    MATCHED,
+    RAW_NEURONS,
+    SIGNLESS,
+    TOKEN_HEADS,
+    TOKEN_NEURONS,
+    Kind,
+    kind_of,
+)
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
+from bornbiased_jax.lineage.verdict import Decision, Detail, format_probability, rests_on
+
+SCOPE = (
+    "The test finds a shared initialization, not theft: it cannot say who copied from whom, and two people who chose "
+    "one seed of one program share theirs. 'unrelated' means that this test found none, not that there is none."
+)
+BLOCK_LABELS = (RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS, MATCHED)
+"""Evidence by labels that blocks have of their own."""
+_PUBLIC_SIGNS = (
+    "The sketches have public signs: a suspect may have rewritten what lies in their few directions. With both "
+    "checkpoints they are made again under a fresh key (--sign-key)."
+)
+# Sketches that differ by no more than this are called equal at their resolution.
+_RESOLUTION = 0.03
+_SHOWN_NAMES = 6
+_NUMBERED = {"blocks": "block {}", "quarters": "quarter {} of the depth", "experts": "expert {}"}
+_TITLES = {"language": "language model", "vision": "vision tower"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# JSON
+
+
+class ComponentRow(TypedDict):
+    """JSON of a component: the evidence that is strongest there, and its verdict by itself."""
+
+    component: str
+    evidence: str
+    z: float | None
+    log10_p: float | None
+    verdict: Decision
+    reason: str
+
+
+def component_rows(comparison: Comparison) -> list[ComponentRow]:
+    """List every component with the evidence that is strongest there, and its verdict by itself."""
+    rows: list[ComponentRow] = []
+    for component in dict.fromkeys(cell.component for cell in comparison.cells):
+        cells = [cell for cell in comparison.cells if cell.component == component]
+        defined = [cell for cell in cells if cell.log10_p is not None]
+        strongest = min(defined, key=lambda cell: (cell.log10_p, -(cell.z or 0.0)), default=cells[0])
+        log10_p = comparison.adjusted(component=component) if defined else None
+        rows.append(
+            {
+                "component": component,
+                "evidence": strongest.evidence,
+                "z": strongest.z,
+                "log10_p": log10_p,
+                "verdict": _row_verdict(comparison, log10_p),
+                "reason": "" if defined else strongest.reason,
+            }
+        )
+    return rows
+
+
+def _row_verdict(comparison: Comparison, log10_p: float | None) -> Decision:
+    if log10_p is None:
+        return "undefined"
+    return "same-lineage" if comparison.is_significant(log10_p) else "unrelated"
+
+
+def comparison_keys(comparison: Comparison, null: str) -> Detail:
+    """Return the keys that the comparison fills whatever decides."""
+    matching = comparison.matching
+    tests = [_test_row(comparison, cell, null) for cell in comparison.cells if cell.component.rpartition("/")[2] == ALL]
+    keys = ("labels", "z", "log10_p_bound", "reason")
+    return {
+        "by_module": module_rows(comparison.by_module),
+        "by_part": [
+            {"part": cell.component, "z": cell.z}
+            for cell in comparison.cells
+            if cell.evidence == COORDINATES and cell.component in (*TABLES, "blocks")
+        ],
+        "evidence": [{"test": row["name"], **{key: row[key] for key in keys}} for row in tests],
+        "tests": tests,
+        "blocks": [[pair.base, pair.suspect] for pair in comparison.pairs],
+        "agreement": None if matching is None else matching.agreement,
+        "agreement_threshold": AGREEMENT,
+        "largest_unrelated_agreement": LARGEST_UNRELATED_AGREEMENT,
+        "agreement_by_block": [
+            {"module": f"blocks/{block}/mlp", "agreement": agreement}
+            for block, agreement in ({} if matching is None else matching.by_block).items()
+        ],
+        "left_out": dict(comparison.left_out),
+        "identical_tensors": len(comparison.equal),
+        "num_tensors": comparison.num_tensors,
+        "sketch_difference": comparison.sketch_difference,
+    }
+
+
+def _test_row(comparison: Comparison, cell: Cell, null: str) -> Detail:
+    """Return a piece of evidence over the whole model as the row of a test."""
+    log10_p = None if cell.log10_p is None else cell.log10_adjusted
+    return {
+        "name": cell.evidence,
+        "verdict": _row_verdict(comparison, log10_p),
+        "reason": cell.reason,
+        "p_value": None if cell.log10_p is None else 10.0**cell.log10_p,
+        "log10_p": cell.log10_p,
+        "z": cell.z,
+        "test": "weights",
+        "p_adjusted": None if log10_p is None else 10.0**log10_p,
+        "log10_p_adjusted": log10_p,
+        "null": null,
+        "align": "none",
+        **kind_keys(kind_of(cell.evidence)),
+        "agreement": None,
+        "log10_p_bound": None if cell.certified is None else cell.certified.log10_p_bound,
+        "log10_p_moments": None if cell.certified is None else cell.certified.log10_p_moments,
+    }
+
+
+def kind_keys(kind: Kind) -> Detail:
+    """Return the JSON of a kind of evidence: labels, permuted, invariant_to, evaded_by."""
+    return {**dataclasses.asdict(kind), "invariant_to": list(kind.invariant_to)}
+
+
+def module_rows(by_module: Mapping[str, float | None]) -> list[Detail]:
+    """Return the JSON of z by matrix."""
+    return [{"module": module, "z": z} for module, z in by_module.items()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Notes
+
+
+def write_notes(
+    comparison: Comparison,
+    rows: Sequence[ComponentRow],
+    deciding: Cell | None,
+    base: Fingerprint,
+    suspect: Fingerprint,
+    exactness: Sequence[str],
+) -> list[str]:
+    """Write what a verdict on weights rests on, point by point.
+
+    Args:
+        comparison: the battery's result.
+        rows: its components.
+        deciding: the cell whose p stands behind the decision; None where none does.
+        base, suspect: the models.
+        exactness: condition under which that p is exact.
+    """
+    notes = []
+    if 0 < len(comparison.equal) < comparison.num_tensors:
+        notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand.")
+    elif not comparison.is_identical and (comparison.sketch_difference or 1.0) <= _RESOLUTION:
+        notes.append(
+            f"Equal at the sketch's resolution ({comparison.sketch_difference:.1%}): what rounding to a storage type "
+            "gives; a smaller fine-tune is not excluded."
+        )
+    for formula in dict.fromkeys(comparison.left_out.values()):
+        kinds = ", ".join(kind for kind, name in comparison.left_out.items() if name == formula)
+        notes.append(f"Left out, as no seed decided it: {kinds} agree with {formula} in either model by itself.")
+    evidence = dict.fromkeys(cell.evidence for cell in comparison.cells)
+    notes.append(
+        f"The battery: {', '.join(evidence)}, over the whole model and its parts; p-values are Holm's over "
+        f"{len(comparison.cells)} cells fixed beforehand."
+    )
+    if deciding is not None:
+        kind = kind_of(deciding.evidence)
+        notes.append(f"In {deciding.evidence}: {rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}")
+    # What agrees, by part of the model, by block and table, by expert.
+    notes += _by_model_part(comparison, rows) + _by_component(comparison, rows) + _by_expert(comparison, rows)
+    undefined = {
+        cell.evidence: cell.reason for cell in comparison.cells if cell.component == ALL and cell.log10_p is None
+    }
+    notes += [f"Undefined: {name} ({reason})." for name, reason in undefined.items()]
+    if comparison.matching is None:
+        notes.append(f"Neurons were not matched: {comparison.matching_reason}.")
+    else:
+        notes.append(
+            f"Two independent matchings of the neurons agree on {comparison.matching.agreement:.1%} of them: held "
+            "against unrelated models, without a p."
+        )
+    if deciding is not None:
+        notes += exactness
+    if not base.settings.sign_key:
+        notes.append(_PUBLIC_SIGNS)
+    for name, model in (("base", base), ("suspect", suspect)):
+        if model.source.unread:
+            notes.append(
+                f"Not understood in the {name}, and not compared: {_first(model.source.unread)} (--roles FILE)."
+            )
+    return notes
+
+
+def identical_tensors(comparison: Comparison) -> str:
+    """Count tensors that are equal: "6 of 20 tensors are"."""
+    return f"{len(comparison.equal)} of {comparison.num_tensors} tensors are"
+
+
+def evaded_by(comparison: Comparison) -> str:
+    """Describe what hides a shared initialization from all evidence that was defined, at once."""
+    defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}
+    is_matched = comparison.matching is not None
+    rotating = "rotating or permuting the residual coordinates"
+    needed = [rotating] if defined & {COORDINATES, SIGNLESS, RAW_NEURONS, "outputs"} else []
+    hidden = []
+    if defined & {RAW_NEURONS, TOKEN_NEURONS} or is_matched:
+        hidden.append("splitting, merging or retraining neurons" if is_matched else "permuting neurons")
+    if TOKEN_HEADS in defined:
+        hidden.append("permuting heads")
+    evasions = [" together with ".join([*needed, *hidden])]
+    if defined & {TOKEN_NEURONS, TOKEN_HEADS}:
+        evasions.append(" together with ".join(["replacing the embeddings", *needed]))
+    return "; or ".join(text for text in evasions if text)
+
+
+def place(component: str) -> str:
+    """Name a component of the family for a reader: "block 3", "expert 2", "block 1 of the vision tower"."""
+    *model, group = component.split("/")
+    if model and model[-1] in _NUMBERED:
+        group = _NUMBERED[model.pop()].format(group)
+    if not model:
+        return group
+    return f"the {_title(model[0])}" if group == ALL else f"{group} of the {_title(model[0])}"
+
+
+def _title(component: str) -> str:
+    return _TITLES.get(component, component.replace("_", " "))
+
+
+def _by_component(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
+    """Name the blocks and tables that agree by themselves, where others do not."""
+    parts = [row for row in rows if row["component"].startswith(("blocks/", "experts/"))]
+    if comparison.is_significant(min(comparison.adjusted(evidence, ALL) for evidence in (COORDINATES, SIGNLESS))):
+        # Coordinates alone distinguish tables and kinds of matrices.
+        parts += [row for row in rows if "/" not in row["component"] and row["component"] not in (ALL, "blocks")]
+    agreeing, others = (
+        [row["component"] for row in parts if row["verdict"] == verdict] for verdict in ("same-lineage", "unrelated")
+    )
+    return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(others)}."] if agreeing and others else []
+
+
+def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
+    """Write of each part of models that have several, language model, vision tower, projector, whether it is shared."""
+    main, *further = comparison.components
+    shared, others, undefined = [], [], []
+    for name in comparison.components:
+        members = [row for row in rows if name == _model_part(row["component"], main, further)]
+        defined = [row["log10_p"] for row in members if row["log10_p"] is not None]
+        if not defined:
+            undefined.append(f"the {_title(name)} is undefined ({members[0]['reason']})")
+        elif comparison.is_significant(min(defined)):
+            p = "p < 10^-300" if min(defined) < -300 else f"p = {format_probability(min(defined))}"
+            shared.append(f"the {_title(name)} shares its initialization with the base's ({p})")
+        else:
+            others.append(f"nothing of the {_title(name)} does")
+    if not further or not shared:
+        return []
+    sentence = "; ".join([*shared, *others, *undefined])
+    return [f"{sentence[0].upper()}{sentence[1:]}."]
+
+
+def _model_part(component: str, main: str, further: Sequence[str]) -> str:
+    """Return the part of the model that a component of the family belongs to: only the main one has no prefix."""
+    prefix = component.split("/")[0]
+    return prefix if prefix in further else main
+
+
+def _by_expert(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
+    """Name experts that agree with a dense MLP, or the order in which experts that agree stand in the suspect."""
+    agreeing = [
+        row["component"] for row in rows if row["component"].startswith("experts/") and row["verdict"] == "same-lineage"
+    ]
+    if not agreeing:
+        return []
+    if not comparison.experts:
+        verb = "agrees" if len(agreeing) == 1 else "agree, each by itself,"
+        text = _ranges(agreeing)
+        return [f"{text[0].upper()}{text[1:]} {verb} with the dense MLP of the other model."]
+    orders: dict[int, list[tuple[int, int]]] = {}
+    for block, base, suspect in comparison.experts:
+        if base != suspect and f"experts/{base}" in agreeing:
+            orders.setdefault(block, []).append((base, suspect))
+    if not orders:
+        return []
+    block, moved = next(iter(orders.items()))
+    of_base, of_suspect = (", ".join(map(str, numbers)) for numbers in zip(*moved[:_SHOWN_NAMES], strict=True))
+    more = f" (and {len(moved) - _SHOWN_NAMES} more)" if len(moved) > _SHOWN_NAMES else ""
+    return [
+        f"The suspect has its experts in another order in {_ranges([f'blocks/{block}' for block in orders])}: in block "
+        f"{block} the base's {of_base} are its {of_suspect}{more}."
+    ]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"{', '.join(names[:_SHOWN_NAMES])}{more}"
+
+
+def _ranges(components: Sequence[str]) -> str:
+    """Write components with consecutive numbers joined: "embedding, blocks 1 to 3, expert 2"."""
+    texts = [name for name in components if "/" not in name]
+    for group, title in (("blocks", "block"), ("experts", "expert")):
+        numbers = sorted(int(name.removeprefix(f"{group}/")) for name in components if name.startswith(f"{group}/"))
+        runs: list[list[int]] = []
+        for number in numbers:
+            if runs and runs[-1][1] == number - 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        texts += [f"{title} {first}" if first == last else f"{title}s {first} to {last}" for first, last in runs]
+    return ", ".join(texts)
