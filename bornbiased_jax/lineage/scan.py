@@ -137,7 +137,7 @@ def scan(
     *,
     alpha: float = ALPHA,
     num_permutations: int = NUM_PERMUTATIONS,
-    advance: Callable[[int], object] = lambda count: None,
+    advance: Callable[[int], object] = lambda _count: None,
 ) -> ScanResult:
     """Compare one model with many.
 

@@ -125,8 +125,7 @@ def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], ja
 
 
 def spans(seeds: range, size: int | None = None) -> list[Chunk]:
-    """The chunks of a search: ranges that end at multiples of their size, so that searches share what they have in
-    common.
+    """Return the chunks of a search: ranges that end at multiples of their size, which other searches share.
 
     Raises:
         InputError: they are more than :data:`MOST_RANGES`.
