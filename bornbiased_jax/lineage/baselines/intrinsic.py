@@ -40,7 +40,8 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     correlation is 1 or −1; with one layer there is none.
 
     Args:
-        base, suspect: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        base: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        suspect: likewise.
     """
     base_profiles, suspect_profiles = profiles(base), profiles(suspect)
     if base_profiles is None or suspect_profiles is None:

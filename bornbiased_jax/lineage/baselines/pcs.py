@@ -19,7 +19,8 @@ def pcs(base: Params, suspect: Params) -> Score:
     no concatenation is made.
 
     Args:
-        base, suspect: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        base: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        suspect: likewise.
     """
     base_leaves, suspect_leaves = flatten(base), flatten(suspect)
     shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
