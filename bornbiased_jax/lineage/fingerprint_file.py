@@ -137,6 +137,7 @@ def _arrays(fingerprint: Fingerprint) -> Iterator[tuple[str, np.ndarray]]:
     named: dict[str, np.ndarray] = {}
     for name, component in fingerprint.components.items():
         named |= {f"{name}/{path}": array for path, array in _component_arrays(component)}
+    # A row of digest and statistics for each tensor.
     digests = b"".join(bytes.fromhex(record.digest) for record in fingerprint.tensors)
     named["tensors/digests"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
     rows = [[getattr(record, statistic) for statistic in _STATISTICS] for record in fingerprint.tensors]
@@ -186,11 +187,13 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
                     f"reads version {VERSION}: update the program, or {_REMEDY}"
                 )
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        # In the order of the file, which the digest is of.
         arrays = dict(sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])))
         if any(array.dtype not in tensor_file.TYPES for array in arrays.values()):
             raise InputError(f"{path} holds an array of a type that fingerprints have not: {_REMEDY}")
         if metadata["payload_digest"] != _digest(metadata["payload"], arrays):
             raise InputError(f"{path} is corrupted, its digest does not match its content: {_REMEDY}")
+        # Numbers and header, each by itself; then both against one another.
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise InputError(f"{path} holds NaN or infinite values in {name}: {_REMEDY}")
@@ -226,7 +229,13 @@ def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray
         settings=Settings(dim, settings["neurons"], bytes.fromhex(settings["sign_key"]), settings["token_labels"]),
         components=components,
         tensors=tuple(
-            TensorRecord(path, tuple(shape), digest.tobytes().hex(), *statistics, is_evidence)
+            TensorRecord(
+                path=path,
+                array_shape=tuple(shape),
+                digest=digest.tobytes().hex(),
+                is_evidence=is_evidence,
+                **dict(zip(_STATISTICS, statistics, strict=True)),
+            )
             for path, shape, is_evidence, digest, statistics in zip(*columns, strict=True)
         ),
         repeats=tuple(
@@ -260,6 +269,7 @@ def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], 
         # Cut along the first axis; nothing where there is nothing to cut.
         return np.split(take(path, sum(counts), *width), np.cumsum(counts)[:-1]) if counts else []
 
+    # Coordinates and heat map.
     coordinates = {
         path.removeprefix(f"{name}/coordinates/"): _take(arrays, path, (width, dim)) for path in paths("coordinates/")
     }

@@ -29,7 +29,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, Source, T
 
 # Tensors in memory at once beyond the tables: hashing takes longer than reading.
 _TENSORS_AT_ONCE = 3
-_LARGEST_SINGLE = float(np.finfo(np.float32).max)
+_LARGEST = float(np.finfo(np.float32).max)
 _Result = TypeVar("_Result")
 
 
@@ -71,6 +71,7 @@ def fingerprint(
     # Slices of one tensor, as of experts, follow each other.
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
 
+    # Read on this thread, measure on others; the token space is made once the first block is asked for.
     def jobs() -> Iterator[Callable[[], tuple[str, list[str], list[Measurement]]]]:
         for _, group in groups:
             tensors = [source.read(role) for role in group]
@@ -80,6 +81,7 @@ def fingerprint(
 
     digests: dict[str, str] = {}
     records: list[TensorRecord] = []
+    # Add the results in the order of reading.
     for (name, _), (digest, slice_digests, measurements) in zip(groups, _in_order(jobs()), strict=True):
         digests[name] = digest
         for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
@@ -150,30 +152,16 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
 
 
 def _record(measurement: Measurement, digest: str) -> TensorRecord:
-    """Round the statistics of a tensor to float32, as the file has them."""
     moments = measurement.moments
-    mean, std, kurtosis, minimum, maximum, diagonal_z = (
-        float(np.float32(min(max(value, -_LARGEST_SINGLE), _LARGEST_SINGLE)))
-        for value in (
-            moments.mean,
-            moments.std,
-            moments.kurtosis,
-            moments.minimum,
-            moments.maximum,
-            measurement.diagonal_z,
-        )
-    )
+    values = {name: getattr(moments, name) for name in ("mean", "std", "kurtosis", "minimum", "maximum")}
+    values["diagonal_z"] = measurement.diagonal_z
     return TensorRecord(
         path=measurement.role.path,
         array_shape=measurement.array_shape,
         digest=digest,
-        mean=mean,
-        std=std,
-        kurtosis=kurtosis,
-        minimum=minimum,
-        maximum=maximum,
-        diagonal_z=diagonal_z,
         is_evidence=not moments.is_two_valued,
+        # As the file has them: float32, finite.
+        **{name: float(np.float32(np.clip(value, -_LARGEST, _LARGEST))) for name, value in values.items()},
     )
 
 

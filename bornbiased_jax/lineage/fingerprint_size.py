@@ -80,12 +80,12 @@ def fitted(source: RoleSource, settings: Settings, max_bytes: int) -> Settings:
     predicted = predicted_bytes(source, settings)
     if predicted <= max_bytes:
         return settings
-    most = max((size for role in source.roles for size in source.array_shape(role)), default=_LEAST)
-    low, high = _LEAST, settings.neurons or most
-    least = predicted_bytes(source, dataclasses.replace(settings, neurons=low))
-    if least > max_bytes:
+    largest = max((size for role in source.roles for size in source.array_shape(role)), default=_LEAST)
+    low, high = _LEAST, settings.neurons or largest
+    smallest = predicted_bytes(source, dataclasses.replace(settings, neurons=low))
+    if smallest > max_bytes:
         raise InputError(
-            f"with {low} neurons of each MLP a fingerprint still has {least:,} bytes, above the limit of "
+            f"with {low} neurons of each MLP a fingerprint still has {smallest:,} bytes, above the limit of "
             f"{max_bytes:,}: raise --max-bytes, or lower --dim below {settings.dim}"
         )
     # The largest number that fits.

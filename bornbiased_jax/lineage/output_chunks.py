@@ -47,8 +47,9 @@ def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | No
         size: of a batch.
         requested: sequences in a range instead, rounded up to whole batches.
     """
-    each = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
-    num_sequences = requested or max(1, int(RANGE_OPERATIONS / each))
+    # Two operations a weight and token.
+    operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
+    num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))
     step = -(-num_sequences // size) * size
     return [Chunk(0, start, min(start + step, inputs.num_inputs)) for start in range(0, inputs.num_inputs, step)]
 
@@ -88,6 +89,7 @@ def stored_outputs(
     def here(_settings: object, _sources: object, chunks: list[Chunk]) -> Iterator[dict[str, np.ndarray]]:
         return _compute(checkpoint, inputs, options, chunks, advance)
 
+    # Other processes read the checkpoint by its reference and the inputs from arrays.
     request = store.Request(
         FUNCTION,
         {

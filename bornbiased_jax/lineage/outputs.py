@@ -83,7 +83,7 @@ def last_outputs(
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 
-    def made(start: int) -> jax.Array:
+    def batch(start: int) -> jax.Array:
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
         x = inputs.scaled(x, mean, std)
@@ -91,7 +91,7 @@ def last_outputs(
         return scaled
 
     starts = range(begin, end, size)
-    batches = [functools.partial(made, start) for start in starts]
+    batches = [functools.partial(batch, start) for start in starts]
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
     in_float32 = models.ForwardOptions(dtype=jnp.float32)

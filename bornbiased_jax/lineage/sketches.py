@@ -57,8 +57,8 @@ def axis_signs(matrix_name: str, size: int, dim: int, key: bytes = b"") -> np.nd
 
 def token_signs(labels: Sequence[bytes | None] | None, size: int, dim: int, key: bytes = b"") -> np.ndarray:
     """Return the sign vectors of tokens, [size, dim]: by their bytes, by their numbers where they have none."""
-    known = [None] * size if labels is None else labels
-    return sign_rows((b"id:%d" % i if text is None else b"token:" + text for i, text in enumerate(known)), dim, key)
+    texts = [None] * size if labels is None else labels
+    return sign_rows((b"id:%d" % i if text is None else b"token:" + text for i, text in enumerate(texts)), dim, key)
 
 
 def quantize(vectors_nK: np.ndarray) -> np.ndarray:
@@ -206,8 +206,8 @@ def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
 
 def _is_two_valued(matrix_nm: np.ndarray, minimum: float, maximum: float) -> bool:
     """Tell whether every number is the smallest or the largest; a vector of two numbers says nothing."""
-    few = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
-    if not np.isin(few, (minimum, maximum)).all():
+    beginning = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
+    if not np.isin(beginning, (minimum, maximum)).all():
         return False
     return all(bool(np.isin(row_m, (minimum, maximum)).all()) for row_m in matrix_nm)
 
@@ -300,12 +300,12 @@ class RepeatCounter:
         shifts |= {parts: 1 for parts in PERIODS if parts == num_labels}
         if not shifts:
             return
-        # The null: scores at shifts that are no period, or at all others where labels are few.
-        others = np.arange(1, num_labels)
+        # The null: scores at shifts that are no period, or at all other shifts where labels are few.
+        aperiodic = np.arange(1, num_labels)
         for shift in shifts.values():
-            others = others[others % shift != 0] if shift > 1 else others
-        others = others if len(others) else np.arange(1, num_labels)
-        candidates = others[:: max(1, len(others) // _NULL_SHIFTS)][:_NULL_SHIFTS].tolist()
+            aperiodic = aperiodic[aperiodic % shift != 0] if shift > 1 else aperiodic
+        aperiodic = aperiodic if len(aperiodic) else np.arange(1, num_labels)
+        candidates = aperiodic[:: max(1, len(aperiodic) // _NULL_SHIFTS)][:_NULL_SHIFTS].tolist()
         # Labels without numbers score exactly 0 and are left out: padding is no repetition.
         scores = {shift: _nonzero(score((labels_n + shift) % num_labels)) for shift in candidates}
         for parts, shift in shifts.items():

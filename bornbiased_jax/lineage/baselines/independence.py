@@ -128,6 +128,7 @@ def phi_match(base: Activations, suspect: Activations) -> Score:
     reason = _unequal(base.up, suspect.up)
     if reason is not None:
         return Score("phi_match", None, reason)
+    # Two matchings of the same units, made from different matrices.
     pairs = []
     for layer in range(len(base.up)):
         by_gate_F = match_by_distance(base.gate[layer].T, suspect.gate[layer].T)
@@ -139,6 +140,7 @@ def phi_match(base: Activations, suspect: Activations) -> Score:
 
 def _combined(method: str, pairs: list[tuple[np.ndarray, np.ndarray]], **detail: list[int]) -> Score:
     """Combine blocks: the mean Spearman correlation, and Fisher's p of the blocks' p."""
+    # Spearman in each block, Fisher over the blocks.
     log_ps = np.array([tails.log_spearman(first_F, second_F) for first_F, second_F in pairs])
     correlations = [tails.spearman(first_F, second_F) for first_F, second_F in pairs]
     log_p = tails.log_fisher(log_ps)

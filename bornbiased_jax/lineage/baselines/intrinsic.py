@@ -46,6 +46,7 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     base_profiles, suspect_profiles = profiles(base), profiles(suspect)
     if base_profiles is None or suspect_profiles is None:
         return Score("intrinsic", None, "a model without attention has no profile")
+    # The shorter profile is stretched over the other's depth.
     depth = max(len(base_profiles["query"]), len(suspect_profiles["query"]))
     correlations = {
         kind: pearson(stretched(base_profiles[kind], depth), stretched(suspect_profiles[kind], depth)) for kind in KINDS

@@ -63,6 +63,7 @@ def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:
     The log10 p is of Student's t with K − 1 degrees of freedom for a new draw from the null's mean and
     standard deviation (approximate). All are None where the score or its null does not exist.
     """
+    # Scores that are not defined leave the null.
     null = np.asarray(null_scores, np.float64)
     null = null[np.isfinite(null)]
     count = len(null)
@@ -70,6 +71,7 @@ def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:
     if measured.value is None or count == 0:
         return {**measured.to_json(), **empty}
     p_value = (1 + int((null >= measured.value).sum())) / (1 + count)
+    # The distance from the null's mean describes; a rank needs no spread.
     std = float(null.std(ddof=1)) if count > 1 else 0.0
     if not std > 0:
         return {**measured.to_json(), **empty, "p_value": p_value}
