@@ -28,8 +28,9 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
 from bornbiased_jax.config import preset
-from bornbiased_jax.lineage.fingerprint_file import encode, predicted_bytes
+from bornbiased_jax.lineage.fingerprint_file import encode
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprint_size import predicted_bytes
 from bornbiased_jax.lineage.fingerprints import Settings
 
 LAYERS, FULL_DEPTH, ROUNDS = 2, 32, 3

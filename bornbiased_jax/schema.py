@@ -29,7 +29,8 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """Cut a text as an error shows it: to its beginning, where it is long."""
+    """Cut a text as an error shows it: on one line, and to its beginning where it is long."""
+    text = text.replace("\n", " ")
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 

@@ -26,7 +26,7 @@ from bornbiased_jax.checkpoints.native_roles import canonical_key, open_roles
 from bornbiased_jax.checkpoints.quantized import Tensors, decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors, as_float32
 from bornbiased_jax.checkpoints.torch_file import open_torch_files
 from bornbiased_jax.checkpoints.weight_files import choose_weights
 from bornbiased_jax.errors import InputError
@@ -585,7 +585,7 @@ class NamedRoles:
         """Read a tensor of the files; the last is kept, since experts are asked for one after the other."""
         if self._last is None or self._last[0] != name:
             self._last = None
-            array = np.asarray(self._tensors.read(name), np.float32)
+            array = as_float32(self._tensors.read(name))
             if not np.all(np.isfinite(array)):
                 raise InputError(
                     f"tensor {name} of {self._tensors.where} holds NaN or infinite values: fetch or train it again"

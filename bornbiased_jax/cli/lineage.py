@@ -143,7 +143,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     from bornbiased_jax.checkpoints.naming import open_role_source
     from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
     from bornbiased_jax.lineage import fingerprint as make_fingerprint
-    from bornbiased_jax.lineage.fingerprint_file import fitted, predicted_bytes
+    from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
     from bornbiased_jax.results import sentences
 
     default = Settings()

@@ -10,136 +10,45 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
-from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import tensor_file
+from bornbiased_jax.lineage.fingerprint_header import (
+    Cells,
+    ComponentFacts,
+    HeadSections,
+    NeuronSections,
+    Payload,
+    RouterSections,
+    SourceFacts,
+    Tensors,
+)
 from bornbiased_jax.lineage.fingerprints import (
     Component,
     Fingerprint,
     Heads,
     MatrixSketch,
     Neurons,
-    RepeatLabels,
     Repeats,
     Router,
     Settings,
     Source,
     TensorRecord,
-    TokenLabels,
 )
-from bornbiased_jax.ranges import Count, CountOrNone, SketchDim
 
 FORMAT = "bornbiased-weights-fingerprint"
 VERSION = 1
 _REMEDY = "make it again with `bornbiased fingerprint`"
-# Neurons of an expert are not lowered below this by default; nor those of any MLP below the least by a limit of bytes.
-_LEAST_OF_EXPERT = 64
-_LEAST = 8
-_DTYPES = {"I8": np.int8, "U8": np.uint8, "F16": np.float16, "F32": np.float32}
-_NAMES = {np.dtype(kind): name for name, kind in _DTYPES.items()}
+_Row = TypeVar("_Row")
 _STATISTICS = ("mean", "std", "kurtosis", "minimum", "maximum", "diagonal_z")
-
-
-class _ShapeFacts(TypedDict):
-    num_heads: Count | None
-    num_kv_heads: Count | None
-    head_dim: Count | None
-    is_centered: bool
-    has_gate: bool
-    has_odd_activation: bool
-    is_tied: bool
-
-
-class _Cells(TypedDict):
-    block: list[Count | None]
-    matrix: list[str]
-
-
-class _NeuronSections(TypedDict):
-    block: list[Count]
-    expert: list[Count | None]
-    is_shared: list[bool]
-    stored: list[Count]
-    total: list[Count]
-
-
-class _HeadSections(TypedDict):
-    block: list[Count]
-    num_heads: list[Count]
-    num_groups: list[Count]
-
-
-class _RouterSections(TypedDict):
-    block: list[Count]
-    num_experts: list[Count]
-
-
-class _Vectors(TypedDict):
-    path: list[str]
-    size: list[CountOrNone]
-
-
-class _ComponentFacts(TypedDict):
-    """What the header says of a component; columns of lists name the slices of its arrays in order."""
-
-    shape: _ShapeFacts
-    width: CountOrNone
-    num_blocks: CountOrNone
-    vocab_size: Count | None
-    token_labels: TokenLabels | None
-    heat_map: _Cells
-    neurons: _NeuronSections
-    heads: _HeadSections
-    routers: _RouterSections
-    vectors: _Vectors
-
-
-class _SettingsFacts(TypedDict):
-    dim: SketchDim
-    neurons: Count | None
-    sign_key: str
-    token_labels: TokenLabels
-
-
-class _RepeatsFacts(TypedDict):
-    component: str
-    labels: RepeatLabels
-    num_labels: CountOrNone
-    num_equal: CountOrNone
-    periods: list[Count]
-    z: list[float]
-
-
-class _Tensors(TypedDict):
-    path: list[str]
-    array_shape: list[list[int]]
-    is_evidence: list[bool]
-
-
-class _Payload(TypedDict):
-    """What the header says of the payload."""
-
-    settings: _SettingsFacts
-    components: dict[str, _ComponentFacts]
-    tensors: _Tensors
-    repeats: list[_RepeatsFacts]
-    weights_digest: str
-    tokenizer_digest: str | None
-
-
-class _SourceFacts(TypedDict):
-    description: str
-    naming: str
-    storage: dict[str, int]
-    unread: list[str]
 
 
 def save_fingerprint(path: Path | str, fingerprint: Fingerprint) -> Path:
@@ -162,17 +71,7 @@ def encode(fingerprint: Fingerprint) -> bytes:
         "payload_digest": _digest(payload, arrays),
         "source": _json(dataclasses.asdict(fingerprint.source)),
     }
-    # By hand, as the library's own writer has the metadata in another order each time. Source: the format's
-    # specification (github.com/huggingface/safetensors).
-    header: dict[str, Any] = {"__metadata__": metadata}
-    offset = 0
-    for name, array in arrays.items():
-        ends = [offset, offset + array.nbytes]
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": ends}
-        offset = ends[1]
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values())
+    return tensor_file.encode(metadata, arrays)
 
 
 def payload_digest(fingerprint: Fingerprint) -> str:
@@ -186,88 +85,51 @@ def payload_digest(fingerprint: Fingerprint) -> str:
 def _digest(payload: str, arrays: Mapping[str, np.ndarray]) -> str:
     hasher = hashlib.sha256(payload.encode())
     for name, array in arrays.items():
-        hasher.update(f"\0{name} {_NAMES[array.dtype]} {list(array.shape)}\0".encode())
+        hasher.update(f"\0{name} {tensor_file.TYPES[array.dtype]} {list(array.shape)}\0".encode())
         hasher.update(array.tobytes())
     return hasher.hexdigest()
 
 
-def _json(value: Any) -> str:
+def _json(value: Mapping[str, object]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _payload_text(fingerprint: Fingerprint) -> str:
-    settings = fingerprint.settings
-    payload: _Payload = {
-        "settings": {
-            "dim": settings.dim,
-            "neurons": settings.neurons,
-            "sign_key": settings.sign_key.hex(),
-            "token_labels": settings.token_labels,
-        },
-        "components": {name: _component_facts(component) for name, component in fingerprint.components.items()},
-        "tensors": {
-            "path": [record.path for record in fingerprint.tensors],
-            "array_shape": [list(record.array_shape) for record in fingerprint.tensors],
-            "is_evidence": [record.is_evidence for record in fingerprint.tensors],
-        },
-        "repeats": [
-            {
-                "component": repeats.component,
-                "labels": repeats.labels,
-                "num_labels": repeats.num_labels,
-                "num_equal": repeats.num_equal,
-                "periods": list(repeats.z_by_period),
-                "z": list(repeats.z_by_period.values()),
-            }
-            for repeats in fingerprint.repeats
-        ],
-        "weights_digest": fingerprint.weights_digest,
-        "tokenizer_digest": fingerprint.tokenizer_digest,
-    }
-    return _json(payload)
+    settings = dataclasses.asdict(fingerprint.settings) | {"sign_key": fingerprint.settings.sign_key.hex()}
+    return _json(
+        {
+            "settings": settings,
+            "components": {name: _component_facts(component) for name, component in fingerprint.components.items()},
+            "tensors": _columns(Tensors, fingerprint.tensors),
+            "repeats": [
+                {name: getattr(repeats, name) for name in ("component", "labels", "num_labels", "num_equal")}
+                | {"periods": list(repeats.z_by_period), "z": list(repeats.z_by_period.values())}
+                for repeats in fingerprint.repeats
+            ],
+            "weights_digest": fingerprint.weights_digest,
+            "tokenizer_digest": fingerprint.tokenizer_digest,
+        }
+    )
 
 
-def _component_facts(component: Component) -> _ComponentFacts:
-    shape = component.shape
+def _component_facts(component: Component) -> dict[str, object]:
     return {
-        "shape": {
-            "num_heads": shape.num_heads,
-            "num_kv_heads": shape.num_kv_heads,
-            "head_dim": shape.head_dim,
-            "is_centered": shape.is_centered,
-            "has_gate": shape.has_gate,
-            "has_odd_activation": shape.has_odd_activation,
-            "is_tied": shape.is_tied,
-        },
+        "shape": dataclasses.asdict(component.shape),
         "width": component.width,
         "num_blocks": component.num_blocks,
         "vocab_size": component.vocab_size,
         "token_labels": component.token_labels,
-        "heat_map": {
-            "block": [cell.block for cell in component.heat_map],
-            "matrix": [cell.matrix for cell in component.heat_map],
-        },
-        "neurons": {
-            "block": [neurons.block for neurons in component.neurons],
-            "expert": [neurons.expert for neurons in component.neurons],
-            "is_shared": [neurons.is_shared for neurons in component.neurons],
-            "stored": [neurons.stored for neurons in component.neurons],
-            "total": [neurons.total for neurons in component.neurons],
-        },
-        "heads": {
-            "block": [heads.block for heads in component.heads],
-            "num_heads": [len(heads.query_key) for heads in component.heads],
-            "num_groups": [heads.num_groups for heads in component.heads],
-        },
-        "routers": {
-            "block": [router.block for router in component.routers],
-            "num_experts": [len(router.coordinates) for router in component.routers],
-        },
-        "vectors": {
-            "path": list(component.vectors),
-            "size": [len(vector) for vector in component.vectors.values()],
-        },
+        "heat_map": _columns(Cells, component.heat_map),
+        "neurons": _columns(NeuronSections, component.neurons),
+        "heads": _columns(HeadSections, component.heads),
+        "routers": _columns(RouterSections, component.routers),
+        "vectors": {"path": list(component.vectors), "size": [len(vector) for vector in component.vectors.values()]},
     }
+
+
+def _columns(kind: type, rows: Sequence[object]) -> dict[str, list[object]]:
+    """Return the columns of a section of the header: one list for each field of its type."""
+    return {name: [getattr(row, name) for row in rows] for name in kind.__annotations__}
 
 
 def _arrays(fingerprint: Fingerprint) -> Iterator[tuple[str, np.ndarray]]:
@@ -275,6 +137,7 @@ def _arrays(fingerprint: Fingerprint) -> Iterator[tuple[str, np.ndarray]]:
     named: dict[str, np.ndarray] = {}
     for name, component in fingerprint.components.items():
         named |= {f"{name}/{path}": array for path, array in _component_arrays(component)}
+    # A row of digest and statistics for each tensor.
     digests = b"".join(bytes.fromhex(record.digest) for record in fingerprint.tensors)
     named["tensors/digests"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
     rows = [[getattr(record, statistic) for statistic in _STATISTICS] for record in fingerprint.tensors]
@@ -324,16 +187,18 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
                     f"reads version {VERSION}: update the program, or {_REMEDY}"
                 )
             arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        # In the order of the file, which the digest is of.
         arrays = dict(sorted(arrays.items(), key=lambda item: (-item[1].itemsize, item[0])))
-        if any(array.dtype not in _NAMES for array in arrays.values()):
+        if any(array.dtype not in tensor_file.TYPES for array in arrays.values()):
             raise InputError(f"{path} holds an array of a type that fingerprints have not: {_REMEDY}")
         if metadata["payload_digest"] != _digest(metadata["payload"], arrays):
             raise InputError(f"{path} is corrupted, its digest does not match its content: {_REMEDY}")
+        # Numbers and header, each by itself; then both against one another.
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise InputError(f"{path} holds NaN or infinite values in {name}: {_REMEDY}")
-        payload = schema.check(_Payload, schema.parse_json(metadata["payload"], str(path)), str(path), _REMEDY)
-        source = schema.check(_SourceFacts, schema.parse_json(metadata["source"], str(path)), str(path), _REMEDY)
+        payload = schema.check(Payload, schema.parse_json(metadata["payload"], str(path)), str(path), _REMEDY)
+        source = schema.check(SourceFacts, schema.parse_json(metadata["source"], str(path)), str(path), _REMEDY)
         return _decoded(payload, source, arrays)
     except InputError:
         raise
@@ -343,36 +208,35 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
 
 def is_fingerprint(path: Path | str) -> bool:
     """Return whether a file says that it is a fingerprint of weights (it may still be corrupted)."""
-    try:
-        with safe_open(Path(path), framework="numpy") as opened:
-            return (opened.metadata() or {}).get("format") == FORMAT
-    except (SafetensorError, OSError):
-        return False
+    return tensor_file.has_format(path, FORMAT)
 
 
-def _decoded(payload: _Payload, source: _SourceFacts, arrays: dict[str, np.ndarray]) -> Fingerprint:
-    """Build a fingerprint of what a file holds.
+def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray]) -> Fingerprint:
+    """Build a fingerprint from the content of a file, taking each array once.
 
     Raises:
         KeyError, ValueError: an array is missing, left over, or of another size than the header says.
     """
-    left = dict(arrays)
-    digests_T32, statistics_TS = left.pop("tensors/digests"), left.pop("tensors/statistics")
-    tensors = payload["tensors"]
-    _check_shape("tensors/digests", digests_T32, (len(tensors["path"]), 32))
-    _check_shape("tensors/statistics", statistics_TS, (len(tensors["path"]), len(_STATISTICS)))
-    settings = payload["settings"]
+    settings, tensors = payload["settings"], payload["tensors"]
+    digests_T32 = _take(arrays, "tensors/digests", (len(tensors["path"]), 32))
+    statistics_TS = _take(arrays, "tensors/statistics", (len(tensors["path"]), len(_STATISTICS)))
     dim = settings["dim"]
-    components = {name: _component(name, facts, left, dim) for name, facts in payload["components"].items()}
-    if left:
-        raise ValueError(f"{next(iter(left))} is no array of a fingerprint")
+    components = {name: _component(name, facts, arrays, dim) for name, facts in payload["components"].items()}
+    if arrays:
+        raise ValueError(f"{next(iter(arrays))} is no array of a fingerprint")
     columns = (tensors["path"], tensors["array_shape"], tensors["is_evidence"], digests_T32, statistics_TS.tolist())
     return Fingerprint(
         settings=Settings(dim, settings["neurons"], bytes.fromhex(settings["sign_key"]), settings["token_labels"]),
         components=components,
         tensors=tuple(
-            TensorRecord(name, tuple(shape), digest.tobytes().hex(), *row, is_evidence)  # type: ignore[call-arg]
-            for name, shape, is_evidence, digest, row in zip(*columns, strict=True)
+            TensorRecord(
+                path=path,
+                array_shape=tuple(shape),
+                digest=digest.tobytes().hex(),
+                is_evidence=is_evidence,
+                **dict(zip(_STATISTICS, statistics, strict=True)),
+            )
+            for path, shape, is_evidence, digest, statistics in zip(*columns, strict=True)
         ),
         repeats=tuple(
             Repeats(
@@ -390,43 +254,44 @@ def _decoded(payload: _Payload, source: _SourceFacts, arrays: dict[str, np.ndarr
     )
 
 
-def _component(name: str, facts: _ComponentFacts, left: dict[str, np.ndarray], dim: int) -> Component:
-    """Build a component, taking its arrays from those left."""
-    own = {path: left.pop(path) for path in list(left) if path.startswith(f"{name}/")}
-    own = {path.removeprefix(f"{name}/"): array for path, array in own.items()}
-    taken = _Taken(own)
-    width = facts["width"]
+def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], dim: int) -> Component:
+    """Build a component, taking its arrays from those that are left."""
+    cells, sections, heads, routers = facts["heat_map"], facts["neurons"], facts["heads"], facts["routers"]
+    width, vocab_size, has_vocabulary = facts["width"], facts["vocab_size"], facts["token_labels"] is not None
+
+    def paths(prefix: str) -> list[str]:
+        return sorted(path for path in arrays if path.startswith(f"{name}/{prefix}"))
+
+    def take(path: str, *shape: int) -> np.ndarray:
+        return _take(arrays, f"{name}/{path}", shape)
+
+    def cut(path: str, counts: Sequence[int], *width: int) -> list[np.ndarray]:
+        # Cut along the first axis; nothing where there is nothing to cut.
+        return np.split(take(path, sum(counts), *width), np.cumsum(counts)[:-1]) if counts else []
+
     # Coordinates and heat map.
     coordinates = {
-        path.removeprefix("coordinates/"): taken.take(path, (width, dim))
-        for path in sorted(own)
-        if path.startswith("coordinates/")
+        path.removeprefix(f"{name}/coordinates/"): _take(arrays, path, (width, dim)) for path in paths("coordinates/")
     }
-    cells = facts["heat_map"]
-    cells_MD2 = list(taken.take("heat_map", (len(cells["block"]), width, 2))) if cells["block"] else []
-    # Sketches of neurons, heads and routers, cut where the header says.
-    sections, heads, routers, vectors = facts["neurons"], facts["heads"], facts["routers"], facts["vectors"]
-    spaces: dict[str, dict[str, list[np.ndarray]]] = {"token": {}, "coordinates": {}}
-    for path in sorted(own):
-        _, _, rest = path.partition("neurons/")
-        space, _, matrix = rest.partition("/")
-        if path.startswith("neurons/"):
-            spaces[space][matrix] = taken.cut(path, sections["stored"], dim)
-    query_key = taken.cut("heads/query_key", heads["num_heads"], dim * dim)
-    value_output = taken.cut("heads/value_output", heads["num_heads"], dim * dim)
-    has_vocabulary = facts["token_labels"] is not None
-    expert_counts = routers["num_experts"]
-    router_tokens = taken.cut("routers/token", expert_counts, dim) if has_vocabulary else [None] * len(expert_counts)
-    router_rows = taken.cut("routers/coordinates", expert_counts, dim)
-    # Vectors and the tokens that are used.
-    vector_rows = taken.cut("vectors", vectors["size"], None)
-    vocab_size = facts["vocab_size"]
+    cells_MD2 = list(take("heat_map", len(cells["block"]), width, 2)) if cells["block"] else []
+    # Sketches of neurons, by space and matrix; a gate is not in all models.
+    stored = sections["stored"]
+    neurons: dict[str, list[dict[str, np.ndarray]]] = {"token": [{} for _ in stored]}
+    for space in ("token", "coordinates") if has_vocabulary else ("coordinates",):
+        matrices = ["down", *(["gate"] if paths(f"neurons/{space}/gate") else []), "up"]
+        rows = {matrix: cut(f"neurons/{space}/{matrix}", stored, dim) for matrix in matrices}
+        neurons[space] = [{matrix: parts[i] for matrix, parts in rows.items()} for i in range(len(stored))]
+    # Tokens in the token space, a bit each.
     is_token_used_V = None
     if vocab_size is not None:
-        packed = taken.take("tokens", (math.ceil(vocab_size / 8),))
+        packed = take("tokens", math.ceil(vocab_size / 8))
         is_token_used_V = np.unpackbits(packed, count=vocab_size, bitorder="little").astype(bool)
-    if taken.left:
-        raise ValueError(f"{name}/{next(iter(taken.left))} is no array of a fingerprint")
+    expert_counts, head_counts = routers["num_experts"], heads["num_heads"]
+    router_tokens = cut("routers/token", expert_counts, dim) if has_vocabulary else [None] * len(expert_counts)
+    router_rows = cut("routers/coordinates", expert_counts, dim)
+    query_key, value_output = (cut(f"heads/{part}", head_counts, dim * dim) for part in ("query_key", "value_output"))
+    vectors = zip(facts["vectors"]["path"], cut("vectors", facts["vectors"]["size"]), strict=True)
+    neuron_columns = (sections["block"], sections["expert"], sections["is_shared"], sections["total"])
     return Component(
         name=name,
         shape=Shape(**facts["shape"]),
@@ -436,131 +301,30 @@ def _component(name: str, facts: _ComponentFacts, left: dict[str, np.ndarray], d
         token_labels=facts["token_labels"],
         is_token_used_V=is_token_used_V,
         coordinates=coordinates,
-        heat_map=tuple(map(MatrixSketch, *_columns(cells["block"], cells["matrix"], cells_MD2))),
-        neurons=tuple(
-            Neurons(block, expert, is_shared, total, _slices(spaces["token"], i), _slices(spaces["coordinates"], i))
-            for i, (block, expert, is_shared, total) in enumerate(
-                zip(sections["block"], sections["expert"], sections["is_shared"], sections["total"], strict=True)
-            )
-        ),
-        heads=tuple(map(Heads, *_columns(heads["block"], heads["num_groups"], query_key, value_output))),
-        routers=tuple(map(Router, *_columns(routers["block"], router_tokens, router_rows))),
-        vectors=dict(zip(vectors["path"], vector_rows, strict=True)),
+        heat_map=_rows(MatrixSketch, cells["block"], cells["matrix"], cells_MD2),
+        neurons=_rows(Neurons, *neuron_columns, neurons["token"], neurons["coordinates"]),
+        heads=_rows(Heads, heads["block"], heads["num_groups"], query_key, value_output),
+        routers=_rows(Router, routers["block"], router_tokens, router_rows),
+        vectors=dict(vectors),
     )
 
 
-def _columns(*columns: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-    """Return columns, if they are equally long.
+def _rows(kind: Callable[..., _Row], *columns: Sequence[object]) -> tuple[_Row, ...]:
+    """Build a row of each section from its columns.
 
     Raises:
-        ValueError: they are not.
+        ValueError: columns of different lengths.
     """
-    if len({len(column) for column in columns}) > 1:
-        raise ValueError("columns of the header have different lengths")
-    return columns
+    return tuple(kind(*fields) for fields in zip(*columns, strict=True))
 
 
-def _slices(matrices: Mapping[str, list[np.ndarray]], index: int) -> dict[str, np.ndarray]:
-    return {matrix: rows[index] for matrix, rows in matrices.items()}
+def _take(arrays: dict[str, np.ndarray], path: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Take an array out of those that are left, if it has the shape that the header says.
 
-
-class _Taken:
-    """Arrays of a component, each taken once, in the shape that the header says."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.left = dict(arrays)
-
-    def take(self, path: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Take one array."""
-        array = self.left.pop(path)
-        _check_shape(path, array, shape)
-        return array
-
-    def cut(self, path: str, counts: list[int], width: int | None) -> list[np.ndarray]:
-        """Take one array and cut it along its first axis; nothing where there is nothing to cut."""
-        if not counts:
-            return []
-        rows = self.take(path, (sum(counts),) if width is None else (sum(counts), width))
-        return np.split(rows, np.cumsum(counts)[:-1])
-
-
-def _check_shape(path: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    Raises:
+        KeyError, ValueError: it is missing, or of another shape.
+    """
+    array = arrays.pop(path)
     if array.shape != shape:
         raise ValueError(f"{path} has shape {list(array.shape)} where the header says {list(shape)}")
-
-
-def stored_neurons(total: int, num_experts: int, settings: Settings) -> int:
-    """Return how many neurons of an MLP are stored, or of each of several experts.
-
-    Example:
-        >>> stored_neurons(11_008, 1, Settings()), stored_neurons(1_408, 64, Settings())
-        (1024, 64)
-    """
-    if settings.neurons is None:
-        return total
-    if num_experts == 1:
-        return min(total, settings.neurons)
-    return min(total, max(settings.neurons // num_experts, min(settings.neurons, _LEAST_OF_EXPERT)))
-
-
-def predicted_bytes(source: RoleSource, settings: Settings) -> int:
-    """Predict the size of a fingerprint's file from the sizes of tensors, none read: to a percent or a kilobyte."""
-    dim = settings.dim
-    components: dict[str, list[Role]] = {}
-    for role in source.roles:
-        components.setdefault(role.component, []).append(role)
-    total = 2_000 + sum(len(role.path) + 90 for role in source.roles)
-    for name, roles in components.items():
-        shape = source.shape(name)
-        has_vocabulary = any(role.group == "embedding" and role.block is None for role in roles)
-        spaces = 2 if has_vocabulary else 1
-        num_experts = max((role.expert or 0 for role in roles if not role.is_shared), default=0)
-        cells, parts, width, heads = set(), set(), 0, {role.block for role in roles if role.group == "query"}
-        for role in roles:
-            sizes = source.array_shape(role)
-            if len(sizes) == 1:
-                total += 2 * sizes[0] + len(role.path)
-            if len(sizes) != 2 or ("residual",) not in role.axes:
-                continue
-            axis = role.axes.index(("residual",))
-            width, other = sizes[axis], sizes[1 - axis]
-            cells.add((role.block, role.matrix))
-            parts.add(role.group if role.block is None else "blocks")
-            if role.block is None:
-                total += other // 8 if role.group == "embedding" else 0
-            elif role.group in ("gate", "up", "down"):
-                is_routed = role.expert is not None and not role.is_shared
-                total += spaces * dim * stored_neurons(other, num_experts if is_routed else 1, settings)
-                total += 30 if role.group == "up" else 0
-            elif role.group == "router":
-                total += spaces * dim * other
-        total += len(cells) * (2 * width + 16) + len(parts) * (width * dim + 100)
-        if has_vocabulary and shape.num_heads:
-            total += len(heads) * (shape.num_heads * 2 * dim * dim + 10)
-        total += 2_000
-    return total
-
-
-def fitted(source: RoleSource, settings: Settings, max_bytes: int) -> Settings:
-    """Lower the number of neurons until the file fits.
-
-    Raises:
-        InputError: nothing fits.
-    """
-    predicted = predicted_bytes(source, settings)
-    if predicted <= max_bytes:
-        return settings
-    most = max((size for role in source.roles for size in source.array_shape(role)), default=_LEAST)
-    low, high = _LEAST, settings.neurons or most
-    least = predicted_bytes(source, dataclasses.replace(settings, neurons=low))
-    if least > max_bytes:
-        raise InputError(
-            f"with {low} neurons of each MLP a fingerprint still has {least:,} bytes, above the limit of "
-            f"{max_bytes:,}: raise --max-bytes, or lower --dim below {settings.dim}"
-        )
-    # The largest number that fits.
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = predicted_bytes(source, dataclasses.replace(settings, neurons=middle)) <= max_bytes
-        low, high = (middle, high) if fits else (low, middle)
-    return dataclasses.replace(settings, neurons=low)
+    return array

@@ -89,6 +89,11 @@ class Heads:
     query_key: np.ndarray
     value_output: np.ndarray
 
+    @property
+    def num_heads(self) -> int:
+        """How many query heads there are."""
+        return len(self.query_key)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Router:
@@ -103,6 +108,11 @@ class Router:
     block: int
     token: np.ndarray | None
     coordinates: np.ndarray
+
+    @property
+    def num_experts(self) -> int:
+        """How many experts it chooses from."""
+        return len(self.coordinates)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

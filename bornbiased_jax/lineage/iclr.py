@@ -14,9 +14,9 @@ import numpy as np
 from scipy import special
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.paper import MIN_INPUTS, unfit_dims
-from bornbiased_jax.lineage.permutation import INVARIANT_TO, bottom_mean, check_alpha
-from bornbiased_jax.lineage.verdict import Verdict, decide, undefined, unfit
+from bornbiased_jax.lineage.paper import Measured, published_test
+from bornbiased_jax.lineage.permutation import bottom_mean
+from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.kendall import tau_b
 
@@ -54,39 +54,17 @@ def iclr_test(
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, or a bad option.
     """
-    name = "iclr"
-    check_alpha(alpha)
     if num_dims < 1:
         raise InputError(f"num_dims={num_dims} is not at least 1")
-    base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
-    reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
-    num_inputs, width = base_ND.shape
-    if reason is not None:
-        return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+
+    def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> Measured:
+        # Mean tau against its variance under independence, two-sided.
+        taus = tau_b(row_softmax(base_NM), row_softmax(suspect_NM))
+        z = analytic_z(float(taus.mean()), len(taus), len(base_NM))
+        log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(z)) if math.isfinite(z) else math.nan
+        return Measured(log_p, z, taus)
+
     # Coordinates with the smallest mean output in both models.
-    rule = bottom_mean(num_dims)
-    dims = np.intersect1d(rule(base_ND), rule(suspect_ND), assume_unique=True)
-    facts = {"width": width, "num_dims_each": min(num_dims, width), "num_dims": len(dims)}
-    reason = unfit_dims(base_ND, suspect_ND, dims)
-    if reason is not None:
-        return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
-    # Mean tau against its variance under independence, two-sided.
-    taus = tau_b(row_softmax(base_ND[:, dims]), row_softmax(suspect_ND[:, dims]))
-    z = analytic_z(float(taus.mean()), len(dims), num_inputs)
-    log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(z)) if math.isfinite(z) else math.nan
-    return decide(
-        name,
-        p_value=math.exp(log_p),
-        log10_p=log_p / tails.LN10,
-        z=z,
-        num_inputs=num_inputs,
-        alpha=alpha,
-        **facts,
-        null="approximate",
-        labels="coordinates",
-        align="none",
-        invariant_to=list(INVARIANT_TO),
-        mean_tau=float(taus.mean()),
-        std_tau=float(taus.std(ddof=1)),
-        notes=["The published analytic null takes coordinates as independent; the permutation test does not."],
-    )
+    num_dims = min(num_dims, np.atleast_1d(base_ND).shape[-1])
+    outputs = base_ND, suspect_ND
+    return published_test("iclr", outputs, num_dims, bottom_mean, measure, alpha=alpha, null="analytic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,18 @@ from bornbiased_jax.probes.measure import RANGE_OPERATIONS
 from bornbiased_jax.store import Chunk
 
 FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
+_REQUESTED = ("mean", "std", "layer", "batch_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputOptions:
+    """Options of :func:`.outputs.last_outputs` that travel together; attributes as there."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    layer: int | None = None
+    batch_size: int | None = None
+    mesh: Mesh | None = None
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
@@ -34,60 +47,59 @@ def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | No
         size: of a batch.
         requested: sequences in a range instead, rounded up to whole batches.
     """
-    each = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
-    num_sequences = requested or max(1, int(RANGE_OPERATIONS / each))
+    # Two operations a weight and token.
+    operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
+    num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))
     step = -(-num_sequences // size) * size
     return [Chunk(0, start, min(start + step, inputs.num_inputs)) for start in range(0, inputs.num_inputs, step)]
 
 
-def kept_outputs(
+def stored_outputs(
     checkpoint: Checkpoint,
     inputs: Inputs,
+    options: OutputOptions,
     *,
     folder: Path | str,
     engine: Engine = local,
     range_size: int | None = None,
-    mean: float = 0.0,
-    std: float = 1.0,
-    layer: int | None = None,
-    batch_size: int | None = None,
-    mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
     """Compute :func:`.outputs.last_outputs` by way of a store: the same bits, whoever computes them.
 
     Args:
         checkpoint: the model; other processes open it by its reference.
-        inputs, mean, std, layer, batch_size, mesh, advance: as there.
+        inputs: N sequences.
+        options: where and how they are read.
         folder: the store.
         engine: who computes what it lacks (:mod:`bornbiased_jax.executors`).
         range_size: sequences in a chunk of it; by the sizes of model and inputs unless given.
+        advance: called with the number of sequences done since the last call.
 
     Raises:
         InputError: as there, or a store that cannot be written.
     """
     inputs.check_fits(checkpoint.cfg)
-    if mesh is not None and engine is not local:
+    if options.mesh is not None and engine is not local:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
     # All that moves a bit of the outputs is part of the request.
-    size = check_memory(checkpoint.cfg, inputs, batch_size, mesh)
-    reading = {"mean": mean, "std": std, "layer": layer, "batch_size": size}
-    storage = storage_of(checkpoint.params())
-    chunks = spans(checkpoint, inputs, size, range_size)
+    size = check_memory(checkpoint.cfg, inputs, options.batch_size, options.mesh)
+    options = dataclasses.replace(options, batch_size=size)
+    reading = {name: getattr(options, name) for name in _REQUESTED}
 
-    def here(_: Any, __: Any, todo: list[Chunk]) -> Iterator[dict[str, Any]]:
-        yield from compute_outputs(checkpoint, inputs, {**reading, "mesh": mesh}, todo, advance)
+    def here(_settings: object, _sources: object, chunks: list[Chunk]) -> Iterator[dict[str, np.ndarray]]:
+        return _compute(checkpoint, inputs, options, chunks, advance)
 
+    # Other processes read the checkpoint by its reference and the inputs from arrays.
     request = store.Request(
         FUNCTION,
         {
             "weights": checkpoint.digest(),
             "inputs": facts_of(inputs),
-            "shards": parallel.batch_parts(mesh),
-            "storage": storage,
+            "shards": parallel.batch_parts(options.mesh),
+            "storage": storage_of(checkpoint.params()),
             **reading,
         },
-        chunks,
+        spans(checkpoint, inputs, size, range_size),
         here,
         sources={} if engine is local else portable_source(checkpoint.reference),
         arrays=arrays_of(inputs),
@@ -95,29 +107,28 @@ def kept_outputs(
     return np.concatenate([part["outputs"] for part in store.fulfill(request, folder, engine, advance)])
 
 
-def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
     """Compute the chunks of a job, from JSON and the checkpoint that it names.
 
     Raises:
         InputError: the checkpoint or the inputs are not those of the settings.
     """
-    if "checkpoint" not in found_at:
+    if "checkpoint" not in sources:
         raise InputError("the job does not say where the checkpoint lies: start it by `bornbiased fingerprint`")
-    checkpoint = open_verified(found_at["checkpoint"], settings["weights"], settings["storage"])
-    inputs = from_facts(settings["inputs"], checkpoint.cfg, found_at)
-    reading = {name: settings[name] for name in ("mean", "std", "layer", "batch_size")}
-    yield from compute_outputs(checkpoint, inputs, reading, chunks)
+    checkpoint = open_verified(sources["checkpoint"], settings["weights"], settings["storage"])
+    inputs = from_facts(settings["inputs"], checkpoint.cfg, sources)
+    yield from _compute(checkpoint, inputs, OutputOptions(*(settings[name] for name in _REQUESTED)), chunks)
 
 
-def compute_outputs(
+def _compute(
     checkpoint: Checkpoint,
     inputs: Inputs,
-    reading: Mapping[str, Any],
+    options: OutputOptions,
     chunks: list[Chunk],
     advance: Callable[..., None] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield the outputs of each range: ``{"outputs": [n, D] float32}``."""
     for chunk in chunks:
         span = (chunk.start, chunk.stop)
-        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params(), inputs, **reading, span=span, advance=advance)
-        yield {"outputs": outputs_ND}
+        reading = {**vars(options), "span": span, "advance": advance}
+        yield {"outputs": last_outputs(checkpoint.cfg, checkpoint.params(), inputs, **reading)}

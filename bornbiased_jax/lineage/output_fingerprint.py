@@ -22,7 +22,8 @@ from bornbiased_jax import io, record, schema, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.lineage.output_chunks import kept_outputs
+from bornbiased_jax.lineage import tensor_file
+from bornbiased_jax.lineage.output_chunks import OutputOptions, stored_outputs
 from bornbiased_jax.lineage.outputs import check_memory, embedding_moments, last_outputs, storage_of
 from bornbiased_jax.model.streaming import check_plain
 from bornbiased_jax.probes.inputs import Inputs
@@ -118,12 +119,14 @@ def fingerprint_outputs(
     if inputs.vectors:
         mean, std = moments or embedding_moments(checkpoint.weights)
         facts |= {"mean": mean, "std": std}
-    reading: dict[str, Any] = dict(mean=mean, std=std, layer=layer, batch_size=batch_size, mesh=mesh, advance=advance)
+    options = OutputOptions(mean, std, layer, batch_size, mesh)
     if resume is None:
-        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, **reading)
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, **vars(options), advance=advance)
     else:
         check_plain(checkpoint.weights, resume=resume)
-        outputs_ND = kept_outputs(checkpoint, inputs, folder=resume, engine=engine, range_size=range_size, **reading)
+        outputs_ND = stored_outputs(
+            checkpoint, inputs, options, folder=resume, engine=engine, range_size=range_size, advance=advance
+        )
     # Constant tensors are equal in unrelated models: their digests are no evidence.
     tensors = checkpoint.tensor_facts
     trivial = set(tensors["constant"])
@@ -155,12 +158,7 @@ def save_outputs(path: Path | str, saved: OutputFingerprint) -> Path:
     described = json.dumps(facts, sort_keys=True, allow_nan=False)
     outputs_ND = np.ascontiguousarray(saved.outputs_ND, dtype="<f4")
     metadata = {"format": FORMAT, "facts": described, "digest": _digest(outputs_ND, described)}
-    # By hand, as the library's own writer has the metadata in another order each time. Source: the format's
-    # specification (github.com/huggingface/safetensors).
-    tensor = {"dtype": "F32", "shape": list(outputs_ND.shape), "data_offsets": [0, outputs_ND.nbytes]}
-    header = json.dumps({"__metadata__": metadata, "outputs": tensor}, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return io.write_bytes(path, len(header).to_bytes(8, "little") + header + outputs_ND.tobytes())
+    return io.write_bytes(path, tensor_file.encode(metadata, {"outputs": outputs_ND}))
 
 
 def load_outputs(path: Path | str) -> OutputFingerprint:
@@ -189,12 +187,8 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
 
 
 def is_output_fingerprint(path: Path | str) -> bool:
-    """Return whether a file says that it is a fingerprint (it may still be corrupted)."""
-    try:
-        with safe_open(Path(path), framework="numpy") as opened:
-            return (opened.metadata() or {}).get("format") == FORMAT
-    except (SafetensorError, OSError):
-        return False
+    """Return whether a file says that it is a fingerprint of outputs (it may still be corrupted)."""
+    return tensor_file.has_format(path, FORMAT)
 
 
 def _digest(outputs_ND: np.ndarray, described: str) -> str:

@@ -52,7 +52,8 @@ def last_outputs(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         inputs: N sequences; ids must be below the vocabulary, vectors as wide as the model.
-        mean, std: vectors are multiplied by ``std`` and shifted by ``mean``; ids are left alone.
+        mean: vectors are shifted by it; ids are not.
+        std: vectors are multiplied by it beforehand.
         layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
         batch_size: sequences at a time; by default about 2,048 tokens on a CPU, 8,192 elsewhere. A CPU computes
             several batches at once, one for each core, at most ``MAX_SHARDS``.
@@ -82,7 +83,7 @@ def last_outputs(
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 
-    def made(start: int) -> jax.Array:
+    def batch(start: int) -> jax.Array:
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
         x = inputs.scaled(x, mean, std)
@@ -90,7 +91,7 @@ def last_outputs(
         return scaled
 
     starts = range(begin, end, size)
-    batches = [functools.partial(made, start) for start in starts]
+    batches = [functools.partial(batch, start) for start in starts]
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
     in_float32 = models.ForwardOptions(dtype=jnp.float32)
@@ -132,7 +133,7 @@ def _reading(layer: int | None) -> Reading:
     return Reading(positions="last", capture=("residual",), reduce=_of_residual)
 
 
-def _of_final(cfg: ModelConfig, params: Params, final_BTD: jax.Array, x: jax.Array) -> jax.Array:
+def _of_final(_cfg: ModelConfig, _params: Params, final_BTD: jax.Array, _x: jax.Array) -> jax.Array:
     return final_BTD[:, -1].astype(jnp.float32)
 
 

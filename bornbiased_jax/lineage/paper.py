@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.permutation import INVARIANT_TO, check_alpha, top_mean
+from bornbiased_jax.lineage.permutation import INVARIANT_TO, Rule, check_alpha, top_mean
 from bornbiased_jax.lineage.verdict import Verdict, decide, undefined, unfit, varying
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.kendall import tau_b
@@ -29,10 +31,79 @@ def default_num_dims(width: int) -> int:
     return max(1, round(width * 400 / 768))
 
 
-def identity_dims(base_ND: np.ndarray, suspect_ND: np.ndarray, num_dims: int) -> np.ndarray:
-    """Return S: sorted indices among the ``num_dims`` largest mean outputs of both models (Algorithm 1, step 1)."""
-    rule = top_mean(num_dims)
-    return np.intersect1d(rule(base_ND), rule(suspect_ND), assume_unique=True)
+class Measured(NamedTuple):
+    """The statistic of a published test: ln p, z, taus of the pair, and the test's own facts."""
+
+    log_p: float
+    z: float
+    taus: np.ndarray
+    detail: dict[str, Any] = {}
+
+
+def published_test(
+    test: str,
+    outputs: tuple[np.ndarray, np.ndarray],
+    num_dims: int,
+    rule: Callable[[int], Rule],
+    measure: Callable[[np.ndarray, np.ndarray], Measured | str],
+    *,
+    alpha: float,
+    null: str,
+) -> Verdict:
+    """Run a test on the coordinates that both models chose by their own mean outputs.
+
+    Args:
+        test: its name.
+        outputs: [N, D] of base and suspect, for the same inputs in the same order.
+        num_dims: coordinates taken from each model.
+        rule: from that number to the choice.
+        measure: from the outputs of both at the shared coordinates to the statistic, or to why it is undefined.
+        alpha: level of the decision.
+        null: the null that takes coordinates as independent, in a word.
+    """
+    check_alpha(alpha)
+    base_ND, suspect_ND = map(np.asarray, outputs)
+    reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
+    num_inputs, width = base_ND.shape
+    if reason is not None:
+        return undefined(test, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+    dims = _shared(rule(num_dims), base_ND, suspect_ND)
+    facts = {"width": width, "num_dims_each": num_dims, "num_dims": len(dims)}
+    measured = _unfit_dims(base_ND, suspect_ND, dims) or measure(base_ND[:, dims], suspect_ND[:, dims])
+    if isinstance(measured, str):
+        return undefined(test, measured, num_inputs=num_inputs, alpha=alpha, **facts)
+    return decide(
+        test,
+        p_value=math.exp(measured.log_p),
+        log10_p=measured.log_p / tails.LN10,
+        z=measured.z,
+        num_inputs=num_inputs,
+        alpha=alpha,
+        **facts,
+        null="approximate",
+        labels="coordinates",
+        align="none",
+        invariant_to=list(INVARIANT_TO),
+        mean_tau=float(measured.taus.mean()),
+        std_tau=float(measured.taus.std(ddof=1)),
+        notes=[f"The published {null} null takes coordinates as independent; the permutation test does not."],
+        **measured.detail,
+    )
+
+
+def _shared(choose: Rule, base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
+    return np.intersect1d(choose(base_ND), choose(suspect_ND), assume_unique=True)
+
+
+def _unfit_dims(base_ND: np.ndarray, suspect_ND: np.ndarray, dims: np.ndarray) -> str | None:
+    """Return why a set of shared coordinates carries no distribution of taus, or None if it does."""
+    if len(dims) < 3:
+        return f"the two models share {len(dims)} chosen coordinates, 3 are needed: choose more in each"
+    for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
+        constant = len(dims) - len(varying(outputs_ND[:, dims]))
+        if constant:
+            return f"{constant} chosen coordinates of the {name} are constant outputs, which have no tau"
+    return None
 
 
 @functools.lru_cache(maxsize=64)
@@ -45,7 +116,7 @@ def null_taus(num_inputs: int, width: int, num_dims: int, seed: int, draw: int) 
     rng = np.random.default_rng([0x9A9E4, seed, draw])
     first_ND = rng.standard_normal((num_inputs, width), dtype=np.float32)
     second_ND = rng.standard_normal((num_inputs, width), dtype=np.float32)
-    dims = identity_dims(first_ND, second_ND, num_dims)
+    dims = _shared(top_mean(num_dims), first_ND, second_ND)
     taus = tau_b(first_ND[:, dims], second_ND[:, dims])
     taus.setflags(write=False)
     return taus
@@ -78,63 +149,31 @@ def paper_test(
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, or a bad option.
     """
-    name = "paper"
-    check_alpha(alpha)
     if num_null_draws < 1:
         raise InputError(f"num_null_draws={num_null_draws} is not at least 1")
-    base_ND, suspect_ND = np.asarray(base_ND), np.asarray(suspect_ND)
-    reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)
-    num_inputs, width = base_ND.shape
-    if reason is not None:
-        return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
-    # Step 1: coordinates with the largest mean output in both models.
+    width = np.atleast_1d(base_ND).shape[-1]
     num_dims = num_dims or default_num_dims(width)
-    dims = identity_dims(base_ND, suspect_ND, num_dims)
-    facts = {"width": width, "num_dims_each": num_dims, "num_dims": len(dims)}
-    reason = unfit_dims(base_ND, suspect_ND, dims)
-    if reason is not None:
-        return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
-    # Steps 2 and 3: taus of the pair and of Gaussian nulls.
-    taus = tau_b(base_ND[:, dims], suspect_ND[:, dims])
-    nulls = [null_taus(num_inputs, width, num_dims, seed, draw) for draw in range(num_null_draws)]
-    if min(len(null) for null in nulls) < 3:
-        reason = f"the Gaussian null shares fewer than 3 coordinates at m = {num_dims}: choose a larger m"
-        return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
-    # Mean p over the nulls, in log space.
-    log_t = tails.log_mean(np.array([tails.log_student_greater(taus, null) for null in nulls]))
-    log_u = tails.log_mean(np.array([tails.log_mann_whitney_greater(taus, null) for null in nulls]))
-    null_std = float(np.mean([null.std(ddof=1) for null in nulls]))
-    return decide(
-        name,
-        p_value=math.exp(log_t),
-        log10_p=log_t / tails.LN10,
-        z=tails.normal_isf(log_t),
-        num_inputs=num_inputs,
-        alpha=alpha,
-        **facts,
-        decided_by="t",
-        p_t=math.exp(log_t),
-        log10_p_t=log_t / tails.LN10,
-        p_u=math.exp(log_u),
-        log10_p_u=log_u / tails.LN10,
-        null="approximate",
-        labels="coordinates",
-        align="none",
-        invariant_to=list(INVARIANT_TO),
-        mean_tau=float(taus.mean()),
-        std_tau=float(taus.std(ddof=1)),
-        null_std_tau=null_std,
-        num_null_draws=num_null_draws,
-        notes=["The published Gaussian null takes coordinates as independent; the permutation test does not."],
-    )
 
+    def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> Measured | str:
+        # Steps 2 and 3: taus of the pair and of Gaussian nulls.
+        taus = tau_b(base_NM, suspect_NM)
+        nulls = [null_taus(len(base_NM), width, num_dims, seed, draw) for draw in range(num_null_draws)]
+        if min(len(null) for null in nulls) < 3:
+            return f"the Gaussian null shares fewer than 3 coordinates at m = {num_dims}: choose a larger m"
+        # Mean p over the nulls, in log space.
+        log_t = tails.log_mean(np.array([tails.log_student_greater(taus, null) for null in nulls]))
+        log_u = tails.log_mean(np.array([tails.log_mann_whitney_greater(taus, null) for null in nulls]))
+        detail = {
+            "decided_by": "t",
+            "p_t": math.exp(log_t),
+            "log10_p_t": log_t / tails.LN10,
+            "p_u": math.exp(log_u),
+            "log10_p_u": log_u / tails.LN10,
+            "null_std_tau": float(np.mean([null.std(ddof=1) for null in nulls])),
+            "num_null_draws": num_null_draws,
+        }
+        return Measured(log_t, tails.normal_isf(log_t), taus, detail)
 
-def unfit_dims(base_ND: np.ndarray, suspect_ND: np.ndarray, dims: np.ndarray) -> str | None:
-    """Return why a set of shared coordinates carries no distribution of taus, or None if it does."""
-    if len(dims) < 3:
-        return f"the two models share {len(dims)} chosen coordinates, 3 are needed: choose more in each"
-    for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
-        constant = len(dims) - len(varying(outputs_ND[:, dims]))
-        if constant:
-            return f"{constant} chosen coordinates of the {name} are constant outputs, which have no tau"
-    return None
+    # Step 1: coordinates with the largest mean output in both models.
+    outputs = base_ND, suspect_ND
+    return published_test("paper", outputs, num_dims, top_mean, measure, alpha=alpha, null="Gaussian")

@@ -116,6 +116,7 @@ def _of_store(folder: Path) -> list[Base]:
     index = folder / INDEX
     if not index.is_file():
         return [Base(path.stem, str(path)) for path in _regular(folder) if is_fingerprint(path)]
+    # An index names files, and may name digests and licenses.
     try:
         rows = json.loads(index.read_text())["fingerprints"]
         return [
@@ -137,7 +138,7 @@ def scan(
     *,
     alpha: float = ALPHA,
     num_permutations: int = NUM_PERMUTATIONS,
-    advance: Callable[[int], object] = lambda count: None,
+    advance: Callable[[int], object] = lambda _count: None,
 ) -> ScanResult:
     """Compare one model with many.
 
@@ -159,6 +160,7 @@ def scan(
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
     compared: list[tuple[Base, Comparison | None, dict[str, float]]] = []
     for base in bases:
+        # Screen by moments, and test in full where the screen lets through.
         stored = _load(base)
         of_suspect = prints.made_as(stored.settings)
         z_by_evidence = screening_z(stored, of_suspect)
@@ -168,8 +170,8 @@ def scan(
         compared.append((base, comparison, z_by_evidence))
         advance(1)
     # Holm over all bases, each with the least p of its own corrected cells.
-    least = [0.0 if comparison is None else comparison.adjusted() for _, comparison, _ in compared]
-    adjusted = holm_log10(least)
+    log10_p_values = [0.0 if comparison is None else comparison.adjusted() for _, comparison, _ in compared]
+    adjusted = holm_log10(log10_p_values)
     matches = [
         _match(base, comparison, z_by_evidence, float(log10_p), alpha)
         for (base, comparison, z_by_evidence), log10_p in zip(compared, adjusted, strict=True)

@@ -58,8 +58,8 @@ def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place
     step = max(1, math.ceil(len(matrices) / SEARCH_MATRICES))
     # Sorted by layer, so that every depth and kind has its turn.
     chosen = sorted(matrices, key=lambda place: (place.layer, place.path))[::step]
-    each = max(1, entries // len(chosen))
-    return [place._replace(entries=min(each, place.entries)) for place in chosen]
+    count = max(1, entries // len(chosen))
+    return [place._replace(entries=min(count, place.entries)) for place in chosen]
 
 
 def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[Place]:
@@ -69,14 +69,14 @@ def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[P
 
 def _matrices(cfg: ModelConfig) -> list[Place]:
     places: list[Place] = []
-    for path, born in parameter_table(cfg).items():
-        distributed = distribution(cfg, born)
+    for path, parameter in parameter_table(cfg).items():
+        entry = distribution(cfg, parameter)
         # Entries are drawn in their order only where they are independent.
-        if distributed.constant is not None or not distributed.is_independent:
+        if entry.constant is not None or not entry.is_independent:
             continue
-        size = math.prod(born.block_shape)
-        layers = range(born.shape[0]) if born.is_stacked else (None,)
-        places += [Place(path, layer, size, distributed.kind) for layer in layers]
+        size = math.prod(parameter.block_shape)
+        layers = range(parameter.shape[0]) if parameter.is_stacked else (None,)
+        places += [Place(path, layer, size, entry.kind) for layer in layers]
     return places
 
 
@@ -100,8 +100,7 @@ def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
     """
     parts = []
     for path, layer, count, _ in places:
-        born = parameter_table(suspect.cfg)[path]
-        row = math.prod(born.block_shape[1:])
+        row = math.prod(parameter_table(suspect.cfg)[path].block_shape[1:])
         # In the order of the parameter, whatever way the file has it.
         part = suspect.read(path, layer, rows=-(-count // row)).ravel()[:count].astype(np.float64)
         size = math.sqrt(float(np.mean(np.square(part))))
@@ -117,16 +116,15 @@ def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], ja
     """Compile the map from seeds [S] uint32 and the suspect's centered unit vector [n] to correlations [S] float32."""
 
     def correlation(seed: jax.Array, unit_N: jax.Array) -> jax.Array:
-        born_N = drawn(list(places), seed)
-        centred_N = born_N - jnp.mean(born_N)
+        initial_N = drawn(list(places), seed)
+        centred_N = initial_N - jnp.mean(initial_N)
         return jnp.sum(centred_N * unit_N) / jnp.sqrt(jnp.sum(jnp.square(centred_N)))
 
     return jax.jit(jax.vmap(correlation, in_axes=(0, None)))
 
 
 def spans(seeds: range, size: int | None = None) -> list[Chunk]:
-    """The chunks of a search: ranges that end at multiples of their size, so that searches share what they have in
-    common.
+    """Return the chunks of a search: ranges that end at multiples of their size, which other searches share.
 
     Raises:
         InputError: they are more than :data:`MOST_RANGES`.
@@ -167,16 +165,16 @@ def search(
     return {"seeds": np.array(list(best), np.uint32), "correlations": np.array(list(best.values()), np.float64)}
 
 
-def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
     """Compute the chunks of a job, from JSON and the file of the suspect's numbers.
 
     Raises:
         InputError: those numbers are not those of the settings.
     """
     cfg = ModelConfig.from_dict(settings["model"])
-    suspect_N = np.load(found_at["suspect"], allow_pickle=False)
+    suspect_N = np.load(sources["suspect"], allow_pickle=False)
     if _digest(suspect_N) != settings["suspect"]:
-        raise InputError(f"{found_at['suspect']} does not hold this search's numbers of the suspect: remove it")
+        raise InputError(f"{sources['suspect']} does not hold this search's numbers of the suspect: remove it")
     places = tuple(search_places(cfg, settings["entries"]))
     yield from (search(places, suspect_N, chunk) for chunk in chunks)
 

@@ -18,8 +18,6 @@ MAX_DIM = 512
 PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
 _CHUNK = 1 << 18
-# Numbers of a table that are scaled at once.
-_TABLE_CHUNK = 1 << 21
 # Terms that one float32 product adds up.
 _TERMS = 4096
 # Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
@@ -30,8 +28,6 @@ _BEGINNING = 64
 _NULL_SHIFTS = 16
 # Squared norms below this fraction of what was there before centering are rounding.
 _ROUNDING = 1e-10
-# Rows farther than this from the median of the log norms, in robust standard deviations, are padding or rescaled.
-_FAR = 8.0
 
 
 def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
@@ -48,8 +44,9 @@ def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
 
 def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
     """Return the sign vectors of labels, [n, dim]."""
-    digests = b"".join(hashlib.blake2b(label, digest_size=64, key=key).digest() for label in labels)
-    bits_nB = np.unpackbits(np.frombuffer(digests, np.uint8).reshape(-1, 64), axis=1, bitorder="little")
+    digests = b"".join([hashlib.blake2b(label, digest_size=64, key=key).digest() for label in labels])
+    bytes_nB = np.frombuffer(digests, np.uint8).reshape(-1, 64)[:, : -(-dim // 8)]
+    bits_nB = np.unpackbits(bytes_nB, axis=1, bitorder="little")
     return (bits_nB[:, :dim].astype(np.float32) * 2 - 1) / np.float32(math.sqrt(dim))
 
 
@@ -60,8 +57,8 @@ def axis_signs(matrix_name: str, size: int, dim: int, key: bytes = b"") -> np.nd
 
 def token_signs(labels: Sequence[bytes | None] | None, size: int, dim: int, key: bytes = b"") -> np.ndarray:
     """Return the sign vectors of tokens, [size, dim]: by their bytes, by their numbers where they have none."""
-    known = [None] * size if labels is None else labels
-    return sign_rows((b"id:%d" % i if text is None else b"token:" + text for i, text in enumerate(known)), dim, key)
+    texts = [None] * size if labels is None else labels
+    return sign_rows((b"id:%d" % i if text is None else b"token:" + text for i, text in enumerate(texts)), dim, key)
 
 
 def quantize(vectors_nK: np.ndarray) -> np.ndarray:
@@ -209,8 +206,8 @@ def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
 
 def _is_two_valued(matrix_nm: np.ndarray, minimum: float, maximum: float) -> bool:
     """Tell whether every number is the smallest or the largest; a vector of two numbers says nothing."""
-    few = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
-    if not np.isin(few, (minimum, maximum)).all():
+    beginning = matrix_nm.ravel()[:_BEGINNING] if matrix_nm.flags.c_contiguous else matrix_nm[0]
+    if not np.isin(beginning, (minimum, maximum)).all():
         return False
     return all(bool(np.isin(row_m, (minimum, maximum)).all()) for row_m in matrix_nm)
 
@@ -237,87 +234,6 @@ def equal_rows(rows_nm: np.ndarray) -> np.ndarray:
             digest = hashlib.blake2b(row.tobytes(), digest_size=16).digest()
             is_equal_n[index] = earlier.setdefault(digest, index) != index
     return is_equal_n
-
-
-def ordinary_rows(rows_VD: np.ndarray, norms_V: np.ndarray) -> np.ndarray:
-    """Return which rows of a table are no padding, by this model alone: bool [V].
-
-    Padding are rows of zeros, rows that occur twice (vocabularies resized with a mean), and rows whose norm is far from
-    the median.
-    """
-    is_ordinary_V = norms_V > 0
-    if not is_ordinary_V.any():
-        return is_ordinary_V
-    logs_V = np.log(np.where(is_ordinary_V, norms_V, 1.0))
-    center = np.median(logs_V[is_ordinary_V])
-    width = 1.4826 * np.median(np.abs(logs_V[is_ordinary_V] - center))
-    is_ordinary_V &= np.abs(logs_V - center) <= _FAR * max(width, 0.05)
-    is_equal_V = equal_rows(rows_VD)
-    if is_equal_V.any():
-        # The first of each set of equal rows is padding as well.
-        firsts = {row.tobytes() for row in rows_VD[is_equal_V]}
-        is_equal_V = np.array([row.tobytes() in firsts for row in rows_VD])
-    return is_ordinary_V & ~is_equal_V
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """Rows of the embedding or the head as the token space sees them.
-
-    Attributes:
-        rows_VD: float32 rows by token.
-        scale_D: scale of the norm folded into them, None where there is none.
-        is_centered: whether the norm takes out the mean over coordinates.
-    """
-
-    rows_VD: np.ndarray
-    scale_D: np.ndarray | None
-    is_centered: bool
-
-    def chunks(self) -> Iterable[tuple[slice, np.ndarray]]:
-        """Yield chunks of rows, scaled and centered: float32, new in memory."""
-        step = max(1, _TABLE_CHUNK // self.rows_VD.shape[1])
-        for start in range(0, len(self.rows_VD), step):
-            rows_vD = np.array(self.rows_VD[start : start + step], np.float32)
-            if self.scale_D is not None:
-                rows_vD *= self.scale_D
-            if self.is_centered:
-                rows_vD -= rows_vD.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None]
-            yield slice(start, start + len(rows_vD)), rows_vD
-
-    def norms(self) -> np.ndarray:
-        """Return the norm of every row, [V]."""
-        norms_V = np.zeros(len(self.rows_VD))
-        for rows, rows_vD in self.chunks():
-            norms_V[rows] = np.sqrt(np.einsum("vd,vd->v", rows_vD, rows_vD))
-        return norms_V
-
-    def mean(self, is_used_V: np.ndarray) -> np.ndarray:
-        """Return the mean over the tokens that are used, float64 [D]."""
-        total_D = np.zeros(self.rows_VD.shape[1])
-        for rows, rows_vD in self.chunks():
-            total_D += is_used_V[rows].astype(np.float32) @ rows_vD
-        return total_D / max(1, int(is_used_V.sum()))
-
-
-def token_space(table: Table, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None) -> np.ndarray:
-    """Return P, the sum over tokens of signs ⊗ unit row: float64 [D, k].
-
-    Args:
-        table: embedding or head.
-        signs_VK: sign vectors of the tokens.
-        is_used_V: tokens that enter.
-        mean_D: taken from every row before it is scaled to norm 1; None for nothing.
-    """
-    projection_DK = np.zeros((table.rows_VD.shape[1], signs_VK.shape[1]))
-    shift_D = None if mean_D is None else mean_D.astype(np.float32)
-    for rows, rows_vD in table.chunks():
-        if shift_D is not None:
-            rows_vD -= shift_D
-        norms_v = np.sqrt(np.einsum("vd,vd->v", rows_vD, rows_vD))
-        weight_v = np.where(is_used_V[rows] & (norms_v > 0), 1.0 / np.where(norms_v > 0, norms_v, 1.0), 0.0)
-        projection_DK += rows_vD.T @ (signs_VK[rows] * weight_v[:, None].astype(np.float32))
-    return projection_DK
 
 
 def coordinate_rows(
@@ -384,12 +300,12 @@ class RepeatCounter:
         shifts |= {parts: 1 for parts in PERIODS if parts == num_labels}
         if not shifts:
             return
-        # The null: scores at shifts that are no period, or at all others where labels are few.
-        others = np.arange(1, num_labels)
+        # The null: scores at shifts that are no period, or at all other shifts where labels are few.
+        aperiodic = np.arange(1, num_labels)
         for shift in shifts.values():
-            others = others[others % shift != 0] if shift > 1 else others
-        others = others if len(others) else np.arange(1, num_labels)
-        candidates = others[:: max(1, len(others) // _NULL_SHIFTS)][:_NULL_SHIFTS].tolist()
+            aperiodic = aperiodic[aperiodic % shift != 0] if shift > 1 else aperiodic
+        aperiodic = aperiodic if len(aperiodic) else np.arange(1, num_labels)
+        candidates = aperiodic[:: max(1, len(aperiodic) // _NULL_SHIFTS)][:_NULL_SHIFTS].tolist()
         # Labels without numbers score exactly 0 and are left out: padding is no repetition.
         scores = {shift: _nonzero(score((labels_n + shift) % num_labels)) for shift in candidates}
         for parts, shift in shifts.items():

@@ -217,7 +217,9 @@ def read_outputs(
     Args:
         side: the model.
         probe: with every choice made (:meth:`Probe.fitted`).
-        moments, layer, further: as in :func:`.output_fingerprint.fingerprint_outputs`.
+        moments: as in :func:`.output_fingerprint.fingerprint_outputs`.
+        layer: as there.
+        **further: as there.
     """
     if side.stored is not None:
         return side.stored

@@ -443,7 +443,7 @@ INSTEAD = {
     ("fingerprint", "--roles"): (f"{SKETCHED} --roles roles.json", ROLES, {"roles_file": Path("roles.json")}),
     ("fingerprint", "--max-bytes"): (
         f"{SKETCHED} --max-bytes 5000",
-        "bornbiased_jax.lineage.fingerprint_file:fitted",
+        "bornbiased_jax.lineage.fingerprint_size:fitted",
         {"max_bytes": 5000},
     ),
     ("audit", "--weights"): (

@@ -30,7 +30,8 @@ from bornbiased_jax.lineage import (
     payload_digest,
     save_fingerprint,
 )
-from bornbiased_jax.lineage.fingerprint_file import encode, fitted, is_fingerprint, predicted_bytes
+from bornbiased_jax.lineage.fingerprint_file import encode, is_fingerprint
+from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
 from bornbiased_jax.lineage.fingerprints import Component
 from bornbiased_jax.lineage.sketches import equal_rows, moments, signs
 from bornbiased_jax.parameters import Params, flatten, unflatten

@@ -67,7 +67,10 @@ def ics(
     matrix of each model is held at a time.
 
     Args:
-        base_cfg, base, suspect_cfg, suspect: the models; widths and depths may differ, from two blocks on.
+        base_cfg: the architecture of one model, of two blocks or more.
+        base: its weights.
+        suspect_cfg: the architecture of the other; width and depth may differ.
+        suspect: its weights.
         token_ids: rows of the embedding; :func:`rare_tokens` of the smaller vocabulary by default.
 
     Raises:

@@ -100,24 +100,22 @@ def phi_u(base_cfg: ModelConfig, base: Params, suspect_cfg: ModelConfig, suspect
     if base_cfg.d_model != suspect_cfg.d_model:
         return Score("phi_u", None, f"the widths differ: {base_cfg.d_model} and {suspect_cfg.d_model}")
     base_LDF, suspect_LDF = (np.asarray(params["blocks"]["mlp"]["up"]["kernel"]) for params in (base, suspect))
-    reason = _unequal(base_LDF, suspect_LDF)
-    if reason is not None:
-        return Score("phi_u", None, reason)
-    identity_F = np.arange(base_cfg.d_ff)
-    orders = [
-        match_by_cosine(base_DF.T, suspect_DF.T) for base_DF, suspect_DF in zip(base_LDF, suspect_LDF, strict=True)
-    ]
-    return _combined("phi_u", [(identity_F, order_F) for order_F in orders])
+    return _by_order("phi_u", base_LDF, suspect_LDF)
 
 
 def phi_h(base: Activations, suspect: Activations) -> Score:
     """Compute φ_H: φ_U on the activations of the up projections for the same inputs."""
-    reason = _unequal(base.up, suspect.up)
+    return _by_order("phi_h", base.up, suspect.up)
+
+
+def _by_order(method: str, base_LnF: np.ndarray, suspect_LnF: np.ndarray) -> Score:
+    """Match columns by cosine in each block, and test the order of the matching against the identity."""
+    reason = _unequal(base_LnF, suspect_LnF)
     if reason is not None:
-        return Score("phi_h", None, reason)
-    identity_F = np.arange(base.up.shape[-1])
-    orders = [match_by_cosine(base_nF.T, suspect_nF.T) for base_nF, suspect_nF in zip(base.up, suspect.up, strict=True)]
-    return _combined("phi_h", [(identity_F, order_F) for order_F in orders])
+        return Score(method, None, reason)
+    identity_F = np.arange(base_LnF.shape[-1])
+    blocks = zip(base_LnF, suspect_LnF, strict=True)
+    return _combined(method, [(identity_F, match_by_cosine(base_nF.T, suspect_nF.T)) for base_nF, suspect_nF in blocks])
 
 
 def phi_match(base: Activations, suspect: Activations) -> Score:
@@ -130,6 +128,7 @@ def phi_match(base: Activations, suspect: Activations) -> Score:
     reason = _unequal(base.up, suspect.up)
     if reason is not None:
         return Score("phi_match", None, reason)
+    # Two matchings of the same units, made from different matrices.
     pairs = []
     for layer in range(len(base.up)):
         by_gate_F = match_by_distance(base.gate[layer].T, suspect.gate[layer].T)
@@ -141,6 +140,7 @@ def phi_match(base: Activations, suspect: Activations) -> Score:
 
 def _combined(method: str, pairs: list[tuple[np.ndarray, np.ndarray]], **detail: list[int]) -> Score:
     """Combine blocks: the mean Spearman correlation, and Fisher's p of the blocks' p."""
+    # Spearman in each block, Fisher over the blocks.
     log_ps = np.array([tails.log_spearman(first_F, second_F) for first_F, second_F in pairs])
     correlations = [tails.spearman(first_F, second_F) for first_F, second_F in pairs]
     log_p = tails.log_fisher(log_ps)

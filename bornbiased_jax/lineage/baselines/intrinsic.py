@@ -40,11 +40,13 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     correlation is 1 or −1; with one layer there is none.
 
     Args:
-        base, suspect: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        base: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        suspect: likewise.
     """
     base_profiles, suspect_profiles = profiles(base), profiles(suspect)
     if base_profiles is None or suspect_profiles is None:
         return Score("intrinsic", None, "a model without attention has no profile")
+    # The shorter profile is stretched over the other's depth.
     depth = max(len(base_profiles["query"]), len(suspect_profiles["query"]))
     correlations = {
         kind: pearson(stretched(base_profiles[kind], depth), stretched(suspect_profiles[kind], depth)) for kind in KINDS

@@ -19,12 +19,14 @@ def pcs(base: Params, suspect: Params) -> Score:
     no concatenation is made.
 
     Args:
-        base, suspect: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        base: parameters as :func:`bornbiased_jax.model.init` lays them out.
+        suspect: likewise.
     """
     base_leaves, suspect_leaves = flatten(base), flatten(suspect)
     shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
     if shapes != {path: np.shape(leaf) for path, leaf in suspect_leaves.items()}:
         return Score("pcs", None, "the two models have parameters of different names or shapes")
+    # Inner products tensor by tensor, of all and of the blocks alone.
     sums = {"all": np.zeros(3), "blocks": np.zeros(3)}
     for path in sorted(base_leaves):
         a, b = np.asarray(base_leaves[path]).ravel(), np.asarray(suspect_leaves[path]).ravel()

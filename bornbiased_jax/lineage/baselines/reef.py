@@ -28,7 +28,8 @@ def reef_features(cfg: ModelConfig, params: Params, inputs: Inputs, *, depth: fl
     """Compute the residual stream after the chosen block at the last token: [N, D] float32.
 
     Args:
-        cfg, params: the model.
+        cfg: the architecture.
+        params: its weights.
         inputs: text of N sentences (200 published); the two models need not share a tokenizer.
         depth: the block as a fraction of the depth.
     """
