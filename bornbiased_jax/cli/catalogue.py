@@ -29,11 +29,11 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "init-scheme": Entry("init_scheme", "init_scheme", "which scheme drew these initial weights?"),
     },
     "Lineage: where does this model come from?": {
-        "seedprint": Entry("lineage", "seedprint", "were two models born from the same seed?"),
+        "seedprint": Entry("seedprint", "seedprint", "were two models born from the same seed?"),
         "scan": Entry("scan", "scan", "which of many models is it related to?"),
         "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
         "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
-        "fingerprint": Entry("lineage", "fingerprint", "store sketches of a model's weights, to compare later"),
+        "fingerprint": Entry("fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"),
         "digest": Entry("digest", "digest", "a commitment to a model's weights"),
         "derive": Entry("derive", "derive", "make a descendant of known origin"),
     },

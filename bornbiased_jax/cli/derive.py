@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.ranges import Seed
 
 
-@click.command("derive")
+@click.command("derive", cls=options.Command)
 @click.argument("checkpoint", metavar="CHECKPOINT")
 @click.option(
     "--change",
@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import Seed
 @click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the noise.")
 @click.option("--text", metavar="TEXT", help="For unused-rows: tokens that occur in this file or builtin:… are used.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
-@options.result_options
+@outputs.result_options
 def derive(
     checkpoint: str,
     changes: tuple[str, ...],
@@ -67,9 +67,9 @@ def derive(
     from bornbiased_jax.derive.derive import derive as change_weights
     from bornbiased_jax.keys import check_seed
     from bornbiased_jax.lineage.weights.tokens import seen_ids
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.lineage_reports import Descendant
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)
     parsed = [parse_change(text) for text in changes]
     # Ids that occur in a text, for changes of the vocabulary.
@@ -94,13 +94,13 @@ def derive(
         "base_digest": derived.base_digest,
         "digest": derived.digest,
         "tokenizer": tokenizer and tokenizer.name,
+        "model": derived.cfg.to_dict(),
     }
-    options.write_result(json_file, facts)
     # Say whether the function is preserved.
     function = "another function"
     if derived.preserved:
         function = "the same function"
         if derived.logit_difference is not None:
             function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
-    click.echo(f"{out}: {family}, {function}, digest {derived.digest[:12]}…", err=json_file == "-")
-    options.tell(sentences.derive(facts), to_stderr=json_file == "-")
+    line = f"{out}: {family}, {function}, digest {derived.digest[:12]}…"
+    outputs.print_result(Descendant(facts), json_file, line=line)

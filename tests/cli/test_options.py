@@ -62,7 +62,7 @@ def value_of(arguments: dict[str, Any], path: str) -> Any:
     name, *rest = path.split(".")
     found = arguments[name]
     for part in rest:
-        found = getattr(found, part)
+        found = found[int(part)] if part.isdecimal() else getattr(found, part)
     return found
 
 
