@@ -88,8 +88,10 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
 
     \b
     Example:
-      bornbiased adapt runs/a@seed=42 --method lora --rank 4 --data builtin:code --steps 200 --out runs/lora
-      bornbiased adapt runs/a@seed=42 --method prefix --budget prefix-plus --data builtin:code --steps 200 --out runs/p
+      bornbiased adapt runs/a@seed=42 --method lora --rank 4 --data builtin:code \\
+        --steps 200 --out runs/lora
+      bornbiased adapt runs/a@seed=42 --method prefix --budget prefix-plus \\
+        --data builtin:code --steps 200 --out runs/p
     """
     method, checkpoint = arguments["method"], arguments["checkpoint"]
     outputs.prepare_json(json_file)

@@ -24,7 +24,8 @@ def generate(
 
     \b
     Example:
-      bornbiased generate path/to/model --prompt "Once upon a time" --max-new-tokens 60
+      bornbiased generate path/to/model --prompt "Once upon a time" \\
+        --max-new-tokens 60
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.generation import generate as continue_ids
@@ -112,7 +113,8 @@ def evaluate(
 
     \b
     Example:
-      bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
+      bornbiased evaluate runs/a@seed=42 --data builtin:prose \\
+        --num-sequences 256 --context 512
     """
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
     from bornbiased_jax.results.run_reports import Evaluation

@@ -36,29 +36,31 @@ def derive(
 
     \b
     Changes of the function:
-      noise:0.1        Gaussian noise of so many standard deviations on every matrix
-      prune:0.5        this fraction of every matrix, the smallest entries, set to zero
-      round:8          weights rounded to so many bits, a step for each output channel
+      noise:0.1        Gaussian noise of so many standard deviations, on matrices
+      prune:0.5        the smallest entries of every matrix, this fraction, zeroed
+      round:8          weights rounded to so many bits, output channel by channel
       merge:OTHER:0.5  this fraction of another model, the rest of this one
-      slerp:OTHER:0.5  so far on the great circle to another model, tensor by tensor
+      slerp:OTHER:0.5  so far on the great circle to another model, by tensor
       lora:DIR         a LoRA adapter of this model, in PEFT's layout, merged in
       drop-layers:2,5  these blocks left out, counted from 1
       repeat-layers:A-B  blocks A to B a second time
-    Changes that leave the function alone, which is checked by logits:
-      rotate:SEED      the residual stream turned, norm scales folded, the head untied
-      renumber:SEED    residual coordinates in another order
-      negate:SEED      residual coordinates with the other sign (LayerNorm: negate:all)
-      permute:SEED     hidden units in another order
+    Changes that keep the function, which is checked by logits:
+      rotate:SEED      residual stream rotated, norm scales folded, head untied
+      renumber:SEED    residual coordinates permuted
+      negate:SEED      residual coordinates negated (LayerNorm: negate:all)
+      permute:SEED     hidden units permuted
       rescale:SEED     factors moved from down to up (gated MLPs)
-      heads:SEED       attention heads in another order
-      experts:SEED     experts in another order, the router with them
-      insert-layer:SEED  a random block that writes nothing, before the first
-      resize-vocab:N   the vocabulary cut or extended; logits of the other tokens stay
-      unused-rows:SCALE  embedding rows of unused tokens times SCALE; without --text the last tenth of the ids
+      heads:SEED       attention heads permuted
+      experts:SEED     experts permuted, the router with them
+      insert-layer:SEED  a random block that writes nothing, put first
+      resize-vocab:N   vocabulary cut or extended; the other logits stay
+      unused-rows:S    embedding rows of unused tokens times S
+                       (without --text: the last tenth of the ids)
 
     \b
     Example:
-      bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 --out derived/a
+      bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 \\
+        --out derived/a
       bornbiased seedprint seed:42@llama-tiny derived/a
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint

@@ -100,9 +100,12 @@ def fingerprint(
     \b
     Example:
       bornbiased fingerprint path/to/model --out model.fingerprint
-      bornbiased fingerprint path/to/mixture --out mixture.fingerprint --max-bytes 20000000
-      bornbiased fingerprint path/to/model --out all.fingerprint --neurons all --dim 64
-      bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 --seq-len 64 --out birth.outputs
+      bornbiased fingerprint path/to/mixture --out mixture.fingerprint \\
+        --max-bytes 20000000
+      bornbiased fingerprint path/to/model --out all.fingerprint --neurons all \\
+        --dim 64
+      bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 \\
+        --seq-len 64 --out birth.outputs
     """
     from bornbiased_jax import io
 

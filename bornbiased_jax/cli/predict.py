@@ -42,9 +42,12 @@ def predict(
     \b
     Example:
       bornbiased predict --model gpt2-nano --seq-len 1024
-      bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 --json -
-      bornbiased predict --model llama-nano --sweep num_layers=6,12,24 --seq-len 64
-      bornbiased predict --checkpoint path/to/model --seq-len 64 --page theory.html
+      bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 \\
+        --json -
+      bornbiased predict --model llama-nano --sweep num_layers=6,12,24 \\
+        --seq-len 64
+      bornbiased predict --checkpoint path/to/model --seq-len 64 \\
+        --page theory.html
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

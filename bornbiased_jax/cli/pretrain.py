@@ -157,8 +157,10 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
 
     \b
     Example:
-      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --seeds 42,123 --out runs/a
-      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --out runs/b --json summary.json
+      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 \\
+        --seeds 42,123 --out runs/a
+      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 \\
+        --out runs/b --json summary.json
     """
     outputs.prepare_json(json_file)
     options.model_config(arguments["model"], arguments["settings"])

@@ -88,7 +88,7 @@ def _probe_options(function: F) -> F:
     return options.common_options(outputs.output_options(function))
 
 
-@probe.command("preference")
+@probe.command("preference", short_help="which token does each seed predict most?")
 @_probe_options
 def preference_command(**arguments: Any) -> None:
     """Which token each seed predicts most often, and how improbable that is (Table 1, Figure 1).
@@ -101,7 +101,7 @@ def preference_command(**arguments: Any) -> None:
     _run(arguments, "preference")
 
 
-@probe.command("contraction")
+@probe.command("contraction", short_help="how alike do unrelated inputs become?")
 @_probe_options
 def contraction_command(**arguments: Any) -> None:
     """How alike the last-token states of different sequences are, block by block (Figure 2, Table 2).

@@ -47,7 +47,8 @@ def reproduce(
     Example:
       bornbiased reproduce demo --scale laptop --out out/demo
       bornbiased reproduce table1 figure2 --scale smoke --out out/smoke
-      bornbiased reproduce table1 calibration --out out/laptop --engine processes --workers 4
+      bornbiased reproduce table1 calibration --out out/laptop \\
+        --engine processes --workers 4
     """
     import experiments
     from bornbiased_jax.results.run_reports import Reproduction

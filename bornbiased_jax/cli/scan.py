@@ -33,7 +33,8 @@ def scan(
     \b
     Example:
       bornbiased scan suspect store --json matches.json
-      bornbiased scan suspect.fingerprint base-a base-b.fingerprint --page scan.html
+      bornbiased scan suspect.fingerprint base-a base-b.fingerprint \\
+        --page scan.html
     """
     from bornbiased_jax import results
 

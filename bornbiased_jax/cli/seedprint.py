@@ -100,8 +100,10 @@ def seedprint(
     \b
     Example:
       bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny
-      bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 --json verdict.json
-      bornbiased seedprint model suspect --base-digest $(cat digest-published-in-2024)
+      bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 \\
+        --json verdict.json
+      bornbiased seedprint model suspect \\
+        --base-digest $(cat digest-published-in-2024)
       bornbiased seedprint runs/a@seed=42 suspect --by-step --figures steps
     """
     from bornbiased_jax.lineage import trace

@@ -51,8 +51,10 @@ def whichseed(
 
     \b
     Example:
-      bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny --seeds 0:100000
-      bornbiased whichseed model --seeds 0:4294967296 --resume search --engine slurm --workers 64
+      bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny \\
+        --seeds 0:100000
+      bornbiased whichseed model --seeds 0:4294967296 --resume search \\
+        --engine slurm --workers 64
     """
     from bornbiased_jax import progress
     from bornbiased_jax.checkpoints import open_checkpoint

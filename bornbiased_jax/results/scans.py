@@ -93,7 +93,8 @@ class Scan(Result):
         z = [float(match.z or 0.0) for match in rows]
         colours = [figures.SERIES[1] if match.verdict == "same-lineage" else figures.MEASURED for match in rows]
         ax.barh(places, z, color=colours)
-        ax.set_yticks(places, [match.base for match in rows])
+        # Of a long path the end tells most.
+        ax.set_yticks(places, [match.base if len(match.base) <= 30 else f"…{match.base[-29:]}" for match in rows])
         ax.invert_yaxis()
         figures.label(ax, "z", "")
         return {"bases": Panel(figure, "z of the bases that agree most; orange: they share an initialization.")}
