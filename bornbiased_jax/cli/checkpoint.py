@@ -118,7 +118,6 @@ def evaluate(
     """
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
     from bornbiased_jax.results.run_reports import Evaluation
-    from bornbiased_jax.text import tokenizer_for
 
     outputs.prepare_json(json_file)
     options.start(quiet=quiet)
@@ -128,7 +127,7 @@ def evaluate(
     losses = evaluate_checkpoint(
         opened,
         str(text or data),
-        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
+        tokenizer=options.chosen_tokenizer(tokenizer, opened),
         num_sequences=num_sequences,
         context=context,
         batch_size=batch_size,

@@ -58,11 +58,10 @@ def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
     from bornbiased_jax.results import Intervention
-    from bornbiased_jax.text import tokenizer_for
 
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
     opened = open_checkpoint(checkpoint)
-    words = None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    words = options.chosen_tokenizer(tokenizer, opened)
     report = intervene_checkpoint(opened, text, InterventionOptions(**arguments), tokenizer=words, quiet=quiet)
     places.show(Intervention({**report, "model": opened.cfg.to_dict()}), opened.description)

@@ -16,6 +16,7 @@ from bornbiased_jax.schema import cut, shown
 
 if TYPE_CHECKING:
     from bornbiased_jax.checkpoints import Checkpoint
+    from bornbiased_jax.text import Tokenizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
@@ -282,6 +283,25 @@ def roles_option(function: F) -> F:
     return click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")(
         function
     )
+
+
+def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
+    """Return the tokenizer of --tokenizer, None without it; warn where the model has another one.
+
+    Raises:
+        InputError: no such tokenizer, or a damaged one.
+    """
+    from bornbiased_jax import text
+
+    if name is None:
+        return None
+    tokenizer = text.tokenizer_for(name, opened.cfg.vocab_size)
+    if opened.tokenizer is not None and opened.tokenizer.digest != tokenizer.digest:
+        progress.warn(
+            f"{opened.reference} has a tokenizer of its own, and ids of {name} mean other tokens to it: leave "
+            "--tokenizer out"
+        )
+    return tokenizer
 
 
 def sweep_option(function: F) -> F:

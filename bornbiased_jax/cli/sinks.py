@@ -96,7 +96,6 @@ def sinks(
     from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
     from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
     from bornbiased_jax.results import Sinks
-    from bornbiased_jax.text import tokenizer_for
 
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
@@ -111,7 +110,7 @@ def sinks(
         keep_sinks=keep,
         **arguments,
     )
-    words = None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    words = options.chosen_tokenizer(tokenizer, opened)
     report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
     opened.close()
     places.show(Sinks({**report, "model": opened.cfg.to_dict()}), opened.description)

@@ -89,6 +89,8 @@ class Evaluation(Record):
             f"a context of {value['context']:,} tokens.",
             f"That is a mean over {value['num_tokens']:,} predicted tokens of {value['num_sequences']:,} sequences.",
         ]
+        if value["training_text"] is None and value.get("step"):
+            sentences.append("Whether the run was trained on this text is not known.")
         if value["training_text"] and value.get("step", 1):
             sentences.append(
                 "The run was trained on this text: the number says how well it is remembered, not how well text is "
