@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import click
 
@@ -26,16 +27,7 @@ from bornbiased_jax.cli import options, outputs
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.result_options
 def audit(
-    place: str,
-    page: str | None,
-    report: str | None,
-    strict: bool,
-    pattern: str | None,
-    weights: bool,
-    all_pairs: bool,
-    frozen: str | None,
-    quiet: bool,
-    json_file: str | None,
+    place: str, json_file: str | None, page: str | None, report: str | None, pattern: str | None, **choices: Any
 ) -> int:
     """Say what a folder of checkpoints holds that its labels do not.
 
@@ -62,9 +54,10 @@ def audit(
     for target in (page, report):
         if target is not None:
             io.check_writable(target)
-    progress.set_quiet(quiet)
+    progress.set_quiet(choices["quiet"])
     # A suite on the hub, a listing of checkpoints, or a folder.
     names = None if pattern is None else pattern_of(pattern)
+    weights, all_pairs, frozen = (choices[name] for name in ("weights", "all_pairs", "frozen"))
     if weights and not hub.is_named(place):
         raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
     if hub.is_named(place):
@@ -88,7 +81,7 @@ def audit(
     outputs.write_result(json_file, result)
     click.echo(text, err=json_file == "-")
     click.echo(" ".join(Audit(result).summary()), err=json_file == "-")
-    return 3 if strict and not result["clean"] else 0
+    return 3 if choices["strict"] and not result["clean"] else 0
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:

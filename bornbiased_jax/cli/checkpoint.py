@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from bornbiased_jax.cli import options, outputs
@@ -96,18 +98,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.result_options
 def evaluate(
-    checkpoint: str,
-    text: str | None,
-    data: str | None,
-    num_sequences: int,
-    context: int | None,
-    tokenizer: str | None,
-    batch_size: int,
-    stream: bool,
-    scratch: str | None,
-    ignore_fields: tuple[str, ...],
-    quiet: bool,
-    json_file: str | None,
+    checkpoint: str, text: str | None, data: str | None, tokenizer: str | None, json_file: str | None, **choices: Any
 ) -> None:
     """Perplexity per token and bits per byte of a text at a fixed context.
 
@@ -120,18 +111,16 @@ def evaluate(
     from bornbiased_jax.results.run_reports import Evaluation
 
     outputs.prepare_json(json_file)
-    options.start(quiet=quiet)
+    options.start(quiet=choices["quiet"])
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
-    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch), ignore_fields=ignore_fields)
+    scratch = options.scratch_folder(choices["stream"], choices["scratch"])
+    opened = options.open_model(checkpoint, scratch, ignore_fields=choices["ignore_fields"])
     losses = evaluate_checkpoint(
         opened,
         str(text or data),
         tokenizer=options.chosen_tokenizer(tokenizer, opened),
-        num_sequences=num_sequences,
-        context=context,
-        batch_size=batch_size,
-        quiet=quiet,
+        **{name: choices[name] for name in ("num_sequences", "context", "batch_size", "quiet")},
     )
     opened.close()
     outputs.print_result(Evaluation({**losses, "model": opened.cfg.to_dict()}), json_file)

@@ -71,21 +71,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.output_options
-def sinks(
-    checkpoint: str,
-    text: str,
-    lengths: str,
-    tokenizer: str | None,
-    quiet: bool,
-    quantise: str | None,
-    granularity: str,
-    keep_sinks: str,
-    stream: bool,
-    scratch: str | None,
-    ignore_fields: tuple[str, ...],
-    by_step: bool,
-    **arguments: Any,
-) -> None:
+def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: Any) -> None:
     """Which heads are attention sinks on real text, and what the first position looks like inside.
 
     \b
@@ -100,17 +86,20 @@ def sinks(
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
     # Measure.
-    schemes = [] if quantise is None else parse_schemes(quantise)
-    granularities, keep = parse_granularities(granularity), parse_kept(keep_sinks)
-    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch), ignore_fields=ignore_fields)
+    taken = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
+    chosen = {name: arguments.pop(name) for name in taken}
+    schemes = [] if chosen["quantise"] is None else parse_schemes(chosen["quantise"])
+    granularities, keep = parse_granularities(chosen["granularity"]), parse_kept(chosen["keep_sinks"])
+    scratch = options.scratch_folder(chosen["stream"], chosen["scratch"])
+    opened = options.open_model(checkpoint, scratch, ignore_fields=chosen["ignore_fields"])
     measured = ReportOptions(
-        lengths=options.parse_lengths(lengths, "--lengths"),
+        lengths=options.parse_lengths(chosen["lengths"], "--lengths"),
         schemes=schemes,
         granularities=granularities,
         keep_sinks=keep,
         **arguments,
     )
-    words = options.chosen_tokenizer(tokenizer, opened)
+    words = options.chosen_tokenizer(chosen["tokenizer"], opened)
     report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
     opened.close()
     places.show(Sinks({**report, "model": opened.cfg.to_dict()}), opened.description)

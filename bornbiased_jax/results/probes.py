@@ -359,7 +359,12 @@ def contraction(
     Args:
         cfg: the architecture.
         theory: add the predicted cosine after each block with its 99% interval.
-        seeds, seq_len, num_inputs, inputs, input_seed, embedding_seed: as of :func:`preference`.
+        seeds: as of :func:`preference`, like the arguments that follow.
+        seq_len: T.
+        num_inputs: N.
+        inputs: "tokens" or "gaussian".
+        input_seed: of the inputs.
+        embedding_seed: of shared embedding tables; None: each seed has its own.
 
     Raises:
         InputError: sizes that do not fit, or inputs that theory does not predict.

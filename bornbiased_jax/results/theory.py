@@ -59,6 +59,9 @@ def add_fractions(
     """Add ``theory`` to each record: the top-1 fraction, its 80% band, whether the measured one is inside.
 
     Args:
+        cfg: the architecture.
+        records: of its probe.
+        tokens: inputs are random tokens; else Gaussian vectors.
         table_seed: of the tables that all seeds share; None where each has its own.
     """
 
