@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from bornbiased_jax.cli import engines, options
-from bornbiased_jax.cli.outputs import prepare_json, print_result, result_options
+from bornbiased_jax.cli import outputs as writing
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
 from bornbiased_jax.schema import shown
@@ -84,7 +84,7 @@ class Neurons(click.ParamType):
 @options.process_options
 @engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given.")
 @options.stream_options
-@result_options
+@writing.result_options
 def fingerprint(
     checkpoint: str,
     out: str,
@@ -109,7 +109,7 @@ def fingerprint(
     """
     from bornbiased_jax import io
 
-    prepare_json(json_file)
+    writing.prepare_json(json_file)
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
         if options.given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
@@ -186,7 +186,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     }
     size = facts["bytes"] if facts["bytes"] is not None else "a fingerprint of"
     line = f"{out}: {size:,} bytes of {len(made.tensors)} tensors of {checkpoint}"
-    print_result(SketchFile(facts), json_file, line=line)
+    writing.print_result(SketchFile(facts), json_file, line=line)
 
 
 def _sign_key(text: str | None) -> bytes:
@@ -258,4 +258,4 @@ def _store_outputs(
         "digest": io.sha256(out) if out.is_file() else None,
     }
     line = f"{out}: {num_outputs:,} outputs of width {width} of {outputs.source}"
-    print_result(OutputFile(facts), json_file, line=line)
+    writing.print_result(OutputFile(facts), json_file, line=line)
