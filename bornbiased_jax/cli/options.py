@@ -296,7 +296,11 @@ def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
     if name is None:
         return None
     tokenizer = text.tokenizer_for(name, opened.cfg.vocab_size)
-    if opened.tokenizer is not None and opened.tokenizer.digest != tokenizer.digest:
+    try:
+        expected = opened.tokenizer
+    except InputError:  # a GGUF file without one, or with one that is not read: hence the option
+        expected = None
+    if expected is not None and expected.digest != tokenizer.digest:
         progress.warn(
             f"{opened.reference} has a tokenizer of its own, and ids of {name} mean other tokens to it: leave "
             "--tokenizer out"

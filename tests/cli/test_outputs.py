@@ -3,11 +3,14 @@
 import csv
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.cli.options import chosen_tokenizer
 from bornbiased_jax.results import Preference, Sinks
+from bornbiased_jax.text import tokenizer_for
 
 SIZES = "num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=300,max_seq_len=64"
 MODEL = ["--model", "gpt2-tiny", *[word for size in SIZES.split(",") for word in ("--set", size)]]
@@ -150,6 +153,16 @@ def test_what_is_set_already_is_not_advised():
 def test_a_changed_width_is_said_to_leave_that_of_the_mlps(words, is_said, capsys):
     assert run(["predict", "--model", "llama-tiny", "--set", "d_model=32", *words, "--seq-len", "8"]) == 0
     assert ("d_ff stays" in capsys.readouterr().err) is is_said
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_tokenizer_that_is_not_the_models_is_warned_of(is_foreign, capsys):
+    digest = "another" if is_foreign else tokenizer_for("bytes", 300).digest
+    opened = SimpleNamespace(
+        cfg=SimpleNamespace(vocab_size=300), reference="runs/a", tokenizer=SimpleNamespace(digest=digest)
+    )
+    assert chosen_tokenizer("bytes", opened).name == "bytes" and chosen_tokenizer(None, opened) is None
+    assert ("runs/a has a tokenizer of its own" in capsys.readouterr().err) is is_foreign
 
 
 def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
