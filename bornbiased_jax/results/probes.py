@@ -91,12 +91,12 @@ class _Probe(Result):
                 cells = theory(record) if theory is not None and further else {}
                 rows.append([record[key] for key in heads] + list(cells.values()))
             if len(group) > 1:
-                rows += [cells + [""] * len(further) for cells in _spread(group, list(heads), self.swept)]
+                rows += [cells + [""] * len(further) for cells in _over_seeds(group, list(heads), self.swept)]
         by = f" by {self.swept}" if self.swept else ""
         return Listing(title + by, [*heads.values(), *further], rows, note)
 
 
-def _spread(group: Sequence[Record], keys: Sequence[str], swept: str) -> list[list[Any]]:
+def _over_seeds(group: Sequence[Record], keys: Sequence[str], swept: str) -> list[list[Any]]:
     """Return the mean, the standard deviation and the range over seeds of what was measured, a row each."""
     rows: list[list[Any]] = []
     statistic_of: dict[str, Callable[[list[float]], float | str]] = {

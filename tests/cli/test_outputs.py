@@ -127,7 +127,7 @@ def test_a_sweep_of_a_checkpoint_is_refused(capsys):
 
 def test_seeds_are_summarized_by_mean_sd_and_range():
     record = dict(seq_len=8, top1_id=7, top1_count=3, ratio_to_uniform=2.0, log10_p=-1.0, num_inputs=10)
-    records = [{**record, "seed": seed, "top1_share": share} for seed, share in enumerate((0.1, 0.2, 0.6))]
+    records = [{**record, "seed": seed, "top1_share": fraction} for seed, fraction in enumerate((0.1, 0.2, 0.6))]
     table = Preference(records).table()
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows[3:]}
     assert rows["mean"]["top-1 fraction"] == pytest.approx(0.3)
