@@ -6,8 +6,8 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint as fingerprint
 from bornbiased_jax.model.model import apply as apply
 from bornbiased_jax.prediction import predict as predict
 from bornbiased_jax.results.attention import sinks as sinks
-from bornbiased_jax.results.birth import contraction as contraction
-from bornbiased_jax.results.birth import preference as preference
+from bornbiased_jax.results.probes import contraction as contraction
+from bornbiased_jax.results.probes import preference as preference
 from bornbiased_jax.results.scans import scan as scan
 from bornbiased_jax.results.verdicts import lineage as compare
 from bornbiased_jax.training.config import PretrainConfig as PretrainConfig

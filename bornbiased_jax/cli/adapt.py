@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bornbiased_jax import ranges
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.pretrain import OVERRIDES, finish, given_overrides, override_options
 from bornbiased_jax.errors import InputError
 
@@ -27,7 +27,7 @@ _OF = {
 }
 
 
-@click.command("adapt")
+@click.command("adapt", cls=options.Command)
 @click.argument("checkpoint", metavar="CHECKPOINT")
 @click.option(
     "--method",
@@ -79,7 +79,7 @@ _OF = {
 # The steps are asked for, and the checkpoint is an argument.
 @override_options("steps", "init-from")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.result_options
+@outputs.result_options
 def adapt(json_file: str | None, **arguments: Any) -> int:
     """Fine-tune a model, or train an adapter beside it; run again to resume.
 
@@ -88,11 +88,13 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
 
     \b
     Example:
-      bornbiased adapt runs/a@seed=42 --method lora --rank 4 --data builtin:code --steps 200 --out runs/lora
-      bornbiased adapt runs/a@seed=42 --method prefix --budget prefix-plus --data builtin:code --steps 200 --out runs/p
+      bornbiased adapt runs/a@seed=42 --method lora --rank 4 --data builtin:code \\
+        --steps 200 --out runs/lora
+      bornbiased adapt runs/a@seed=42 --method prefix --budget prefix-plus \\
+        --data builtin:code --steps 200 --out runs/p
     """
     method, checkpoint = arguments["method"], arguments["checkpoint"]
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     for name, methods in _OF.items():
         if options.given(name) and method not in methods:
             raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")
@@ -111,6 +113,7 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
         csv=arguments["metrics_csv"],
         **given_overrides(changes),
     )
+    summary = {**summary, "model": _architecture(checkpoint).to_dict()}
     return finish(summary, seed_list, json_file, f"{method}, ")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 
 
-@click.command("audit")
+@click.command("audit", cls=options.Command)
 @click.argument("place", metavar="DIR|LISTING.json|hf:OWNER/NAME*@REVISION*")
 @click.option("--page", metavar="FILE", help="Draw the lineage graph and the findings as one HTML page here.")
 @click.option("--report", metavar="FILE", help="Write the Markdown report here too; it is always printed.")
@@ -24,18 +25,9 @@ from bornbiased_jax.cli import options
 @click.option("--all-pairs", is_flag=True, help="Test every pair of checkpoints; with 24 or fewer that is the default.")
 @click.option("--frozen", metavar="REGEX", help="Paths of tensors declared frozen or shared: no evidence of a copy.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.result_options
+@outputs.result_options
 def audit(
-    place: str,
-    page: str | None,
-    report: str | None,
-    strict: bool,
-    pattern: str | None,
-    weights: bool,
-    all_pairs: bool,
-    frozen: str | None,
-    quiet: bool,
-    json_file: str | None,
+    place: str, json_file: str | None, page: str | None, report: str | None, pattern: str | None, **choices: Any
 ) -> int:
     """Say what a folder of checkpoints holds that its labels do not.
 
@@ -55,15 +47,17 @@ def audit(
     from bornbiased_jax.errors import InputError
     from bornbiased_jax.lineage.audit.labels import pattern_of
     from bornbiased_jax.lineage.audit.markdown import write_report
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results import page as pages
+    from bornbiased_jax.results.lineage_reports import Audit
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     for target in (page, report):
         if target is not None:
             io.check_writable(target)
-    progress.set_quiet(quiet)
+    progress.set_quiet(choices["quiet"])
     # A suite on the hub, a listing of checkpoints, or a folder.
     names = None if pattern is None else pattern_of(pattern)
+    weights, all_pairs, frozen = (choices[name] for name in ("weights", "all_pairs", "frozen"))
     if weights and not hub.is_named(place):
         raise InputError(f"--weights is for suites on the hub, and those of {place} are read anyway: leave it out")
     if hub.is_named(place):
@@ -81,15 +75,13 @@ def audit(
     # The report for people, the page, and JSON.
     text = write_report(result)
     if page is not None:
-        from bornbiased_jax.report.audit_page import draw_audit
-
-        io.write_text(page, draw_audit(result, command=options.command_line("page", "report", "json_file", "quiet")))
+        io.write_text(page, pages.draw(Audit(result), str(result["source"]), command=outputs.command_line()))
     if report is not None:
         io.write_text(report, text)
-    options.write_result(json_file, result)
+    outputs.write_result(json_file, result)
     click.echo(text, err=json_file == "-")
-    options.tell(sentences.audit(result), to_stderr=json_file == "-")
-    return 3 if strict and not result["clean"] else 0
+    click.echo(" ".join(Audit(result).summary()), err=json_file == "-")
+    return 3 if choices["strict"] and not result["clean"] else 0
 
 
 def _regex(text: str | None) -> re.Pattern[str] | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import click
 import click.shell_completion
+from typing_extensions import override
 
 WIDTH = 80
 """Columns that the list of commands fits into."""
@@ -29,11 +30,11 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "init-scheme": Entry("init_scheme", "init_scheme", "which scheme drew these initial weights?"),
     },
     "Lineage: where does this model come from?": {
-        "seedprint": Entry("lineage", "seedprint", "were two models born from the same seed?"),
+        "seedprint": Entry("seedprint", "seedprint", "were two models born from the same seed?"),
         "scan": Entry("scan", "scan", "which of many models is it related to?"),
         "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
         "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
-        "fingerprint": Entry("lineage", "fingerprint", "store sketches of a model's weights, to compare later"),
+        "fingerprint": Entry("fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"),
         "digest": Entry("digest", "digest", "a commitment to a model's weights"),
         "derive": Entry("derive", "derive", "make a descendant of known origin"),
     },
@@ -63,10 +64,12 @@ COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for n
 class LazyGroup(click.Group):
     """A group whose commands live in modules that are imported on demand."""
 
+    @override
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List all command names, in the order of the help page."""
         return list(COMMANDS)
 
+    @override
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import the module of one command."""
         if name not in COMMANDS:
@@ -76,6 +79,7 @@ class LazyGroup(click.Group):
         importlib.import_module("bornbiased_jax.cli.options").refuse_empty(command)
         return command
 
+    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands under the question of each; no line is cut."""
         width = max(map(len, COMMANDS))

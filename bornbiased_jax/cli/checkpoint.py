@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, CountOrNone, SeqLen
 
 
-@click.command("generate")
+@click.command("generate", cls=options.Command)
 @click.argument("checkpoint", metavar="C")
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
 @click.option(
     "--max-new-tokens", type=options.Ranged(CountOrNone), default=32, show_default=True, help="Tokens to add at most."
 )
-@options.result_options
+@outputs.result_options
 def generate(
     checkpoint: str, prompt: str | None, prompt_ids: str | None, max_new_tokens: int, json_file: str | None
 ) -> None:
@@ -24,14 +26,15 @@ def generate(
 
     \b
     Example:
-      bornbiased generate path/to/model --prompt "Once upon a time" --max-new-tokens 60
+      bornbiased generate path/to/model --prompt "Once upon a time" \\
+        --max-new-tokens 60
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.generation import generate as continue_ids
     from bornbiased_jax.evaluation.generation import generate_text
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.run_reports import Generation
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     if (prompt is None) == (prompt_ids is None):
         raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
     opened = open_checkpoint(checkpoint)
@@ -41,15 +44,13 @@ def generate(
         ids = continue_ids(opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens)
         tokenizer = opened.tokenizer
         text = tokenizer.decode(ids) if tokenizer is not None else ""
-    value = {"ids": [int(token) for token in ids], "text": text}
-    options.write_result(json_file, value)
-    if json_file != "-":
-        click.echo(text or " ".join(map(str, ids)))
+    value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}
     # The text alone on standard output: another program may read it.
-    options.tell(sentences.generate(value), to_stderr=True)
+    line = "" if json_file == "-" else text or " ".join(map(str, ids))
+    outputs.print_result(Generation(value), json_file, line=line, is_piped=True)
 
 
-@click.command("parity")
+@click.command("parity", cls=options.Command)
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--num-sequences", type=options.Ranged(Count), default=4, show_default=True, help="Sequences of random tokens."
@@ -57,7 +58,7 @@ def generate(
 @click.option(
     "--seq-len", type=options.Ranged(SeqLen), default=64, show_default=True, metavar="T", help="Their length."
 )
-@options.result_options
+@outputs.result_options
 def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | None) -> None:
     """Compare the logits of a Hugging Face directory with those of transformers (needs the extra [torch]).
 
@@ -65,16 +66,16 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     Example:
       bornbiased parity path/to/model --json -
     """
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.parity import parity as compare
-    from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.results.run_reports import Parity
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     comparison = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
-    table = Listing("Parity with transformers", ["quantity", "value"], [list(item) for item in comparison.items()])
-    options.print_result(comparison, [table], sentences.parity(comparison), json_file)
+    outputs.print_result(Parity({**comparison, "model": open_checkpoint(directory).cfg.to_dict()}), json_file)
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=options.Command)
 @click.argument("checkpoint", metavar="C")
 @click.option("--text", metavar="FILE", help="A text file.")
 @click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
@@ -95,53 +96,31 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @options.ignore_option
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.result_options
+@outputs.result_options
 def evaluate(
-    checkpoint: str,
-    text: str | None,
-    data: str | None,
-    num_sequences: int,
-    context: int | None,
-    tokenizer: str | None,
-    batch_size: int,
-    stream: bool,
-    scratch: str | None,
-    ignore_fields: tuple[str, ...],
-    quiet: bool,
-    json_file: str | None,
+    checkpoint: str, text: str | None, data: str | None, tokenizer: str | None, json_file: str | None, **choices: Any
 ) -> None:
     """Perplexity per token and bits per byte of a text at a fixed context.
 
     \b
     Example:
-      bornbiased evaluate runs/a@seed=42 --data builtin:prose --num-sequences 256 --context 512
+      bornbiased evaluate runs/a@seed=42 --data builtin:prose \\
+        --num-sequences 256 --context 512
     """
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
-    from bornbiased_jax.results import Listing, sentences
-    from bornbiased_jax.results.terms import explain
-    from bornbiased_jax.text import tokenizer_for
+    from bornbiased_jax.results.run_reports import Evaluation
 
-    options.prepare_json(json_file)
-    options.start(quiet=quiet)
+    outputs.prepare_json(json_file)
+    options.start(quiet=choices["quiet"])
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
-    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch), ignore_fields=ignore_fields)
+    scratch = options.scratch_folder(choices["stream"], choices["scratch"])
+    opened = options.open_model(checkpoint, scratch, ignore_fields=choices["ignore_fields"])
     losses = evaluate_checkpoint(
         opened,
         str(text or data),
-        tokenizer=None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size),
-        num_sequences=num_sequences,
-        context=context,
-        batch_size=batch_size,
-        quiet=quiet,
+        tokenizer=options.chosen_tokenizer(tokenizer, opened),
+        **{name: choices[name] for name in ("num_sequences", "context", "batch_size", "quiet")},
     )
     opened.close()
-    # A table with the unit of each quantity.
-    units = {"loss": "nats per token", "bits_per_byte": "bits", "context": "tokens"}
-    rows = [
-        [f"{name} ({units[name]})" if name in units else name, value]
-        for name, value in losses.items()
-        if value is not None
-    ]
-    table = Listing("Evaluation", ["quantity", "value"], rows, explain("perplexity", "bits per byte"))
-    options.print_result(losses, [table], sentences.evaluate(losses), json_file)
+    outputs.print_result(Evaluation({**losses, "model": opened.cfg.to_dict()}), json_file)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.ranges import Seed
 
 
-@click.command("derive")
+@click.command("derive", cls=options.Command)
 @click.argument("checkpoint", metavar="CHECKPOINT")
 @click.option(
     "--change",
@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import Seed
 @click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the noise.")
 @click.option("--text", metavar="TEXT", help="For unused-rows: tokens that occur in this file or builtin:… are used.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
-@options.result_options
+@outputs.result_options
 def derive(
     checkpoint: str,
     changes: tuple[str, ...],
@@ -36,29 +36,31 @@ def derive(
 
     \b
     Changes of the function:
-      noise:0.1        Gaussian noise of so many standard deviations on every matrix
-      prune:0.5        this fraction of every matrix, the smallest entries, set to zero
-      round:8          weights rounded to so many bits, a step for each output channel
+      noise:0.1        Gaussian noise of so many standard deviations, on matrices
+      prune:0.5        the smallest entries of every matrix, this fraction, zeroed
+      round:8          weights rounded to so many bits, output channel by channel
       merge:OTHER:0.5  this fraction of another model, the rest of this one
-      slerp:OTHER:0.5  so far on the great circle to another model, tensor by tensor
+      slerp:OTHER:0.5  so far on the great circle to another model, by tensor
       lora:DIR         a LoRA adapter of this model, in PEFT's layout, merged in
       drop-layers:2,5  these blocks left out, counted from 1
       repeat-layers:A-B  blocks A to B a second time
-    Changes that leave the function alone, which is checked by logits:
-      rotate:SEED      the residual stream turned, norm scales folded, the head untied
-      renumber:SEED    residual coordinates in another order
-      negate:SEED      residual coordinates with the other sign (LayerNorm: negate:all)
-      permute:SEED     hidden units in another order
+    Changes that keep the function, which is checked by logits:
+      rotate:SEED      residual stream rotated, norm scales folded, head untied
+      renumber:SEED    residual coordinates permuted
+      negate:SEED      residual coordinates negated (LayerNorm: negate:all)
+      permute:SEED     hidden units permuted
       rescale:SEED     factors moved from down to up (gated MLPs)
-      heads:SEED       attention heads in another order
-      experts:SEED     experts in another order, the router with them
-      insert-layer:SEED  a random block that writes nothing, before the first
-      resize-vocab:N   the vocabulary cut or extended; logits of the other tokens stay
-      unused-rows:SCALE  embedding rows of unused tokens times SCALE; without --text the last tenth of the ids
+      heads:SEED       attention heads permuted
+      experts:SEED     experts permuted, the router with them
+      insert-layer:SEED  a random block that writes nothing, put first
+      resize-vocab:N   vocabulary cut or extended; the other logits stay
+      unused-rows:S    embedding rows of unused tokens times S
+                       (without --text: the last tenth of the ids)
 
     \b
     Example:
-      bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 --out derived/a
+      bornbiased derive runs/a@seed=42 --change rotate:7 --change noise:0.1 \\
+        --out derived/a
       bornbiased seedprint seed:42@llama-tiny derived/a
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
@@ -67,9 +69,9 @@ def derive(
     from bornbiased_jax.derive.derive import derive as change_weights
     from bornbiased_jax.derive.text_ids import ids_in_text
     from bornbiased_jax.keys import check_seed
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.lineage_reports import Descendant
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)
     parsed = [parse_change(text) for text in changes]
     # Ids that occur in a text, for changes of the vocabulary.
@@ -94,13 +96,13 @@ def derive(
         "base_digest": derived.base_digest,
         "digest": derived.digest,
         "tokenizer": tokenizer and tokenizer.name,
+        "model": derived.cfg.to_dict(),
     }
-    options.write_result(json_file, facts)
     # Say whether the function is preserved.
     function = "another function"
     if derived.preserved:
         function = "the same function"
         if derived.logit_difference is not None:
             function += f" (logits moved by {derived.logit_difference:.1e} of their standard deviation)"
-    click.echo(f"{out}: {family}, {function}, digest {derived.digest[:12]}…", err=json_file == "-")
-    options.tell(sentences.derive(facts), to_stderr=json_file == "-")
+    line = f"{out}: {family}, {function}, digest {derived.digest[:12]}…"
+    outputs.print_result(Descendant(facts), json_file, line=line)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 
 
-@click.command("digest")
+@click.command("digest", cls=options.Command)
 @click.argument("checkpoint", metavar="C")
 @options.source_options
 @options.ignore_option
-@options.result_options
+@outputs.result_options
 def digest(
     checkpoint: str, file: str | None, roles: str | None, ignore_fields: tuple[str, ...], json_file: str | None
 ) -> None:
@@ -33,9 +33,9 @@ def digest(
     from bornbiased_jax.checkpoints.naming import open_role_source
     from bornbiased_jax.checkpoints.native_roles import NativeRoles
     from bornbiased_jax.lineage.fingerprint_pass import weights_digests
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.lineage_reports import Digest
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     roles_file = None if roles is None else Path(roles)
     source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
     if isinstance(source, NativeRoles):
@@ -45,7 +45,5 @@ def digest(
         tensors, config = weights_digests(source), None
     combined = combine(tensors)
     value = {"digest": combined, "checkpoint": source.description, "config": config, "tensors": tensors}
-    options.write_result(json_file, value)
-    click.echo(combined, err=json_file == "-")
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".
-    options.tell(sentences.digest(value), to_stderr=True)
+    outputs.print_result(Digest(value), json_file, line=combined, is_piped=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import outputs
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
     from bornbiased_jax.config import ModelConfig
-    from bornbiased_jax.results.birth import Part
+    from bornbiased_jax.results.probes import Part
     from bornbiased_jax.training import PretrainConfig
 
 dry_run_option = click.option(
@@ -38,9 +38,20 @@ class Requirements(NamedTuple):
 
 
 def probe_requirements(
-    arguments: dict[str, Any], part: Part, seeds: Sequence[int], lengths: Sequence[int]
+    arguments: dict[str, Any],
+    part: Part,
+    seeds: Sequence[int],
+    lengths: Sequence[int],
+    configs: Sequence[ModelConfig],
 ) -> Requirements:
-    """Count the forward passes of all seeds and lengths, and the memory of one seed at the longest.
+    """Count the forward passes of all models, seeds and lengths, and the memory of one seed where it is largest.
+
+    Args:
+        arguments: of the command.
+        part: of the records.
+        seeds: of the initial weights.
+        lengths: of the sequences.
+        configs: of the models; none where a checkpoint is probed.
 
     Raises:
         InputError: a model or inputs that the probe refuses.
@@ -49,22 +60,23 @@ def probe_requirements(
     from bornbiased_jax.probes.batching import batch_size_by_tokens
     from bornbiased_jax.probes.inputs.spec import outline_inputs
     from bornbiased_jax.probes.measure import memory_needed
-    from bornbiased_jax.results.birth import check_number
+    from bornbiased_jax.results.probes import check_number
 
-    checkpoint = arguments["checkpoint"]
-    cfg = architecture(checkpoint) if checkpoint else options.model_config(arguments["model"], arguments["settings"])
-    num_models = 1 if checkpoint else len(set(seeds))
+    num_models = len(set(seeds)) if configs else 1
+    configs = configs or [architecture(arguments["checkpoint"])]
     # Cosines within sequences need every position of the last block.
     count = loop_operations if part == "contraction" else needed_operations
     operations, needed = 0.0, []
-    for seq_len in lengths:
-        sizes = {"num_inputs": arguments["num_inputs"], "seq_len": seq_len}
-        inputs = outline_inputs(arguments["input_spec"], **sizes, cfg=cfg)
-        check_number(inputs)
-        operations += num_models * inputs.num_inputs * count(cfg, seq_len)
-        size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, arguments["batch_size"])
-        needed.append(memory_needed(cfg, size, inputs))
-    return Requirements(operations, weights_bytes(cfg) // FLOAT, max(needed, key=sum)._asdict())
+    for cfg in configs:
+        for seq_len in lengths:
+            sizes = {"num_inputs": arguments["num_inputs"], "seq_len": seq_len}
+            inputs = outline_inputs(arguments["input_spec"], **sizes, cfg=cfg)
+            check_number(inputs)
+            operations += num_models * inputs.num_inputs * count(cfg, seq_len)
+            size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, arguments["batch_size"])
+            needed.append(memory_needed(cfg, size, inputs))
+    largest = max(weights_bytes(cfg) // FLOAT for cfg in configs)
+    return Requirements(operations, largest, max(needed, key=sum)._asdict())
 
 
 def pretrain_requirements(config: PretrainConfig) -> Requirements:
@@ -115,7 +127,8 @@ def architecture(reference: str) -> ModelConfig:
 
 def report(needed: Requirements, json_file: str | None) -> None:
     """Print the requirements, and write them where --json says."""
-    from bornbiased_jax.results.phrases import size
+    from bornbiased_jax.results import Listing
+    from bornbiased_jax.results.wording import size
 
     total = sum(needed.memory.values())
     value = {
@@ -124,11 +137,12 @@ def report(needed: Requirements, json_file: str | None) -> None:
         "parameters": needed.parameters,
         "memory": needed.memory,
     }
-    options.write_result(json_file, value)
+    outputs.write_result(json_file, value)
     rows = [
         ["operations", f"{needed.operations:.3g}"],
         ["parameters", f"{needed.parameters:,}"],
         *[[f"memory: {part}", size(number)] for part, number in needed.memory.items()],
         ["memory in all, at least", size(total)],
     ]
-    options.print_table("Dry run: nothing was run", ["what", "needed"], rows, to_stderr=json_file == "-")
+    table = Listing("Dry run: nothing was run", ["what", "needed"], rows)
+    outputs.print_tables([table], to_stderr=json_file == "-")

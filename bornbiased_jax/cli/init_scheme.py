@@ -6,12 +6,12 @@ import dataclasses
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 
 
-@click.command("init-scheme")
+@click.command("init-scheme", cls=options.Command)
 @click.argument("checkpoint", metavar="C")
-@options.result_options
+@outputs.result_options
 def init_scheme(checkpoint: str, json_file: str | None) -> None:
     """Name the initialization scheme of an untrained model, group by group.
 
@@ -26,30 +26,11 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
     from bornbiased_jax.lineage.audit.summary import moments_of
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.lineage_reports import InitScheme
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     found = name_scheme(reader.cfg, moments)
-    value = {"checkpoint": reader.description, **dataclasses.asdict(found)}
-    options.write_result(json_file, value)
-    to_stderr = json_file == "-"
-    rows = [
-        [
-            row.group,
-            f"{row.std:.5g}",
-            f"{row.kurtosis:.3f}",
-            "" if row.truncated_at is None else f"±{row.truncated_at:.2f} std",
-            ", ".join(row.nearest) or "none",
-            "yes" if row.fits else "no",
-        ]
-        for row in found.groups
-    ]
-    options.print_table(
-        "Distributions by group",
-        ["group", "std", "kurtosis", "truncated", "schemes that draw it so", "fits"],
-        rows,
-        to_stderr=to_stderr,
-    )
-    options.tell(sentences.init_scheme(value), to_stderr=to_stderr)
+    value = {"checkpoint": reader.description, "model": reader.cfg.to_dict(), **dataclasses.asdict(found)}
+    outputs.print_result(InitScheme(value), json_file)

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 
 
-@click.command("intervene")
+@click.command("intervene", cls=options.Command)
 @click.argument("checkpoint", metavar="C")
 @click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
 @click.option("--silence", multiple=True, metavar="NEURON", help="As blocks/12/mlp:1229; it writes nothing. Repeat.")
@@ -41,10 +41,8 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.result_options
-def intervene(
-    checkpoint: str, text: str, tokenizer: str | None, json_file: str | None, quiet: bool, **arguments: Any
-) -> None:
+@outputs.output_options
+def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **arguments: Any) -> None:
     """Cut or move what makes a sink, and see block by block what is left of it.
 
     Blocks and positions count from 1, neurons, channels and token ids from 0. `bornbiased sinks` names the neurons and
@@ -52,18 +50,18 @@ def intervene(
 
     \b
     Example:
-      bornbiased intervene model.gguf --text wiki.txt --silence blocks/12/mlp:1229 --silence blocks/12/mlp:1487
-      bornbiased intervene model.gguf --text wiki.txt --write blocks/12/mlp:1229@8 --position 8 --json moved.json
+      bornbiased intervene model.gguf --text wiki.txt \\
+        --silence blocks/12/mlp:1229 --silence blocks/12/mlp:1487
+      bornbiased intervene model.gguf --text wiki.txt \\
+        --write blocks/12/mlp:1229@8 --position 8 --json moved.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
     from bornbiased_jax.results import Intervention
-    from bornbiased_jax.text import tokenizer_for
 
-    options.prepare_json(json_file)
+    places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
     opened = open_checkpoint(checkpoint)
-    words = None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    words = options.chosen_tokenizer(tokenizer, opened)
     report = intervene_checkpoint(opened, text, InterventionOptions(**arguments), tokenizer=words, quiet=quiet)
-    result = Intervention(report)
-    options.print_result(result.to_json(), [result.table()], result.summary(), json_file)
+    places.show(Intervention({**report, "model": opened.cfg.to_dict()}), opened.description)

@@ -97,8 +97,9 @@ def _interrupted(_number: int, frame: FrameType | None) -> None:
 
 
 def _unraisable(event: sys.UnraisableHookArgs) -> None:
-    """Answer an interrupt where no exception can be raised, in a callback of the garbage collector: Python would print
-    it and go on.
+    """Answer an interrupt where no exception can be raised, in a callback of the garbage collector.
+
+    Python would print it and continue.
     """
     if issubclass(event.exc_type, KeyboardInterrupt):
         _say("interrupted")
@@ -182,8 +183,9 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _call(argv: Sequence[str]) -> object:
-    """Return the command's value. An error after an interrupt is that interrupt: a library caught it, and continued
-    without its interrupted work.
+    """Return the command's value.
+
+    An error after an interrupt is that interrupt: a library caught it, and continued without its interrupted work.
     """
     _interrupted_before.clear()
     try:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from bornbiased_jax import io
-from bornbiased_jax.config import ModelConfig, parse_setting, preset
+from bornbiased_jax import io, progress
+from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Processes, Rank, SeqLen, ends, in_words, whole, within
 from bornbiased_jax.schema import cut, shown
 
 if TYPE_CHECKING:
     from bornbiased_jax.checkpoints import Checkpoint
-    from bornbiased_jax.results import Listing
+    from bornbiased_jax.text import Tokenizer
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
@@ -27,6 +25,37 @@ MAX_SEEDS = 1_000_000
 # for jax; a test holds them together.
 RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
+
+
+# Options that are listed after the everyday ones, by their parameters' names.
+SECTIONS = {
+    "Results": ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet"),
+    "Memory and speed": (
+        *("dry_run", "batch_size", "mode", "chunk", "stream", "scratch", "storage", "remat", "seeds_mode"),
+        *("processes", "token_cache"),
+    ),
+    "Stores and clusters": (
+        *("resume", "range_size", "engine", "workers", "submit", "ray_address"),
+        *("mesh", "coordinator", "num_processes", "process_id"),
+    ),
+}
+_SECTION_OF = {name: title for title, names in SECTIONS.items() for name in names}
+
+
+class Command(click.Command):
+    """A command whose help lists everyday options first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by section."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in SECTIONS}}
+        for parameter in self.get_params(ctx):
+            line = parameter.get_help_record(ctx)
+            if line is not None:
+                sections[_SECTION_OF.get(parameter.name or "", "Options")].append(line)
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
 
 class TextType(click.types.StringParamType):
@@ -116,8 +145,6 @@ def note_single_seed(text: str) -> None:
     """Tell a user whose --seeds is one number how to write that many seeds."""
     number = whole(text.strip())
     if number is not None and 1 < number <= MAX_SEEDS:
-        from bornbiased_jax import progress
-
         progress.note(f"--seeds {number} is the one seed {number}: for {number} seeds write --seeds 0:{number}")
 
 
@@ -125,24 +152,6 @@ def given(name: str) -> bool:
     """Return whether the user gave this parameter of the command under way, rather than its default holding."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not None and source is not click.core.ParameterSource.DEFAULT
-
-
-def command_line(*but: str) -> list[str]:
-    """Return the words of the command under way, as the user gave it; without the parameters named."""
-    context = click.get_current_context()
-    words = context.command_path.split()
-    for parameter in context.command.params:
-        name, value = parameter.name, context.params.get(parameter.name or "")
-        if name is None or name in but or not given(name):
-            continue
-        if isinstance(parameter, click.Argument):
-            words += [str(value)]
-        elif isinstance(parameter, click.Option) and parameter.is_flag:
-            words += [parameter.opts[0] if value or not parameter.secondary_opts else parameter.secondary_opts[0]]
-        else:
-            for entry in value if isinstance(value, tuple) else [value]:
-                words += [parameter.opts[0], str(entry)]
-    return words
 
 
 def parse_ids(text: str, option: str) -> list[int]:
@@ -175,7 +184,7 @@ def parse_lengths(text: str, option: str) -> list[int]:
     return numbers
 
 
-def model_config(name: str | None, settings: tuple[str, ...]) -> ModelConfig:
+def model_config(name: str | None, settings: Sequence[str]) -> ModelConfig:
     """Return the configuration of --model and --set.
 
     Raises:
@@ -184,6 +193,63 @@ def model_config(name: str | None, settings: tuple[str, ...]) -> ModelConfig:
     if name is None:
         raise InputError("no model: give --model PRESET (bornbiased models lists them)")
     return preset(name, **dict(parse_setting(setting) for setting in settings))
+
+
+class Swept(NamedTuple):
+    """One configuration of a sweep, or the only one without a sweep.
+
+    Attributes:
+        cfg: the configuration.
+        value: the swept field with its value, as records carry it; empty without a sweep.
+    """
+
+    cfg: ModelConfig
+    value: dict[str, Any]
+
+
+def swept_configs(name: str | None, settings: Sequence[str], sweep: str | None) -> list[Swept]:
+    """Return the configurations of --model, --set and --sweep, one a value.
+
+    Raises:
+        InputError: as :func:`model_config`; a sweep of another form, of a value twice, or of one that is refused.
+    """
+    if sweep is None:
+        return [Swept(model_config(name, settings), {})]
+    field, equals, texts = sweep.partition("=")
+    values = texts.split(",")
+    if not (field and equals and all(values)):
+        raise InputError(f"--sweep {shown(sweep)} is not of the form field=a,b,c, as in d_model=64,128,256")
+    if len(set(values)) < len(values):
+        raise InputError(f"--sweep {shown(sweep)} names a value twice: leave one of them out")
+    configs = []
+    for text in values:
+        setting = f"{field}={text}"
+        label = dict([parse_setting(setting)])
+        try:
+            configs.append(Swept(model_config(name, [*settings, setting]), label))
+        except InputError as error:
+            raise InputError(f"--sweep {shown(setting)}: {error}") from error
+    return configs
+
+
+def refuse_model(name: str | None, settings: Sequence[str], sweep: str | None) -> None:
+    """Refuse --model, --set and --sweep beside --checkpoint.
+
+    Raises:
+        InputError: one of them was given.
+    """
+    if name is not None or settings:
+        raise InputError("--checkpoint and --model exclude each other: give one of them")
+    if sweep is not None:
+        raise InputError("--sweep changes the model of --model, and a checkpoint has its own: leave one of them out")
+
+
+def note_width(name: str | None, settings: Sequence[str], sweep: str | None = None) -> None:
+    """Tell a user who changes the width of a preset that its MLPs keep theirs."""
+    fields = {setting.partition("=")[0] for setting in (*settings, sweep or "")}
+    if name in PRESETS and "d_model" in fields and "d_ff" not in fields:
+        d_ff = PRESETS[name].d_ff
+        progress.note(f"d_ff stays {d_ff} while d_model changes: --set d_ff=N changes it too")
 
 
 def model_options(function: F) -> F:
@@ -196,13 +262,6 @@ def model_options(function: F) -> F:
         help="Change one field of the model; repeat for more.",
     )(function)
     return click.option("--model", "model", metavar="PRESET", help="A preset of `bornbiased models`.")(function)
-
-
-def result_options(function: F) -> F:
-    """Add --json FILE, "-" for standard output."""
-    return click.option(
-        "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
-    )(function)
 
 
 def stream_options(function: F) -> F:
@@ -224,6 +283,36 @@ def roles_option(function: F) -> F:
     return click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")(
         function
     )
+
+
+def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
+    """Return the tokenizer of --tokenizer, None without it; warn where the model has another one.
+
+    Raises:
+        InputError: no such tokenizer, or a damaged one.
+    """
+    from bornbiased_jax import text
+
+    if name is None:
+        return None
+    tokenizer = text.tokenizer_for(name, opened.cfg.vocab_size)
+    try:
+        expected = opened.tokenizer
+    except InputError:  # a GGUF file without one, or with one that is not read: hence the option
+        expected = None
+    if expected is not None and expected.digest != tokenizer.digest:
+        progress.warn(
+            f"{opened.reference} has a tokenizer of its own, and ids of {name} mean other tokens to it: leave "
+            "--tokenizer out"
+        )
+    return tokenizer
+
+
+def sweep_option(function: F) -> F:
+    """Add --sweep."""
+    return click.option(
+        "--sweep", metavar="FIELD=A,B,C", help="Run once for each value of a field of the model; tables compare them."
+    )(function)
 
 
 def source_options(function: F) -> F:
@@ -270,16 +359,6 @@ def open_model(
     return checkpoints.open_checkpoint(reference, ignore_fields=ignore_fields, **settings)
 
 
-def tell(sentences: Sequence[str], *, to_stderr: bool) -> None:
-    """End a command with its result in two or three sentences.
-
-    Args:
-        sentences: of the result.
-        to_stderr: standard output carries JSON, or the result itself for another program.
-    """
-    click.echo(" ".join(sentences), err=to_stderr)
-
-
 def common_options(function: F) -> F:
     """Add --quiet, and :func:`process_options`."""
     return click.option("--quiet", is_flag=True, help="No progress display.")(process_options(function))
@@ -312,7 +391,7 @@ def start(
     Several processes without --mesh have one of all their devices, along ``axis``. A dry run checks the options, joins
     no other process and needs no devices.
     """
-    from bornbiased_jax import parallel, progress
+    from bornbiased_jax import parallel
 
     progress.set_quiet(quiet)
     # Join the other processes, unless in a dry run.
@@ -331,55 +410,3 @@ def start(
                 return parallel.build_mesh({axis: jax.device_count()})
     sizes = parallel.parse_mesh(mesh)
     return parallel.build_mesh(sizes) if mesh and not dry_run else None
-
-
-def prepare_json(json_file: str | None) -> None:
-    """Fail before the work rather than after it when the output cannot be written."""
-    if json_file and json_file != "-":
-        io.check_writable(Path(json_file))
-
-
-def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
-    """Write the JSON object where --json says."""
-    if json_file == "-":
-        json.dump(value, sys.stdout, indent=2, allow_nan=False)
-        sys.stdout.write("\n")
-    elif json_file:
-        io.write_json(json_file, value)
-
-
-def print_result(
-    value: Mapping[str, Any], tables: Iterable[Listing], sentences: Sequence[str], json_file: str | None
-) -> None:
-    """Write a result where --json says, and print its tables and its sentences."""
-    write_result(json_file, value)
-    for table in tables:
-        print_table(*table, to_stderr=json_file == "-")
-    tell(sentences, to_stderr=json_file == "-")
-
-
-def print_table(
-    title: str,
-    columns: list[str],
-    rows: list[list[Any]],
-    note: str = "",
-    is_text: bool = False,
-    *,
-    to_stderr: bool = False,
-) -> None:
-    """Print a table for people; on standard error when standard output carries JSON. Text is aligned at the left."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(stderr=to_stderr, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(stderr=to_stderr, width=max(120, console.width))
-    # A title is wrapped to its table's width: as wide as the title at least.
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, min_width=len(title))
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if is_text or index == 0 else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*[f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row])
-    console.print(table)
-    if note:
-        click.echo(note, err=to_stderr)

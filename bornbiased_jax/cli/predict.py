@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.ranges import Count, SeqLen
 
 
-@click.command("predict")
+@click.command("predict", cls=options.Command)
 @options.model_options
-@click.option("--checkpoint", metavar="C", help="Predict the birth of this checkpoint's architecture.")
 @click.option("--seq-len", type=options.Ranged(SeqLen), required=True, metavar="T", help="Length of the sequences.")
 @click.option(
     "--num-inputs", type=options.Ranged(Count), default=2_000, show_default=True, metavar="N", help="Sequences a seed."
 )
+@click.option("--checkpoint", metavar="C", help="Predict initial weights of this checkpoint's architecture.")
+@options.sweep_option
 @click.option(
     "--inputs",
     type=click.Choice(options.PREDICTED_INPUTS),
@@ -25,60 +26,50 @@ from bornbiased_jax.ranges import Count, SeqLen
     show_default=True,
     help="Uniform random ids, or Gaussian vectors.",
 )
-@options.result_options
+@outputs.output_options
 def predict(
     model: str | None,
     settings: tuple[str, ...],
     checkpoint: str | None,
+    sweep: str | None,
     seq_len: int,
     num_inputs: int,
     inputs: str,
-    json_file: str | None,
+    **arguments: Any,
 ) -> None:
     """What mean-field theory says of a configuration: no model is built and nothing is sampled.
 
     \b
     Example:
       bornbiased predict --model gpt2-nano --seq-len 1024
-      bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 --json -
-      bornbiased predict --checkpoint path/to/model --seq-len 64
+      bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 \\
+        --json -
+      bornbiased predict --model llama-nano --sweep num_layers=6,12,24 \\
+        --seq-len 64
+      bornbiased predict --checkpoint path/to/model --seq-len 64 \\
+        --page theory.html
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from bornbiased_jax.prediction import predict as predict_config
     from bornbiased_jax.probes.inputs import KINDS
-    from bornbiased_jax.results import Listing, sentences
-    from bornbiased_jax.results.terms import explain
+    from bornbiased_jax.results import Prediction
 
-    options.prepare_json(json_file)
+    places = outputs.Outputs.take(arguments)
     # The architecture, from a preset or from a checkpoint's configuration.
     if checkpoint is None:
+        configs = options.swept_configs(model, settings, sweep)
+        options.note_width(model, settings, sweep)
         cfg = options.model_config(model, settings)
-    elif model is not None or settings:
-        raise InputError("--checkpoint and --model exclude each other: give one of them")
     else:
         from bornbiased_jax.checkpoints import open_checkpoint
 
+        options.refuse_model(model, settings, sweep)
         cfg = open_checkpoint(checkpoint).cfg
-    prediction = predict_config(cfg, seq_len, num_inputs=num_inputs, tokens=not KINDS[inputs].vectors)
-    # One row for each block.
-    rows = [
-        [layer + 1, mean, std, intra]
-        for layer, (mean, std, intra) in enumerate(
-            zip(
-                prediction["inter_cosine_by_layer"],
-                prediction["inter_cosine_by_layer_std"],
-                prediction["intra_cosine_by_layer"],
-                strict=True,
-            )
-        )
+        configs = [options.Swept(cfg, {})]
+    tokens = not KINDS[inputs].vectors
+    records = [
+        {**value, **predict_config(swept, seq_len, num_inputs=num_inputs, tokens=tokens)} for swept, value in configs
     ]
-    columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
-    fraction = [prediction[key] for key in ("top1_share_mean", "top1_share_p10", "top1_share_p90")]
-    note = (
-        f"Fraction of the top-1 token: {fraction[0]:.3%} "
-        f"(80% of seeds with fresh embeddings: {fraction[1]:.3%}–{fraction[2]:.3%})\n"
-        f"{explain('top-1 token', 'top-1 fraction')}"
-    )
-    table = Listing(f"Theory for {checkpoint or model}, T = {seq_len}", columns, rows, note)
-    options.print_result(prediction, [table], sentences.prediction(prediction), json_file)
+    name = str(checkpoint or model)
+    places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0].value), "")), name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bornbiased_jax import ranges
-from bornbiased_jax.cli import dry_run, options
+from bornbiased_jax.cli import dry_run, options, outputs
 
 if TYPE_CHECKING:
     from bornbiased_jax.training import PretrainConfig
@@ -89,9 +89,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    options.write_result(json_file, result.to_json())
-    click.echo(reached, err=json_file == "-")
-    options.tell(result.summary(), to_stderr=json_file == "-")
+    outputs.print_result(result, json_file, line=reached)
     if not summary["finished"]:
         click.echo("stopped before its end: the same command goes on from there", err=True)
         return TERMINATED
@@ -123,7 +121,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     )
 
 
-@click.command("pretrain")
+@click.command("pretrain", cls=options.Command)
 @options.model_options
 @click.option(
     "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."
@@ -152,18 +150,21 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
 @click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
 @override_options("schedule")
 @dry_run.dry_run_option
-@options.result_options
+@outputs.result_options
 @options.common_options
 def pretrain(json_file: str | None, **arguments: Any) -> int:
     """Train one seed or many at once, with Orbax checkpoints; run again to resume.
 
     \b
     Example:
-      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --seeds 42,123 --out runs/a
-      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 --out runs/b --json summary.json
+      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 \\
+        --seeds 42,123 --out runs/a
+      bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 \\
+        --out runs/b --json summary.json
     """
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     options.model_config(arguments["model"], arguments["settings"])
+    options.note_width(arguments["model"], arguments["settings"])
     seed_list = options.parse_seeds(arguments["seeds"])
     # Before anything of jax: the mesh is of all processes, and the run builds it.
     processes = ("quiet", "coordinator", "num_processes", "process_id", "dry_run")
@@ -176,12 +177,13 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
         dry_run.report(dry_run.pretrain_requirements(config), json_file)
         return 0
     initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
-    return finish(train(config, initial, tokenizer), seed_list, json_file)
+    summary = {**train(config, initial, tokenizer), "model": config.model.to_dict()}
+    return finish(summary, seed_list, json_file)
 
 
-@click.command("runs")
+@click.command("runs", cls=options.Command)
 @click.argument("directory", metavar="DIR")
-@options.result_options
+@outputs.result_options
 def runs(directory: str, json_file: str | None) -> None:
     """List the runs in a folder: what they are, how far they are, which checkpoints they have.
 
@@ -189,35 +191,19 @@ def runs(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased runs runs
     """
-    from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.results.run_reports import Runs
     from bornbiased_jax.training import list_runs
 
-    options.prepare_json(json_file)
-    listed = list_runs(directory)
-    rows = [
-        [
-            run["path"],
-            run["preset"] or run["model"],
-            run["data"],
-            ",".join(map(str, run["seeds"])),
-            f"{run['step']} of {run['steps']}",
-            "–" if run["loss"] is None else ", ".join(f"{loss:.3f}" for loss in run["loss"]),
-            f"{run['tokens']:,}",
-            ", ".join(map(str, run["checkpoints"])),
-        ]
-        for run in listed
-    ]
-    columns = ["run", "model", "data", "seeds", "step", "last loss", "tokens", "checkpoints"]
-    value = {"runs": listed}
-    options.print_result(value, [Listing("Runs", columns, rows)], sentences.runs(value), json_file)
+    outputs.prepare_json(json_file)
+    outputs.print_result(Runs({"runs": list_runs(directory)}), json_file)
 
 
-@click.command("plot")
+@click.command("plot", cls=options.Command)
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--out", metavar="FILE", help="The image (.png, .svg, .pdf); curves.png in the run's folder if not given."
 )
-@options.result_options
+@outputs.result_options
 def plot(directory: str, out: str | None, json_file: str | None) -> None:
     """Draw a run's loss, learning rate, gradient norm and speed.
 
@@ -225,23 +211,21 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     Example:
       bornbiased plot runs/a --out curves.svg
     """
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.run_reports import Curves
     from bornbiased_jax.training import plot_run
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     image = plot_run(directory, out)
     value = {"run": directory, "image": str(image)}
-    options.write_result(json_file, value)
-    click.echo(str(image), err=json_file == "-")
-    options.tell(sentences.plot(value), to_stderr=True)
+    outputs.print_result(Curves(value), json_file, line=str(image), is_piped=True)
 
 
-@click.command("export")
+@click.command("export", cls=options.Command)
 @click.argument("checkpoint", metavar="RUN@seed=…,step=…")
 @click.argument("directory", metavar="DIR")
 @click.option("--peft", is_flag=True, help="Of a run that trained LoRA: the adapter alone, in PEFT's layout.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
-@options.result_options
+@outputs.result_options
 def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_file: str | None) -> None:
     """Write a checkpoint as a Hugging Face directory that transformers opens; LoRA is merged in.
 
@@ -252,17 +236,15 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
     from bornbiased_jax.checkpoints.export import check_folder
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.run_reports import Export
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     if peft:
         from bornbiased_jax.derive.peft import export_adapter
 
         base = export_adapter(checkpoint, directory, overwrite=overwrite)
         value: dict[str, Any] = {"checkpoint": checkpoint, "directory": directory, "base": base}
-        options.write_result(json_file, value)
-        click.echo(f"{directory}: LoRA adapter of {base}", err=json_file == "-")
-        options.tell(sentences.export(value), to_stderr=json_file == "-")
+        outputs.print_result(Export(value), json_file, line=f"{directory}: LoRA adapter of {base}")
         return
     check_folder(directory, checkpoint, overwrite=overwrite)
     opened = open_checkpoint(checkpoint)
@@ -271,7 +253,5 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
         opened.cfg, opened.params(), directory, tokenizer=opened.tokenizer, context=context, overwrite=overwrite
     )
     facts = {"checkpoint": checkpoint, "directory": directory, "family": family, "digest": opened.digest()}
-    value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name}
-    options.write_result(json_file, value)
-    click.echo(f"{directory}: {family}", err=json_file == "-")
-    options.tell(sentences.export(value), to_stderr=json_file == "-")
+    value = {**facts, "tokenizer": opened.tokenizer and opened.tokenizer.name, "model": opened.cfg.to_dict()}
+    outputs.print_result(Export(value), json_file, line=f"{directory}: {family}")

@@ -8,23 +8,65 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from bornbiased_jax.cli import dry_run, engines, options
-from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.errors import InputError
+from bornbiased_jax import progress
+from bornbiased_jax.cli import dry_run, engines, options, outputs
 from bornbiased_jax.ranges import Batch, Count, Seed
 
 if TYPE_CHECKING:
-    from bornbiased_jax.results.birth import Part
+    from bornbiased_jax.cli.options import Swept
+    from bornbiased_jax.probes import Subject
+    from bornbiased_jax.results.probes import Part
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("probe")
+class _Group(click.Group):
+    command_class = options.Command
+
+
+@click.group("probe", cls=_Group)
 def probe() -> None:
     """Measure what a transformer prefers before anybody has trained it."""
 
 
 def _probe_options(function: F) -> F:
+    for option in (
+        click.option("--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Of the inputs."),
+        click.option(
+            "--embedding-seed",
+            type=options.Ranged(Seed),
+            default=0,
+            show_default=True,
+            help="Seed of the fixed embeddings.",
+        ),
+        click.option(
+            "--fix-embeddings/--no-fix-embeddings",
+            default=True,
+            show_default=True,
+            help="Share embeddings and head between seeds (Appendix B.2).",
+        ),
+        click.option("--tokenizer", metavar="NAME|FILE", default=None, help="For text: bytes, bpe:4096 or a file."),
+        click.option(
+            "--inputs",
+            "input_spec",
+            default="tokens",
+            show_default=True,
+            metavar="KIND",
+            help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
+        ),
+        options.sweep_option,
+        click.option(
+            "--theory", is_flag=True, help="Add what theory predicts of untrained models, and whether it fits."
+        ),
+        click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of untrained models."),
+        click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
+        click.option(
+            "--num-inputs", type=options.Ranged(Count), required=True, metavar="N", help="Sequences to probe with."
+        ),
+        click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
+        options.model_options,
+    ):
+        function = option(function)
     for option in (
         click.option(
             "--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."
@@ -40,113 +82,66 @@ def _probe_options(function: F) -> F:
             "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
         ),
         engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given."),
-        click.option(
-            "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
-        ),
-        click.option(
-            "--embedding-seed",
-            type=options.Ranged(Seed),
-            default=0,
-            show_default=True,
-            help="Seed of the fixed embeddings.",
-        ),
-        click.option(
-            "--fix-embeddings/--no-fix-embeddings",
-            default=True,
-            show_default=True,
-            help="Share embeddings and head between seeds (Appendix B.2).",
-        ),
-        click.option("--tokenizer", metavar="NAME|FILE", default=None, help="For text: byte, bpe:4096 or a file."),
-        click.option(
-            "--inputs",
-            "input_spec",
-            default="tokens",
-            show_default=True,
-            metavar="KIND",
-            help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
-        ),
-        click.option(
-            "--num-inputs", type=options.Ranged(Count), required=True, metavar="N", help="Sequences to probe with."
-        ),
-        click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
-        click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
-        click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of newborn models."),
-        click.option(
-            "--theory", is_flag=True, help="Set beside it what theory predicts of newborn models, and whether it fits."
-        ),
         dry_run.dry_run_option,
     ):
         function = option(function)
-    return options.model_options(options.result_options(options.common_options(function)))
+    return options.common_options(outputs.output_options(function))
 
 
-@probe.command("preference")
+@probe.command("preference", short_help="which token does each seed predict most?")
 @_probe_options
 def preference_command(**arguments: Any) -> None:
     """Which token each seed predicts most often, and how improbable that is (Table 1, Figure 1).
 
     \b
     Example:
-      bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 --seeds 0:8 --seq-len 64 --num-inputs 2000
+      bornbiased probe preference --model gpt2-tiny --set init=normal-0.02 \\
+        --seeds 0:8 --seq-len 64 --num-inputs 2000
     """
-    if arguments["dry_run"]:
-        _dry_run(arguments, "preference")
-        return
-    cfg, records = _run(arguments, "preference")
-    from bornbiased_jax.results import Preference, beside_theory
-
-    if arguments["theory"]:
-        shared = arguments["fix_embeddings"] and arguments["checkpoint"] is None
-        table_seed = arguments["embedding_seed"] if shared else None
-        tokens = arguments["input_spec"] == "tokens"
-        beside_theory.add_fractions(cfg, records, tokens=tokens, table_seed=table_seed)
-    result = Preference(records)
-    options.print_result(result.to_json(), [result.table()], result.summary(), arguments["json_file"])
+    _run(arguments, "preference")
 
 
-@probe.command("contraction")
+@probe.command("contraction", short_help="how alike do unrelated inputs become?")
 @_probe_options
 def contraction_command(**arguments: Any) -> None:
     """How alike the last-token states of different sequences are, block by block (Figure 2, Table 2).
 
     \b
     Example:
-      bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 --num-inputs 1000 --theory
+      bornbiased probe contraction --model gpt2-tiny --seeds 0:4 --seq-len 64 \\
+        --num-inputs 1000 --theory
+      bornbiased probe contraction --model gpt2-tiny --sweep num_layers=2,4,8 \\
+        --seq-len 64 --num-inputs 1000 --figures depth --csv depth.csv
     """
-    if arguments["dry_run"]:
-        _dry_run(arguments, "contraction")
-        return
-    cfg, records = _run(arguments, "contraction")
-    from bornbiased_jax.results import Contraction, beside_theory
-
-    if arguments["theory"]:
-        beside_theory.add_cosines(cfg, records, tokens=arguments["input_spec"] == "tokens")
-    result = Contraction(records)
-    options.print_result(result.to_json(), result.tables(), result.summary(), arguments["json_file"])
+    _run(arguments, "contraction")
 
 
 class _Prepared(NamedTuple):
     """The checked options of a probe.
 
     Attributes:
+        outputs: where results go.
         store: ``resume``, ``engine`` and ``range_size``.
         mesh: of the devices, if one was given; None in a dry run.
         seeds, lengths: in the order given.
+        models: the configurations; empty where a checkpoint is probed.
     """
 
+    outputs: outputs.Outputs
     store: dict[str, Any]
     mesh: Any
     seeds: list[int]
     lengths: list[int]
+    models: list[Swept]
 
 
 def _prepare(arguments: dict[str, Any]) -> _Prepared:
     """Check the options of a probe before any work, and join the other processes unless in a dry run."""
-    from bornbiased_jax.results import beside_theory
+    from bornbiased_jax.results import theory
 
-    options.prepare_json(arguments["json_file"])
+    places = outputs.Outputs.take(arguments)
     if arguments["theory"]:
-        beside_theory.check(arguments["input_spec"])
+        theory.check(arguments["input_spec"])
         # As in `bornbiased predict`.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     store_settings = engines.store_settings(arguments)
@@ -155,77 +150,120 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     mesh = options.start(**{name: arguments[name] for name in common}, axis=axis)
     seeds = options.parse_seeds(arguments["seeds"])
     lengths = options.parse_lengths(arguments["seq_len"], "--seq-len")
-    if options.given("seeds") and not arguments["checkpoint"]:
-        options.note_single_seed(arguments["seeds"])
-    if arguments["checkpoint"] and (arguments["model"] or arguments["settings"]):
-        raise InputError("--checkpoint and --model exclude each other: give one of them")
-    return _Prepared(store_settings, mesh, seeds, lengths)
-
-
-def _dry_run(arguments: dict[str, Any], part: Part) -> None:
-    prepared = _prepare(arguments)
-    needed = dry_run.probe_requirements(arguments, part, prepared.seeds, prepared.lengths)
-    dry_run.report(needed, arguments["json_file"])
-
-
-def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[str, Any]]]:
-    """Probe; return the configuration, and of each seed and length that part of its record."""
-    from bornbiased_jax import parallel, progress
-    from bornbiased_jax.probes.inputs import parse_inputs
-    from bornbiased_jax.probes.run import ProbeOptions
-    from bornbiased_jax.probes.subject import given, newborn
-    from bornbiased_jax.results.birth import measured
-
-    store_settings, mesh, seeds, lengths = _prepare(arguments)
-    # What is probed: a checkpoint, or untrained models of all seeds.
-    tokenizer: Any = arguments["tokenizer"]
-    of_checkpoint: dict[str, Any] = {}
+    model = arguments["model"], arguments["settings"], arguments["sweep"]
     if arguments["checkpoint"]:
-        if options.given("seeds"):
-            progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
-        from bornbiased_jax.checkpoints import open_checkpoint
-
-        checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(mesh))
-        subject = given(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
-        if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
-            tokenizer = checkpoint.tokenizer
-        seeds = seeds[:1]
-        of_checkpoint = {"seed": None, "is_initial": checkpoint.is_initial}
-        if checkpoint.cfg.positions == "rope" and max(lengths) > checkpoint.cfg.max_seq_len:
-            progress.warn(
-                f"--seq-len {max(lengths)} is longer than the {checkpoint.cfg.max_seq_len} positions of the checkpoint"
-            )
+        options.refuse_model(*model)
+        models = []
     else:
-        cfg = options.model_config(arguments["model"], arguments["settings"])
+        if options.given("seeds"):
+            options.note_single_seed(arguments["seeds"])
+        models = options.swept_configs(*model)
+        options.note_width(*model)
+    return _Prepared(places, store_settings, mesh, seeds, lengths, models)
+
+
+def _run(arguments: dict[str, Any], part: Part) -> None:
+    """Probe a checkpoint, or untrained models of each configuration, and show that part of the records."""
+    from bornbiased_jax.results import Contraction, Preference
+
+    prepared = _prepare(arguments)
+    if arguments["dry_run"]:
+        needed = dry_run.probe_requirements(
+            arguments, part, prepared.seeds, prepared.lengths, [model.cfg for model in prepared.models]
+        )
+        dry_run.report(needed, prepared.outputs.json_file)
+        return
+    kind = Preference if part == "preference" else Contraction
+    if arguments["checkpoint"]:
+        result = kind(*_probe_checkpoint(arguments, part, prepared))
+    else:
+        from bornbiased_jax.probes.subject import newborn
+
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
-        subject = newborn(cfg, fixed_embedding_seed=fixed)
-    probe_options = ProbeOptions(
-        range_size=store_settings.pop("range_size"),
+        records: list[dict[str, Any]] = []
+        for cfg, value in prepared.models:
+            rows = _probe(newborn(cfg, fixed_embedding_seed=fixed), arguments, part, prepared, fixed)
+            records += [{**value, **row} for row in rows]
+        # All values of a sweep share the other fields.
+        base = options.model_config(arguments["model"], arguments["settings"])
+        result = kind(records, base.to_dict(), swept=next(iter(prepared.models[0].value), ""))
+    prepared.outputs.show(result, arguments["checkpoint"] or arguments["model"])
+
+
+def _probe_checkpoint(
+    arguments: dict[str, Any], part: Part, prepared: _Prepared
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Probe a checkpoint; return its records and its configuration."""
+    from bornbiased_jax import parallel
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.probes.subject import given
+
+    if options.given("seeds"):
+        progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
+    checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(prepared.mesh))
+    longest = max(prepared.lengths)
+    if checkpoint.cfg.positions == "rope" and longest > checkpoint.cfg.max_seq_len:
+        progress.warn(
+            f"--seq-len {longest} is longer than the {checkpoint.cfg.max_seq_len} positions of the checkpoint"
+        )
+    subject = given(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
+    if arguments["tokenizer"] is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
+        arguments = {**arguments, "tokenizer": checkpoint.tokenizer}
+    rows = _probe(subject, arguments, part, prepared._replace(seeds=prepared.seeds[:1]), None)
+    return [{**row, "seed": None, "is_initial": checkpoint.is_initial} for row in rows], checkpoint.cfg.to_dict()
+
+
+def _probe(
+    subject: Subject, arguments: dict[str, Any], part: Part, prepared: _Prepared, table_seed: int | None
+) -> list[dict[str, Any]]:
+    """Return that part of the record of each length and seed, with theory where it is wanted.
+
+    Args:
+        subject: the model or models.
+        arguments: of the command.
+        part: of the records.
+        prepared: the checked options.
+        table_seed: of the embedding tables that all seeds share; None where each has its own.
+    """
+    from bornbiased_jax.probes import run
+    from bornbiased_jax.probes.inputs import parse_inputs
+    from bornbiased_jax.results import theory
+    from bornbiased_jax.results.probes import check_number, part_of
+
+    seeds, store = prepared.seeds, prepared.store
+    probe_options = run.ProbeOptions(
+        intra=part == "contraction",
+        range_size=store["range_size"],
         **{name: arguments[name] for name in ("batch_size", "mode", "chunk")},
     )
-    # One pass over the inputs for each length.
     records: list[dict[str, Any]] = []
-    for seq_len in lengths:
+    # One pass over the inputs for each length.
+    for seq_len in prepared.lengths:
         inputs = parse_inputs(
             arguments["input_spec"],
             num_inputs=arguments["num_inputs"],
             seq_len=seq_len,
             cfg=subject.cfg,
             seed=arguments["input_seed"],
-            tokenizer=tokenizer,
+            tokenizer=arguments["tokenizer"],
         )
+        check_number(inputs)
         total = len(set(seeds)) * inputs.num_inputs
         label = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, T = {seq_len}"
         with progress.bar(total, label, unit="sequences") as advance:
-            rows = measured(
+            rows = run.probe(
                 subject,
                 seeds,
                 inputs,
-                part,
                 probe_options,
-                mesh=mesh,
+                mesh=prepared.mesh,
+                resume=store["resume"],
+                engine=store["engine"],
                 advance=advance,
-                **store_settings,
             )
-        records += [{**row, **of_checkpoint} for row in rows]
-    return subject.cfg, records
+            records += [part_of(row, part, subject.cfg, inputs) for row in rows]
+    if arguments["theory"] and part == "preference":
+        theory.add_fractions(subject.cfg, records, tokens=arguments["input_spec"] == "tokens", table_seed=table_seed)
+    elif arguments["theory"]:
+        theory.add_cosines(subject.cfg, records, tokens=arguments["input_spec"] == "tokens")
+    return records

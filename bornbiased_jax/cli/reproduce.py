@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import engines, options
+from bornbiased_jax.cli import engines, options, outputs
 
 
-@click.command("reproduce")
+@click.command("reproduce", cls=options.Command)
 @click.argument("names", nargs=-1, metavar="[NAMES|demo|all]")
 @click.option(
     "--scale",
@@ -28,7 +28,7 @@ from bornbiased_jax.cli import engines, options
     "--compare", is_flag=True, help="Run again below DIR/compare and print what moved since the committed records."
 )
 @engines.engine_options
-@options.result_options
+@outputs.result_options
 @options.common_options
 def reproduce(
     names: tuple[str, ...],
@@ -47,24 +47,22 @@ def reproduce(
     Example:
       bornbiased reproduce demo --scale laptop --out out/demo
       bornbiased reproduce table1 figure2 --scale smoke --out out/smoke
-      bornbiased reproduce table1 calibration --out out/laptop --engine processes --workers 4
+      bornbiased reproduce table1 calibration --out out/laptop \\
+        --engine processes --workers 4
     """
     import experiments
-    from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.results.run_reports import Reproduction
     from experiments import runner
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     # --list: the experiments and their cost.
     if only_list:
-        rows = []
-        for name in experiments.MODULES:
-            experiment = runner.load(name)
-            rows.append([name, experiment.paper, experiment.title, experiment.cost.get(scale, "")])
-        columns = ["name", "paper", "title", "cost"]
-        listed = [dict(zip(columns, row, strict=True)) for row in rows]
-        value: dict[str, Any] = {"scale": scale, "experiments": listed}
-        columns[-1] += f" ({scale})"
-        options.print_result(value, [Listing("Experiments", columns, rows)], sentences.reproduce(value), json_file)
+        loaded = {name: runner.load(name) for name in experiments.MODULES}
+        listed = [
+            {"name": name, "paper": row.paper, "title": row.title, "cost": row.cost.get(scale, "")}
+            for name, row in loaded.items()
+        ]
+        outputs.print_result(Reproduction({"scale": scale, "experiments": listed}), json_file)
         return 0
     # Run them, and write records and page.
     engine = engines.engine(common)
@@ -78,13 +76,13 @@ def reproduce(
     summary: dict[str, Any] = {"scale": scale, "out": out, "page": str(outcome.page), "done": list(outcome.done)}
     summary |= {"kept": list(outcome.kept), "failed": dict(outcome.failed)}
     summary["headlines"] = runner.headlines(out, [*outcome.done, *outcome.kept])
-    options.write_result(json_file, summary if moved is None else {**summary, "moved": moved})
+    outputs.write_result(json_file, summary if moved is None else {**summary, "moved": moved})
     for line in _lines(moved or {}):
         click.echo(line, err=json_file == "-")
     click.echo(f"The page: {outcome.page}", err=json_file == "-")
     for name, reason in outcome.failed.items():
         click.echo(f"bornbiased: {name} has no result: {reason}", err=True)
-    options.tell(sentences.reproduce(summary), to_stderr=json_file == "-")
+    click.echo(" ".join(Reproduction(summary).summary()), err=json_file == "-")
     return outcome.exit_code
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.ranges import Count, Fraction, SeqLen
 
 
-@click.command("sinks")
+@click.command("sinks", cls=options.Command)
 @click.argument("checkpoint", metavar="C")
 @click.option(
     "--text",
@@ -67,73 +67,39 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     help="Also the loss with a rolling cache of so many tokens beside the first --keep-sinks.",
 )
 @click.option("--by-step", is_flag=True, help="Of a run: also every seed at birth and at every checkpoint.")
-@click.option("--figures", metavar="DIR", help="Draw the sink map, variances and top channels into this folder.")
-@click.option(
-    "--overwrite", is_flag=True, help="Draw into a folder that holds other things, over files of these names."
-)
 @options.ignore_option
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.result_options
-def sinks(
-    checkpoint: str,
-    text: str,
-    lengths: str,
-    tokenizer: str | None,
-    figures: str | None,
-    overwrite: bool,
-    json_file: str | None,
-    quiet: bool,
-    quantise: str | None,
-    granularity: str,
-    keep_sinks: str,
-    stream: bool,
-    scratch: str | None,
-    ignore_fields: tuple[str, ...],
-    by_step: bool,
-    **arguments: Any,
-) -> None:
+@outputs.output_options
+def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: Any) -> None:
     """Which heads are attention sinks on real text, and what the first position looks like inside.
 
     \b
     Example:
-      bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 --json sinks.json --figures sinks
+      bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 \\
+        --json sinks.json --figures sinks
     """
-    from bornbiased_jax import io
     from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
-    from bornbiased_jax.io import Folder
     from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
-    from bornbiased_jax.report.sink_figures import MAKER, draw_report
     from bornbiased_jax.results import Sinks
-    from bornbiased_jax.text import tokenizer_for
 
-    options.prepare_json(json_file)
-    place = None if figures is None else Folder(figures, MAKER, overwrite=overwrite)
-    if place is not None:
-        place.check("sink-map.png")
-        io.check_writable(place.path / "sink-map.png")
+    places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
     # Measure.
-    schemes = [] if quantise is None else parse_schemes(quantise)
-    granularities, keep = parse_granularities(granularity), parse_kept(keep_sinks)
-    opened = options.open_model(checkpoint, options.scratch_folder(stream, scratch), ignore_fields=ignore_fields)
+    taken = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
+    chosen = {name: arguments.pop(name) for name in taken}
+    schemes = [] if chosen["quantise"] is None else parse_schemes(chosen["quantise"])
+    granularities, keep = parse_granularities(chosen["granularity"]), parse_kept(chosen["keep_sinks"])
+    scratch = options.scratch_folder(chosen["stream"], chosen["scratch"])
+    opened = options.open_model(checkpoint, scratch, ignore_fields=chosen["ignore_fields"])
     measured = ReportOptions(
-        lengths=options.parse_lengths(lengths, "--lengths"),
+        lengths=options.parse_lengths(chosen["lengths"], "--lengths"),
         schemes=schemes,
         granularities=granularities,
         keep_sinks=keep,
         **arguments,
     )
-    words = None if tokenizer is None else tokenizer_for(tokenizer, opened.cfg.vocab_size)
+    words = options.chosen_tokenizer(chosen["tokenizer"], opened)
     report = sinks_report(opened, text, measured, tokenizer=words, by_step=by_step, quiet=quiet)
-    result = Sinks(report)
-    options.write_result(json_file, result.to_json())
     opened.close()
-    # Figures and tables.
-    drawn = [] if place is None else draw_report(report, place)
-    if json_file != "-":
-        for table in result.tables():
-            options.print_table(*table)
-        for path in drawn:
-            click.echo(str(path))
-    options.tell(result.summary(), to_stderr=json_file == "-")
+    places.show(Sinks({**report, "model": opened.cfg.to_dict()}), opened.description)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from bornbiased_jax.cli import options
+from bornbiased_jax.cli import options, outputs
 
 
-@click.command("status")
+@click.command("status", cls=options.Command)
 @click.argument("directory", metavar="DIR")
-@options.result_options
+@outputs.result_options
 def status(directory: str, json_file: str | None) -> None:
     """How far is the work that a store keeps (--resume DIR), how fast does it go, and what failed?
 
@@ -19,39 +17,8 @@ def status(directory: str, json_file: str | None) -> None:
     Example:
       bornbiased status out/probes
     """
-    from bornbiased_jax.results import Listing, sentences
-    from bornbiased_jax.store import status as look
+    from bornbiased_jax.results.run_reports import StoreStatus
+    from bornbiased_jax.store import status as read_status
 
-    options.prepare_json(json_file)
-    state = look(directory)
-    columns = ["page", "chunks", "failed", "chunks/min", "left", "last one ago", "what"]
-    rows = [_row(page) for page in state["pages"]]
-    failures = [f"{chunk}: {reason}" for page in state["pages"] for chunk, reason in page["failures"].items()]
-    table = Listing("Chunks done of those asked for", columns, rows, "\n".join(failures))
-    options.print_result(state, [table], sentences.status(state), json_file)
-
-
-def _row(page: Any) -> list[str]:
-    from bornbiased_jax.progress import duration
-
-    def time(seconds: float | None) -> str:
-        return "–" if seconds is None else duration(seconds)
-
-    rate = page["per_minute"]
-    about = _about(page["settings"]) + ("" if page["same_code"] else " (made by other code)")
-    return [
-        page["page"].rpartition("/")[2],
-        f"{page['done']:,} of {page['asked']:,}",
-        str(page["failed"]),
-        "–" if rate is None else f"{rate:.3g}",
-        time(page["seconds_left"]),
-        time(page.get("seconds_since_last")),
-        about,
-    ]
-
-
-def _about(settings: dict[str, Any]) -> str:
-    """Describe the sizes among the settings, for a reader."""
-    model, inputs = settings.get("subject", {}).get("model", {}), settings.get("inputs", {})
-    parts = [f"{model[name]} {name}" for name in ("num_layers", "d_model") if name in model]
-    return ", ".join(parts + [f"{name} {inputs[name]}" for name in ("seq_len", "num_inputs") if name in inputs])
+    outputs.prepare_json(json_file)
+    outputs.print_result(StoreStatus(read_status(directory)), json_file)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import engines, options
+from bornbiased_jax.cli import engines, options, outputs
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Entries, Level
 
@@ -19,7 +19,7 @@ def _seed_range(text: str) -> range:
         raise InputError(f"--seeds {text!r} is not a range such as 0:1000000") from error
 
 
-@click.command("whichseed")
+@click.command("whichseed", cls=options.Command)
 @click.argument("suspect", metavar="C")
 @options.model_options
 @click.option("--seeds", required=True, metavar="A:B", help="Seeds to search; B is left out, 4294967296 at most.")
@@ -33,7 +33,7 @@ def _seed_range(text: str) -> range:
 )
 @engines.store_options("Seeds in one chunk of the store; a million unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
-@options.result_options
+@outputs.result_options
 def whichseed(
     suspect: str,
     model: str | None,
@@ -51,15 +51,17 @@ def whichseed(
 
     \b
     Example:
-      bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny --seeds 0:100000
-      bornbiased whichseed model --seeds 0:4294967296 --resume search --engine slurm --workers 64
+      bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny \\
+        --seeds 0:100000
+      bornbiased whichseed model --seeds 0:4294967296 --resume search \\
+        --engine slurm --workers 64
     """
     from bornbiased_jax import progress
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.whichseed import which_seed
-    from bornbiased_jax.results import sentences
+    from bornbiased_jax.results.lineage_reports import WhichSeed
 
-    options.prepare_json(json_file)
+    outputs.prepare_json(json_file)
     store_settings = engines.store_settings(arguments)
     options.start(quiet=quiet)
     candidates = _seed_range(seeds)
@@ -70,8 +72,6 @@ def whichseed(
     cfg = reader.cfg if model is None else options.model_config(model, settings)
     with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
         verdict = which_seed(cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **store_settings)
-    value = {"suspect": reader.description, **verdict.to_json()}
-    options.write_result(json_file, value)
-    err = json_file == "-"
-    click.echo("not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}", err=err)
-    options.tell(sentences.whichseed(value), to_stderr=err)
+    value = {"suspect": reader.description, "model": cfg.to_dict(), **verdict.to_json()}
+    line = "not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}"
+    outputs.print_result(WhichSeed(value), json_file, line=line)

@@ -174,17 +174,23 @@ def evaluate_checkpoint(
 
 
 def is_training_text(checkpoint: Checkpoint, source: str | Path) -> bool | None:
-    """Return whether a text is the one that a run was trained on; None of no run.
+    """Return whether a text is the one that a run was trained on; None where that is not known.
 
-    Texts are compared by name: the same text in another file is not known to be it.
+    Texts that come with the package differ by name, files by content; nothing is known of no run, and of a part of a
+    text or another edition of it.
     """
     folder = checkpoint.info.get("run")
     if folder is None:
         return None
     data = read_run(folder)["config"]["data"]
+    if str(source) == data:
+        return True
     if ":" in data or ":" in str(source):
-        return str(source) == data
-    return io.user_path(source).resolve() == io.user_path(data).resolve()
+        are_builtin = data.startswith("builtin:") and str(source).startswith("builtin:")
+        return False if are_builtin else None
+    files = [io.user_path(place).resolve() for place in (data, source)]
+    is_same = files[0] == files[1] or (all(file.is_file() for file in files) and len(set(map(io.sha256, files))) == 1)
+    return True if is_same else None
 
 
 def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarray:

@@ -256,6 +256,10 @@ def sinks_report(
     # A GGUF file's weights are quantised already.
     if opened.kind == "gguf":
         schemes = [_stored_weights(scheme) for scheme in options.schemes]
+        if schemes != list(options.schemes):
+            progress.warn(
+                "the weights of a GGUF file are quantised already: bits for weights are left out of --quantise"
+            )
         options = dataclasses.replace(options, schemes=schemes)
     # Draw the windows and measure, with one progress bar for all.
     used = read_text(text)

@@ -1,11 +1,10 @@
 """Figures, tables and the self-contained page that shows them.
 
-:mod:`.numbers` writes numbers, :mod:`.tables` holds claims, tables and panels, :mod:`.figures` and :mod:`.sink_figures`
-draw, and :func:`render` makes the page.
+:mod:`.numbers` writes numbers, :mod:`.tables` holds claims, tables and panels, :mod:`.figures`, :mod:`.sink_figures`
+and :mod:`.lineage_figures` draw, and :func:`render` makes the page.
 """
 
 from bornbiased_jax.report.page import Section, render
-from bornbiased_jax.report.sink_figures import draw_report
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 
-__all__ = ["Claim", "Panel", "Quantity", "Row", "Section", "Table", "draw_report", "render"]
+__all__ = ["Claim", "Panel", "Quantity", "Row", "Section", "Table", "render"]

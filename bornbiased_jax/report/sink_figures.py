@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.sink_report import largest_block
-from bornbiased_jax.io import Folder
 from bornbiased_jax.report import figures
-
-MAKER = "bornbiased sinks --figures"
 
 
 def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figure:
@@ -133,49 +128,6 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
     figures.label(ax, "sequence length", "sink rate")
     ax.legend(frameon=False)
     return figure
-
-
-def of_report(report: Mapping[str, Any]) -> dict[str, Figure]:
-    """Draw the figures of a sinks report (``bornbiased sinks``), by name: those that its contents allow.
-
-    ``sink-map`` is of the greatest length; ``variance-attention_output`` and ``variance-residual`` are pooled
-    variances of the first, second, middle and last block on random tokens; ``top-channels`` is of the block after
-    which the residual stream is largest.
-    """
-    scores = report["score_by_layer_head"]
-    score_LH = scores[max(scores, key=int)]
-    drawn = {"sink-map": sink_map(score_LH, epsilon=report["epsilon"], position=report["position"])}
-    L = len(score_LH)
-    shown = sorted({0, min(1, L - 1), L // 2, L - 1})
-    variance = report.get("variance") or {}
-    for name in ("attention_output", "residual"):
-        if name in variance:
-            pooled_LT = variance[name]["pooled"]
-            drawn[f"variance-{name}"] = variance_by_position({f"block {at + 1}": pooled_LT[at] for at in shown})
-    largest = largest_block(report)
-    if largest is not None:
-        top = largest["top_channels"]
-        drawn["top-channels"] = top_channels(
-            [entry["first"] for entry in top],
-            [entry["rest"] for entry in top],
-            block=largest["block"],
-            channels=[entry["channel"] for entry in top],
-        )
-    return drawn
-
-
-def draw_report(report: Mapping[str, Any], folder: Folder | Path | str) -> list[Path]:
-    """Write the figures of a sinks report into a folder, each as PNG and as SVG; return their paths.
-
-    Raises:
-        InputError: the folder cannot be written to, or holds other things.
-    """
-    place = folder if isinstance(folder, Folder) else Folder(folder, MAKER)
-    place.check()
-    with figures.style():
-        drawn = of_report(report)
-    names = [(f"{name}.{kind}", figure) for name, figure in drawn.items() for kind in ("png", "svg")]
-    return [place.write_bytes(name, figures.drawn(figure, name)) for name, figure in names]
 
 
 def log_axis(ax: Axes) -> None:

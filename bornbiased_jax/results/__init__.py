@@ -1,32 +1,33 @@
 """Results of commands as frozen dataclasses, for the command line, Python and notebooks.
 
 Each function calls what the command of its name calls and returns a result: ``to_json()`` is what ``--json`` writes,
-``summary()`` the sentences that the command ends with (``repr``; a notebook shows the table as well), ``table()`` the
-table that it prints, ``plot()`` a matplotlib figure without pyplot, ``to_pandas()`` a data frame where pandas is
-installed. Results of several tables list all of them in ``tables()``.
+``summary()`` the sentences that the command ends with (``repr``; a notebook shows the tables as well), ``tables()`` the
+tables that it prints and ``table()`` the first of them, ``figures()`` matplotlib figures without pyplot and ``plot()``
+the first of them, ``to_pandas()`` a data frame where pandas is installed and ``to_csv()`` the same rows as text.
+
+Names load their modules when first used; ``__init__.pyi`` tells type checkers of them.
 """
 
-from bornbiased_jax.results.attention import Intervention, Sinks, intervention, sinks
-from bornbiased_jax.results.birth import Contraction, Preference, contraction, preference
-from bornbiased_jax.results.lines import Training, training
-from bornbiased_jax.results.listing import Listing
-from bornbiased_jax.results.scans import Scan, scan
-from bornbiased_jax.results.verdicts import Lineage, lineage
+import importlib
 
-__all__ = [
-    "Contraction",
-    "Intervention",
-    "Lineage",
-    "Listing",
-    "Preference",
-    "Scan",
-    "Sinks",
-    "Training",
-    "contraction",
-    "intervention",
-    "lineage",
-    "preference",
-    "scan",
-    "sinks",
-    "training",
-]
+_HOMES = {
+    "attention": "Intervention Sinks intervention sinks",
+    "prediction": "Prediction",
+    "probes": "Contraction Preference contraction preference",
+    "result": "Listing Result",
+    "runs": "Training training",
+    "scans": "Scan scan",
+    "verdicts": "Lineage lineage",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'bornbiased_jax.results' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bornbiased_jax.results.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,33 +5,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from bornbiased_jax.results.listing import Listing, data_frame, fragment
-from bornbiased_jax.results.phrases import count, percent
-from bornbiased_jax.results.terms import explain
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation import ReportOptions, sink_report
+from bornbiased_jax.evaluation import intervention as intervening
+from bornbiased_jax.evaluation.sink_report import largest_block, strongest_head
+from bornbiased_jax.report import figures, sink_figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.results.wording import count, explain, percent
+from bornbiased_jax.text import Tokenizer
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-    from bornbiased_jax.checkpoints import Checkpoint
-    from bornbiased_jax.evaluation import SinkReport
-    from bornbiased_jax.text import Tokenizer
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sinks:
+class Sinks(Result):
     """Attention sinks: heads that give one position much of their attention.
 
     Attributes:
         report: what ``bornbiased sinks --json`` writes.
     """
 
-    report: SinkReport
+    question = "Which heads are attention sinks?"
+    report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the command writes with --json."""
+        """Return what the command writes with --json."""
         return dict(self.report)
 
     def summary(self) -> list[str]:
@@ -41,9 +43,11 @@ class Sinks:
         std, sequences = report.get("sink_rate_std", {}).get(length), report["num_sequences"]
         # Over sequences, of their mean.
         error = "" if std is None or sequences < 2 else f", give or take {percent(std / sequences**0.5)}"
+        attend = f"more than {report['epsilon']:g} of their attention on position {report['position']} at T = {length}"
         sentences = [
-            f"{percent(rate)} of the heads{error}, put more than {report['epsilon']:g} of their attention on position "
-            f"{report['position']} at T = {length}: they are sinks.",
+            f"{percent(rate)} of the heads{error}, put {attend}: they are sinks."
+            if rate
+            else f"No head puts {attend}: there are no sinks.",
             f"That is over {count(sequences, 'window')} of one text; heads are the model's own and no sample.",
         ]
         if self.super_neurons:
@@ -61,63 +65,63 @@ class Sinks:
         rows = self.report.get("super_neurons", [])
         return [f"blocks/{row['block']}/mlp:{row['neuron']}" for row in rows if row["super"]]
 
-    def table(self) -> Listing:
-        """List a row for each length."""
-        from bornbiased_jax.evaluation.sink_report import strongest_head
-
-        report = self.report
-        rows = []
-        for length, rate in report["sink_rate"].items():
-            score, block, head = strongest_head(report["score_by_layer_head"][length])
-            strongest = f"{score:.3f} (block {block}, head {head})"
-            rows.append([length, rate, report["sink_rate_of_average"][length], strongest])
-        columns = ["length", "sink rate", "of averages", "strongest head"]
-        title = f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}"
-        return Listing(title, columns, rows, explain("sink rate"))
-
     def tables(self) -> list[Listing]:
         """List a row for each length, then the largest states, super neurons, a rolling cache, steps and rounding."""
         tables = [make(self.report) for make in (_largest, _neurons, _streaming, _steps, _rounding)]
-        return [self.table(), *(table for table in tables if table.rows)]
+        return [_lengths(self.report), *(table for table in tables if table.rows)]
 
-    def plot(self) -> Figure:
-        """Draw the score of the position in every block and head at the greatest length; sinks carry a dot."""
-        from bornbiased_jax.report.sink_figures import sink_map
+    def figures(self) -> dict[str, Panel]:
+        """Draw the sink map of the greatest length, and the variances and top channels where they were measured."""
+        report = self.report
+        length, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
+        drawn = sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"])
+        caption = f"Attention that each head pays position {report['position']} at T = {length}; sinks carry a dot."
+        panels = {"sink-map": Panel(drawn, caption)}
+        L = len(score_LH)
+        shown = sorted({0, min(1, L - 1), L // 2, L - 1})
+        variance = report.get("variance") or {}
+        for name in ("attention_output", "residual"):
+            if name in variance:
+                pooled_LT = variance[name]["pooled"]
+                drawn = sink_figures.variance_by_position({f"block {at + 1}": pooled_LT[at] for at in shown})
+                caption = f"Variance of the {name.replace('_', ' ')} by position, on random tokens."
+                panels[f"variance-{name}"] = Panel(drawn, caption)
+        largest = largest_block(report)
+        if largest is not None:
+            top = largest["top_channels"]
+            drawn = sink_figures.top_channels(
+                [entry["first"] for entry in top],
+                [entry["rest"] for entry in top],
+                block=largest["block"],
+                channels=[entry["channel"] for entry in top],
+            )
+            caption = f"The largest channels after block {largest['block']}, where the residual stream is largest."
+            panels["top-channels"] = Panel(drawn, caption)
+        return panels
 
-        scores = self.report["score_by_layer_head"]
-        score_LH = scores[max(scores, key=int)]
-        return sink_map(score_LH, epsilon=self.report["epsilon"], position=self.report["position"])
-
-    def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each length, block and head; needs pandas."""
-        return data_frame(
-            [
-                {"length": int(length), "block": block, "head": head, "score": score}
-                for length, score_LH in self.report["score_by_layer_head"].items()
-                for block, score_H in enumerate(score_LH, 1)
-                for head, score in enumerate(score_H, 1)
-            ]
-        )
-
-    def __repr__(self) -> str:
-        return " ".join(self.summary())
-
-    def _repr_html_(self) -> str:
-        return fragment(self.summary(), [table for table in (self.table(), _neurons(self.report)) if table.rows])
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each length, block and head."""
+        return [
+            {"length": int(length), "block": block, "head": head, "score": score}
+            for length, score_LH in self.report["score_by_layer_head"].items()
+            for block, score_H in enumerate(score_LH, 1)
+            for head, score in enumerate(score_H, 1)
+        ]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Intervention:
+class Intervention(Result):
     """Sinks by block and the loss, before and after an intervention.
 
     Attributes:
         report: what ``bornbiased intervene --json`` writes.
     """
 
+    question = "What is left of the sinks after an intervention?"
     report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the command writes with --json."""
+        """Return what the command writes with --json."""
         return dict(self.report)
 
     def summary(self) -> list[str]:
@@ -132,7 +136,7 @@ class Intervention:
             "means over the same windows of one text.",
         ]
 
-    def table(self) -> Listing:
+    def tables(self) -> list[Listing]:
         """List a row for each block: the fraction of its heads that are sinks, as it is and after."""
         report, before = self.report, self.report["before"]
         title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
@@ -140,13 +144,10 @@ class Intervention:
             f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
             f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."
         )
-        rows = [list(row.values()) for row in self._blocks()]
-        return Listing(title, ["block", "as it is", "after"], rows, note)
+        return [listing(title, {"block": "block", "before": "as it is", "after": "after"}, self.rows(), note)]
 
-    def plot(self) -> Figure:
+    def figures(self) -> dict[str, Panel]:
         """Draw the fraction of heads that are sinks by block, as it is and after."""
-        from bornbiased_jax.report import figures
-
         figure, ax = figures.new()
         blocks = range(1, len(self.report["by_block"]) + 1)
         figures.line(ax, blocks, self.report["before"]["by_block"], name="as it is", markers=True)
@@ -156,21 +157,12 @@ class Intervention:
         figures.count_axis(ax)
         figures.label(ax, "block", "fraction of heads that are sinks")
         figures.legend(ax)
-        return figure
+        return {"intervention": Panel(figure, "Heads that are sinks by block, as it is and after the intervention.")}
 
-    def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each block; needs pandas."""
-        return data_frame(self._blocks())
-
-    def _blocks(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each block."""
         pairs = zip(self.report["before"]["by_block"], self.report["by_block"], strict=True)
         return [{"block": block, "before": before, "after": after} for block, (before, after) in enumerate(pairs, 1)]
-
-    def __repr__(self) -> str:
-        return " ".join(self.summary())
-
-    def _repr_html_(self) -> str:
-        return fragment(self.summary(), [self.table()])
 
 
 def sinks(
@@ -187,16 +179,18 @@ def sinks(
     Args:
         checkpoint: a reference, or what :func:`bornbiased_jax.checkpoints.open_checkpoint` returned.
         text: a file, a folder, ``builtin:prose`` or ``builtin:code``.
-        tokenizer, by_step, quiet: as :func:`bornbiased_jax.evaluation.sinks_report` takes them.
+        tokenizer: in place of the checkpoint's own.
+        by_step: of a pretraining run, also every seed at every checkpoint.
+        quiet: show no progress.
         options: fields of :class:`bornbiased_jax.evaluation.ReportOptions` (``lengths``, ``epsilon`` …).
 
     Raises:
-        InputError: what that function refuses.
+        InputError: a field that the options do not have, or as :func:`bornbiased_jax.evaluation.sinks_report`.
     """
-    from bornbiased_jax.evaluation import ReportOptions, sinks_report
-
-    measured = ReportOptions(**options)
-    return Sinks(sinks_report(checkpoint, text, measured, tokenizer=tokenizer, by_step=by_step, quiet=quiet))
+    opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
+    chosen = _chosen(ReportOptions, options)
+    report = sink_report.sinks_report(opened, text, chosen, tokenizer=tokenizer, by_step=by_step, quiet=quiet)
+    return Sinks({**report, "model": opened.cfg.to_dict()})
 
 
 def intervention(
@@ -207,28 +201,51 @@ def intervention(
     quiet: bool = False,
     **options: Any,
 ) -> Intervention:
-    """Cut or move what makes a sink, and see what is left of it.
+    """Silence or move what makes a sink, and measure what is left of it.
 
     Args:
-        checkpoint, text: as in :func:`sinks`.
-        tokenizer, quiet: as :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` takes them.
+        checkpoint: as in :func:`sinks`.
+        text: as there.
+        tokenizer: in place of the checkpoint's own.
+        quiet: show no progress.
         options: fields of :class:`bornbiased_jax.evaluation.intervention.InterventionOptions`: ``silence``, ``write``,
             ``clear``, ``first_token``, ``length``, ``num_sequences`` …
 
     Raises:
-        InputError: what that function refuses.
+        InputError: a field that the options do not have, or what
+            :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` refuses.
     """
-    from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-    from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
-
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
-    chosen = InterventionOptions(**options)
-    return Intervention(intervene_checkpoint(opened, text, chosen, tokenizer=tokenizer, quiet=quiet))
+    chosen = _chosen(intervening.InterventionOptions, options)
+    report = intervening.intervene_checkpoint(opened, text, chosen, tokenizer=tokenizer, quiet=quiet)
+    return Intervention({**report, "model": opened.cfg.to_dict()})
 
 
-def _largest(report: SinkReport) -> Listing:
-    from bornbiased_jax.evaluation.sink_report import largest_block
+def _chosen(kind: type[T], options: Mapping[str, object]) -> T:
+    """Make options of their fields by name.
 
+    Raises:
+        InputError: a name that is no field.
+    """
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]  # a dataclass, by its callers
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise InputError(f"{unknown[0]} is no option here: choose among {', '.join(names)}")
+    return kind(**options)
+
+
+def _lengths(report: Mapping[str, Any]) -> Listing:
+    rows = []
+    for length, rate in report["sink_rate"].items():
+        score, block, head = strongest_head(report["score_by_layer_head"][length])
+        strongest = f"{score:.3f} (block {block}, head {head})"
+        rows.append([length, rate, report["sink_rate_of_average"][length], strongest])
+    columns = ["length", "sink rate", "of averages", "strongest head"]
+    title = f"Sinks at position {report['position']}, epsilon {report['epsilon']:g}"
+    return Listing(title, columns, rows, explain("sink rate"))
+
+
+def _largest(report: Mapping[str, Any]) -> Listing:
     columns = {
         "block": "block",
         "position": "position",
@@ -239,12 +256,11 @@ def _largest(report: SinkReport) -> Listing:
         "effective_rank": "effective rank",
     }
     largest = largest_block(report)
-    rows = [] if largest is None else [[largest[key] for key in columns]]
     title = "Where the residual stream is largest (channels count from 0)"
-    return Listing(title, list(columns.values()), rows, explain("DomRatio", "effective rank"))
+    return listing(title, columns, [] if largest is None else [largest], explain("DomRatio", "effective rank"))
 
 
-def _neurons(report: SinkReport) -> Listing:
+def _neurons(report: Mapping[str, Any]) -> Listing:
     columns = {
         "block": "block",
         "neuron": "neuron",
@@ -254,15 +270,15 @@ def _neurons(report: SinkReport) -> Listing:
         "firing_ratio": "first over rest",
     }
     rows = [
-        ["only the first" if row[key] is None else row[key] for key in columns]
+        {key: "only the first" if cell is None else cell for key, cell in row.items()}
         for row in report.get("super_neurons", [])
         if row["super"]
     ]
     title = "Super neurons: they fire at the first token (neurons and channels count from 0)"
-    return Listing(title, list(columns.values()), rows, explain("super neuron"))
+    return listing(title, columns, rows, explain("super neuron"))
 
 
-def _streaming(report: SinkReport) -> Listing:
+def _streaming(report: Mapping[str, Any]) -> Listing:
     entries = report.get("streaming", [])
     rows = [
         [
@@ -278,7 +294,7 @@ def _streaming(report: SinkReport) -> Listing:
     return Listing(title, ["cache", "first kept", "loss", "95% interval"], rows)
 
 
-def _steps(report: SinkReport) -> Listing:
+def _steps(report: Mapping[str, Any]) -> Listing:
     entries = report.get("by_step", [])
     rows = [
         [
@@ -292,7 +308,7 @@ def _steps(report: SinkReport) -> Listing:
     return Listing(f"Sinks by step, seeds {seeds}", ["step", "heads that are sinks", "largest score"], rows)
 
 
-def _rounding(report: SinkReport) -> Listing:
+def _rounding(report: Mapping[str, Any]) -> Listing:
     columns = "quantised", "scale of a", "first kept", "Δ loss", "95% interval", "median KL", "same top-1", "D_sink"
     rows = [
         [

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.lineage import scan as scanning
+from bornbiased_jax.lineage.battery import ALPHA
+from bornbiased_jax.lineage.permutation import check_alpha
+from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import format_probability
-from bornbiased_jax.results.listing import Listing, data_frame, fragment
+from bornbiased_jax.lineage.weights_compare import check_count
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from bornbiased_jax.lineage.scan import ScanResult
-
-# Bases that the table shows beside those that match.
+# Bases that the table shows besides those that match.
 _SHOWN = 10
+_COLUMNS = {"verdict": "verdict", "evidence": "evidence", "log10_p": "log10 p", "z": "z"}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Scan:
+class Scan(Result):
     """A suspect against many bases.
 
     Attributes:
         result: what was measured.
     """
 
+    question = "Which models share an initialization?"
     result: ScanResult
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the command writes with --json."""
+        """Return what the command writes with --json."""
         rows = [
             {
                 "base": match.base,
@@ -65,33 +73,38 @@ class Scan:
             "Which of two is older no test of weights can say."
         ]
 
-    def table(self) -> Listing:
-        """List the bases that agree most."""
-        rows = [
-            [
-                match.base,
-                match.verdict,
-                match.evidence or "–",
-                "–" if match.log10_p is None else match.log10_p,
-                "–" if match.z is None else match.z,
-            ]
-            for index, match in enumerate(self.result.matches)
-            if match.verdict == "same-lineage" or index < _SHOWN
+    def tables(self) -> list[Listing]:
+        """List the bases that agree most, then the components of those that match."""
+        matches = self.to_json()["matches"]
+        shown = [match for index, match in enumerate(matches) if match["verdict"] == "same-lineage" or index < _SHOWN]
+        note = f"{self.result.num_tested} of {len(matches)} bases passed the screen at z = 3; p is corrected for all."
+        title = f"{self.result.suspect} against {len(matches)} bases"
+        components = [
+            listing(f"Components of {match['base']}", {"component": "component", **_COLUMNS}, match["components"])
+            for match in shown
+            if match["verdict"] == "same-lineage" and match["components"]
         ]
-        columns = ["base", "verdict", "evidence", "log10 p", "z"]
-        note = f"{self.result.num_tested} of {len(self.result.matches)} bases passed the screen at z = 3."
-        return Listing(f"{self.result.suspect} against {len(self.result.matches)} bases", columns, rows, note)
+        return [listing(title, {"base": "base", **_COLUMNS}, shown, note), *components]
 
-    def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each base; needs pandas."""
-        keys = ("base", "verdict", "log10_p", "z", "evidence")
-        return data_frame([{key: row[key] for key in keys} for row in self.to_json()["matches"]])
+    def figures(self) -> dict[str, Panel]:
+        """Draw z of the bases that agree most."""
+        rows = [match for match in self.result.matches if match.z is not None][:_SHOWN]
+        if not rows:
+            return {}
+        figure, ax = figures.new(height=1.0 + 0.3 * len(rows))
+        places = np.arange(len(rows))
+        z = [float(match.z or 0.0) for match in rows]
+        colours = [figures.SERIES[1] if match.verdict == "same-lineage" else figures.MEASURED for match in rows]
+        ax.barh(places, z, color=colours)
+        # Of a long path the end tells most.
+        ax.set_yticks(places, [match.base if len(match.base) <= 30 else f"…{match.base[-29:]}" for match in rows])
+        ax.invert_yaxis()
+        figures.label(ax, "z", "")
+        return {"bases": Panel(figure, "z of the bases that agree most; orange: they share an initialization.")}
 
-    def __repr__(self) -> str:
-        return " ".join(self.summary())
-
-    def _repr_html_(self) -> str:
-        return fragment(self.summary(), [self.table()])
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each base."""
+        return [{key: row[key] for key in ("base", *_COLUMNS)} for row in self.to_json()["matches"]]
 
 
 def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations: int | None = None) -> Scan:
@@ -107,19 +120,11 @@ def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations
         InputError: a model that cannot be read, no base at all, or a bad option.
 
     Example:
-        >>> from bornbiased_jax import progress
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
         >>> [match.verdict for match in scan(f"seed:1@{small}", f"seed:1@{small}", f"seed:2@{small}").result.matches]
         ['same-lineage', 'unrelated']
     """
-    from bornbiased_jax import progress
-    from bornbiased_jax.lineage import scan as scanning
-    from bornbiased_jax.lineage.battery import ALPHA
-    from bornbiased_jax.lineage.permutation import check_alpha
-    from bornbiased_jax.lineage.weights_compare import check_count
-    from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
-
     level = check_alpha(ALPHA if alpha is None else alpha)
     count = check_count(NUM_PERMUTATIONS if num_permutations is None else num_permutations)
     models = scanning.find_bases(bases)

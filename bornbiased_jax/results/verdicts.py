@@ -3,87 +3,139 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.results.listing import Listing, data_frame, fragment
+from bornbiased_jax.lineage import Verdict, trace
+from bornbiased_jax.lineage.baselines import Score
+from bornbiased_jax.lineage.trace import Probe, Side, Source
+from bornbiased_jax.report import lineage_figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Result, listing
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-
-    from bornbiased_jax.lineage import Verdict
-    from bornbiased_jax.lineage.baselines import Score
-    from bornbiased_jax.lineage.trace import Source
+_TEST_COLUMNS = {
+    "name": "test",
+    "permuted": "labels permuted",
+    "null": "null",
+    "verdict": "verdict",
+    "log10_p": "log10 p",
+    "z": "z",
+}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Lineage:
+class Lineage(Result):
     """The verdict on two models.
 
     Attributes:
         base, suspect: what a reader knows them by.
         verdict: what was decided, on what evidence.
         scores: published scores of the weights; None where none were computed.
+        models: their configurations, null of a model that this package does not run.
+        steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:func:`by_step`).
     """
 
+    question = "Were two models born from the same seed?"
     base: str
     suspect: str
     verdict: Verdict
     scores: Sequence[Score] | None = None
+    models: Mapping[str, Any] | None = None
+    steps: Sequence[Mapping[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the command writes with --json."""
+        """Return what the command writes with --json."""
         value = self.verdict.to_json()
-        return value if self.scores is None else {**value, "baselines": [score.to_json() for score in self.scores]}
+        if self.scores is not None:
+            value["baselines"] = [score.to_json() for score in self.scores]
+        if self.models is not None:
+            value["models"] = dict(self.models)
+        if self.steps is not None:
+            value["by_step"] = list(self.steps)
+        return value
 
     def summary(self) -> list[str]:
         """Say what was decided, how sure that is and what would hide a shared initialization."""
-        return [self.verdict.summary()]
+        sentences = [self.verdict.summary()]
+        related = [step["step"] for step in self.steps or () if step["verdict"] == "same-lineage"]
+        if self.steps is not None:
+            steps = f"{len(related)} of {len(self.steps)} checkpoints of {self.base} share it with {self.suspect}"
+            sentences.append(f"{steps}{': steps ' + ', '.join(map(str, related)) if related else ''}.")
+        return sentences
+
+    def title(self) -> str:
+        """Return the heading of its page: the verdict."""
+        return f"Verdict: {self.verdict.verdict}"
 
     def text(self) -> str:
         """Write what the command prints: the decision, the summary, the points that it rests on, the scores."""
         return self.verdict.text() + ("" if self.scores is None else f"\n{_score_lines(self.scores)}")
 
-    def table(self) -> Listing:
-        """List a row for each test."""
-        rows = [["–" if cell is None else cell for cell in row.values()] for row in self._tests()]
-        columns = ["test", "labels permuted", "null", "verdict", "log10 p", "z"]
-        return Listing(f"{self.base} and {self.suspect}: {self.verdict.verdict}", columns, rows)
-
-    def plot(self) -> Figure:
-        """Draw where in the weights the models agree, z by block and matrix; else the statistic beside its null.
-
-        Raises:
-            InputError: a verdict that rests on neither, such as one about two names of the same weights.
-        """
-        from bornbiased_jax.report.lineage_page import module_map, null_figure
-
+    def tables(self) -> list[Listing]:
+        """List a row for each test; z of the matrices outside the blocks; the verdict at each step."""
         value = self.verdict.to_json()
-        figure = module_map(value["by_module"] or [])
-        if figure is None and value.get("null_histogram") and value["z"] is not None:
-            figure = null_figure(value["null_histogram"], value["z"])
-        if figure is None:
-            raise InputError(f"nothing to draw, the verdict rests on no statistic: {value['reason']}")
-        return figure
+        title = f"{self.base} and {self.suspect}: {self.verdict.verdict}"
+        note = f"Level {value['alpha']:g}. z describes; a p that no permutation reached is bounded by a proof."
+        tables = [listing(title, _TEST_COLUMNS, self._tests(), note)]
+        outside = [row for row in value["by_module"] or [] if not lineage_figures.split_module(str(row["module"]))[1]]
+        if outside:
+            tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside))
+        return tables if self.steps is None else [*tables, self.step_table()]
 
-    def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each test; needs pandas."""
-        return data_frame(self._tests())
+    def step_table(self) -> Listing:
+        """List a row for each step: z and log10 p of each component."""
+        steps = self.steps or ()
+        components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
+        rows = []
+        for step in steps:
+            cells = {row["component"]: f"{_cell(row['z'])} ({_cell(row['log10_p'])})" for row in step["components"]}
+            rows.append([step["step"], step["verdict"], *[cells.get(name, "–") for name in components]])
+        return Listing("By step: z (log10 p)", ["step", "verdict", *components], rows)
+
+    def figures(self) -> dict[str, Panel]:
+        """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
+        value = self.verdict.to_json()
+        panels = {}
+        modules = lineage_figures.module_map(value["by_module"] or [])
+        if modules is not None:
+            caption = "z of each matrix by block: where in the weights the two models agree. z describes; it is no p."
+            panels["modules"] = Panel(modules, caption)
+        if value.get("null_histogram") and value["z"] is not None:
+            caption = (
+                "The statistic of the deciding test under permutations of labels, in standard deviations from its "
+                "mean, and the observed one."
+            )
+            panels["null"] = Panel(lineage_figures.null_figure(value["null_histogram"], value["z"]), caption)
+        steps = lineage_figures.z_by_step(self.steps or ())
+        if steps is not None:
+            panels["steps"] = Panel(steps, "z of each component at each checkpoint of the base's run.")
+        return panels
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each test; of a run by step, a row for each step and component."""
+        if self.steps is not None:
+            return [{"step": step["step"]} | dict(row) for step in self.steps for row in step["components"]]
+        return self._tests()
+
+    def __repr__(self) -> str:
+        return f"{self.verdict.verdict}: {super().__repr__()}"
 
     def _tests(self) -> list[dict[str, Any]]:
         value = self.verdict.to_json()
         # A single test is a battery of one.
         tests = value.get("tests") or [{**value, "name": value["test"]}]
-        keys = ("name", "permuted", "null", "verdict", "log10_p", "z")
-        return [{key: test.get(key) for key in keys} for test in tests]
+        return [{key: test.get(key) for key in _TEST_COLUMNS} for test in tests]
 
-    def __repr__(self) -> str:
-        return f"{self.verdict.verdict}: {' '.join(self.summary())}"
 
-    def _repr_html_(self) -> str:
-        return fragment(self.summary(), [self.table()])
+def _cell(number: float | None) -> str:
+    return "–" if number is None else f"{number:.4g}"
 
 
 def _score_lines(scores: Sequence[Score]) -> str:
@@ -102,20 +154,81 @@ def lineage(base: Source, suspect: Source, **options: Any) -> Lineage:
     """Say whether two models share an initialization, by their weights where both have any.
 
     Args:
-        base, suspect: references to checkpoints, stored fingerprints, or either of them opened.
+        base: a reference to a checkpoint, a stored fingerprint, or either of them opened.
+        suspect: the other model.
         options: as :func:`bornbiased_jax.lineage.trace.trace` takes them (``test``, ``alpha``, ``base_digest`` …).
 
     Raises:
         InputError: what that function refuses.
 
     Example:
-        >>> from bornbiased_jax import progress
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
         >>> lineage(f"seed:1@{small}", f"seed:2@{small}").verdict.verdict
         'unrelated'
     """
-    from bornbiased_jax.lineage import trace
-
+    sides = [Side(base), Side(suspect)]
     verdict = trace.trace(base, suspect, **options)
-    return Lineage(trace.Side(base).name, trace.Side(suspect).name, verdict)
+    return Lineage(sides[0].name, sides[1].name, verdict, models=models_of(*sides))
+
+
+def models_of(base: Side, suspect: Side) -> dict[str, Any]:
+    """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
+    return {"base": _config(base), "suspect": _config(suspect)}
+
+
+def _config(side: Side) -> dict[str, Any] | None:
+    if side.sketches is not None:
+        return None
+    if side.stored is not None:
+        return ModelConfig.from_dict(side.stored.config).to_dict()
+    if isinstance(side.source, str | Path) and not isinstance(side.roles, NativeRoles):
+        return None
+    return side.checkpoint.cfg.to_dict()
+
+
+def run_steps(reference: str) -> list[tuple[int, str]]:
+    """Return the steps of a run's checkpoints, each with the reference of that checkpoint.
+
+    Raises:
+        InputError: the reference names no run, one step of it, or a run of several seeds and none of them.
+    """
+    parsed = parse_ref(reference)
+    if parsed.kind != "run" or parsed.path is None or parsed.step is not None:
+        raise InputError(f"--by-step follows a run through its steps: name one as in RUN@seed=42, not {reference}")
+    seeds = read_run(parsed.path)["config"]["seeds"]
+    seed = parsed.seed if parsed.seed is not None else seeds[0]
+    if parsed.seed is None and len(seeds) > 1:
+        named = ", ".join(map(str, seeds))
+        raise InputError(f"{reference} has the seeds {named}: name one of them, as in {reference}@seed={seed}")
+    return [(step, f"{parsed.path}@seed={seed},step={step}") for step in find_steps(parsed.path)]
+
+
+def by_step(reference: str, suspect: Side, *, probe: Probe | None = None, **options: Any) -> list[dict[str, Any]]:
+    """Compare a suspect with each checkpoint of a run.
+
+    Args:
+        reference: the run, as in ``runs/a@seed=42``.
+        suspect: the other model.
+        probe: as :func:`bornbiased_jax.lineage.trace.trace` takes it.
+        options: as there.
+
+    Returns:
+        Of each step ``step``, ``verdict``, ``z``, ``log10_p`` and ``components``, rows as a verdict has them; of a test
+        without components the one row "model".
+
+    Raises:
+        InputError: no run, or what that function refuses.
+    """
+    rows = []
+    steps = run_steps(reference)
+    with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
+        for step, checkpoint in steps:
+            # A model that was read block by block is closed after each comparison.
+            side = suspect if suspect.scratch is None else dataclasses.replace(suspect)
+            value = trace.trace(checkpoint, side, probe=probe, **options).to_json()
+            decision = {key: value[key] for key in ("verdict", "z", "log10_p")}
+            components = value.get("components") or [{"component": "model", **decision}]
+            rows.append({"step": step, **decision, "components": components})
+            advance(1)
+    return rows

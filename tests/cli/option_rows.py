@@ -50,7 +50,7 @@ SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
 ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
-READ = "bornbiased_jax.cli.lineage:_sides"
+READ = "bornbiased_jax.cli.seedprint:_sides"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
 SIDES = "bornbiased_jax.lineage.weights_compare"
@@ -129,7 +129,8 @@ PROBE = [
     ("--chunk 3", SWEEP, {"options.chunk": 3}),
     ("--mode map", SWEEP, {"options.mode": "map"}),
     ("--batch-size 2", SWEEP, {"options.batch_size": 2}),
-    ("--theory", "bornbiased_jax.results.beside_theory:check", {"input_spec": "tokens"}),
+    ("--sweep num_layers=3,5", INPUTS, {"cfg": preset("gpt2-tiny", num_layers=3)}),
+    ("--theory", "bornbiased_jax.results.theory:check", {"input_spec": "tokens"}),
     ("--dry-run", "bornbiased_jax.cli.dry_run:report", {"json_file": None}),
 ]
 DRAWN = [
@@ -188,20 +189,32 @@ FIELDS = {
 
 def prepared() -> list[tuple[str, str, dict[str, Any]]]:
     """--json is looked at before the work; that it is written after it, test_json.py says."""
-    return [("--json x.json", "bornbiased_jax.cli.options:prepare_json", {"json_file": "x.json"})]
+    return [("--json x.json", "bornbiased_jax.cli.outputs:prepare_json", {"json_file": "x.json"})]
+
+
+def placed() -> list[tuple[str, str, dict[str, Any]]]:
+    """The places of results are looked at before the work; what is written there, test_outputs.py says."""
+    return [
+        *prepared(),
+        ("--csv drawn.csv", "bornbiased_jax.io:check_writable", {"path": "drawn.csv"}),
+        ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
+        ("--figures drawn", "bornbiased_jax.io:check_writable", {"path": "drawn/figure.png"}),
+        ("--figures drawn --overwrite", "bornbiased_jax.cli.outputs:Folder", {"overwrite": True}),
+    ]
 
 
 ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "models": prepared(),
-    "probe preference": [*PROBE, *prepared(), ("", SWEEP, {"options.intra": False})],
-    "probe contraction": [*PROBE, *prepared(), ("", SWEEP, {"options.intra": True})],
+    "probe preference": [*PROBE, *placed(), ("", SWEEP, {"options.intra": False})],
+    "probe contraction": [*PROBE, *placed(), ("", SWEEP, {"options.intra": True})],
     "predict": [
         *on_model(PREDICT, "cfg"),
         ("--seq-len 16", PREDICT, {"seq_len": 16}),
         ("--num-inputs 6", PREDICT, {"num_inputs": 6}),
         ("--inputs gaussian", PREDICT, {"tokens": False}),
         ("--inputs tokens", PREDICT, {"tokens": True}),
-        *prepared(),
+        ("--sweep num_layers=3,5", PREDICT, {"cfg": preset("gpt2-tiny", num_layers=3)}),
+        *placed(),
     ],
     "generate": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
@@ -247,10 +260,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--streaming 9", SINKS, {"options.streaming": 9}),
         *streamed("model.gguf"),
         ("--by-step", SINKS, {"by_step": True}),
-        ("--figures drawn", "bornbiased_jax.io:check_writable", {"path": "drawn/sink-map.png"}),
-        ("--figures drawn --overwrite", "bornbiased_jax.io:Folder", {"overwrite": True}),
         ("--quiet", SINKS, {"quiet": True}),
-        *prepared(),
+        *placed(),
     ],
     "intervene": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
@@ -269,7 +280,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--num-sequences 7", INTERVENE, {"options.num_sequences": 7}),
         ("--tokenizer bytes", INTERVENE, {"tokenizer": "bytes"}),
         ("--quiet", INTERVENE, {"quiet": True}),
-        *prepared(),
+        *placed(),
     ],
     "fingerprint": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
@@ -303,22 +314,21 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--file a.bin", READ, {"files": ("a.bin",)}),
         ("--roles roles.json", READ, {"roles": "roles.json"}),
         ("--ignore-field flavor", READ, {"ignore_fields": ("flavor",)}),
-        ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
+        ("--by-step", "bornbiased_jax.results.verdicts:run_steps", {"reference": "seed:1@gpt2-tiny"}),
         ("--baselines", WEIGHT_SCORES, {"base.reference": "seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.reference": "seed:2@gpt2-tiny"}),
         *DRAWN,
-        *prepared(),
+        *placed(),
     ],
     "scan": [
         ("<suspect>", SCAN, {"suspect": "model.gguf"}),
         ("<bases>", "bornbiased_jax.lineage.scan:find_bases", {"places": ("seed:1@gpt2-tiny",)}),
         ("--alpha 0.05", SCAN, {"alpha": 0.05}),
         ("--num-permutations 500", SCAN, {"num_permutations": 500}),
-        ("--page drawn.html", "bornbiased_jax.io:check_writable", {"path": "drawn.html"}),
         ("--quiet", QUIET, {"quiet": True}),
-        *prepared(),
+        *placed(),
     ],
     "whichseed": [
         ("<suspect>", OPEN, {"ref": "model.gguf"}),
@@ -405,7 +415,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--out elsewhere", REPRODUCE, {"out": "elsewhere"}),
         ("--overwrite", REPRODUCE, {"overwrite": True}),
         ("--data corpus.txt", REPRODUCE, {"data": "corpus.txt"}),
-        ("--list", "bornbiased_jax.cli.options:print_table", {"title": "Experiments"}),
+        ("--list", "bornbiased_jax.cli.outputs:print_tables", {"tables.0.title": "Experiments"}),
         ("--compare", REPRODUCE, {"out": "out/compare"}),
         ("--mesh data=1", REPRODUCE, {"mesh": "the mesh"}),
         *engines(),

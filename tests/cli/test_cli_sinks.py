@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.cli.options import print_table
+from bornbiased_jax.cli.outputs import print_tables
 from bornbiased_jax.io import MARKER
+from bornbiased_jax.results import Listing
 
 LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")
 BORN = "seed:1@llama-tiny"
@@ -79,7 +80,7 @@ def test_what_does_not_fit_is_one_sentence(arguments, words, text, capsys):
 
 
 def test_a_title_stays_on_its_line(capsys):
-    print_table("A title far wider than its table", ["a"], [[1]])
+    print_tables([Listing("A title far wider than its table", ["a"], [[1]])])
     assert capsys.readouterr().out.splitlines()[0].strip() == "A title far wider than its table"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bornbiased_jax.cli.catalogue import COMMANDS, SECTIONS, WIDTH
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.cli.options import SECTIONS as SECTIONS_OF_OPTIONS
 from tests.cli.commands import commands
 
 MODULES = """
@@ -31,6 +32,29 @@ def test_the_list_of_commands_fits_eighty_columns_and_nothing_is_cut(monkeypatch
         for offset, (name, entry) in enumerate(entries.items(), 1):
             # On one line, whole, below its question.
             assert lines[place + offset].split(maxsplit=1) == [name, entry.line]
+
+
+@pytest.mark.parametrize("path", [*commands(), "probe"])
+def test_help_fits_eighty_columns_and_nothing_is_cut(path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    assert run([*path.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    assert not any(line.endswith("...") for line in lines if not line.startswith("Usage: "))
+
+
+def test_everyday_options_come_before_those_of_clusters(capsys):
+    assert run(["probe", "preference", "--help"]) == 0
+    page = capsys.readouterr().out
+    places = [page.index(f"\n{title}:\n") for title in ("Options", *SECTIONS_OF_OPTIONS)]
+    assert places == sorted(places)
+    assert places[0] < page.index("\n  --seq-len") < places[1] < page.index("\n  --csv") < page.index("\n  --chunk")
+    assert places[-1] < page.index("\n  --mesh") and places[-1] < page.index("\n  --coordinator")
+
+
+def test_every_option_of_a_section_exists():
+    names = {parameter.name for command in commands().values() for parameter in command.params}
+    assert {name for section in SECTIONS_OF_OPTIONS.values() for name in section} <= names
 
 
 def test_the_list_names_every_command_once():

@@ -1,6 +1,7 @@
 """Every command has --json: one object of what it did or found, in a file or alone on standard output."""
 
 import json
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
-from bornbiased_jax.results import sentences
+from bornbiased_jax.results import lineage_reports, run_reports
 from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import CALLS
@@ -123,18 +124,38 @@ KEYS = {
     "status": {"done", "asked", "failed", "pages"},
 }
 
-# The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs", "init-scheme": "init_scheme"}
-# A command's result from what it writes, where it has a class.
+# A command's result from what it writes.
 RESULTS = {
     "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),
-    "probe preference": lambda value: results.Preference(value["records"]),
+    "probe preference": lambda value: results.Preference(value["records"], value["model"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
+    "predict": lambda value: results.Prediction("gpt2-tiny", value["model"], [value]),
     "sinks": results.Sinks,
     "intervene": results.Intervention,
     "pretrain": results.Training,
     "adapt": results.Training,
     "seedprint": lambda value: results.Lineage("a", "b", VERDICT),
+    "models": lineage_reports.Models,
+    "fingerprint": lineage_reports.OutputFile,
+    "init-scheme": lineage_reports.InitScheme,
+    "whichseed": lineage_reports.WhichSeed,
+    "digest": lineage_reports.Digest,
+    "derive": lineage_reports.Descendant,
+    "audit": lineage_reports.Audit,
+    "generate": run_reports.Generation,
+    "parity": run_reports.Parity,
+    "evaluate": run_reports.Evaluation,
+    "runs": run_reports.Runs,
+    "plot": run_reports.Curves,
+    "export": run_reports.Export,
+    "reproduce": run_reports.Reproduction,
+    "status": run_reports.StoreStatus,
+    "doctor": run_reports.Diagnosis,
+}
+# Commands on one model, all of whose fields they write.
+WITH_MODEL = {
+    *("probe preference", "probe contraction", "predict", "generate", "parity", "evaluate", "sinks", "intervene"),
+    *("fingerprint", "whichseed", "init-scheme", "pretrain", "adapt", "derive", "export"),
 }
 
 
@@ -147,18 +168,18 @@ def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     call = CALLS[path].split()
     assert run([*call, "--json", "-"]) == 0
     spoken = json.loads(capsys.readouterr().out)
-    assert KEYS[path] <= set(spoken)
-    if "provenance" in spoken:
-        assert spoken["provenance"]["precision"] == "float32 highest"
+    assert KEYS[path] | {"command", "provenance"} <= set(spoken)
+    assert sorted(shlex.split(spoken["command"])) == sorted(["bornbiased", *call])
+    assert spoken["provenance"]["version"]
+    if path in WITH_MODEL:
+        assert spoken["model"]["d_model"] == 128
     assert run([*call, "--json", "kept.json"]) == 0
     written = json.loads((tmp_path / "kept.json").read_text())
     assert set(written) == set(spoken)
     told = capsys.readouterr()
     assert told.out
     # The sentences are those of what --json wrote.
-    write = getattr(sentences, SENTENCES.get(path, path), None)
-    summary = RESULTS[path](written).summary() if path in RESULTS else write(written)
-    assert " ".join(summary) in told.out + told.err
+    assert " ".join(RESULTS[path](written).summary()) in told.out + told.err
     assert run([*call, "--help"]) == 0
     assert "--json FILE" in capsys.readouterr().out
 

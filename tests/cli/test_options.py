@@ -62,7 +62,7 @@ def value_of(arguments: dict[str, Any], path: str) -> Any:
     name, *rest = path.split(".")
     found = arguments[name]
     for part in rest:
-        found = getattr(found, part)
+        found = found[int(part)] if part.isdecimal() else getattr(found, part)
     return found
 
 
@@ -71,6 +71,7 @@ class FakeTokenizer(str):
 
     vocab_size = 4096
     name = "its name"
+    digest = "its digest"
 
 
 def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNamespace:
@@ -121,7 +122,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
         DERIVE: lambda *unused: fake_checkpoint("changed weights"),
-        "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: name,
+        "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: FakeTokenizer(name),
         COMPARE: lambda *unused, **options: undefined("permutation", "", num_inputs=4, alpha=0.01),
     }
     module, name = locate(target)

@@ -85,7 +85,7 @@ def test_output_in_the_readme_is_what_its_command_prints(capsys):
     assert run([*shlex.split(command)[1:], "--quiet"]) == 0
     printed = capsys.readouterr().out
     rows = [re.findall(r"[\d.-]+", line) for line in quoted.splitlines() if "│" in line]
-    assert rows == [re.findall(r"[\d.-]+", line) for line in printed.splitlines() if "│" in line] and len(rows) == 4
+    assert rows == [re.findall(r"[\d.-]+", line) for line in printed.splitlines() if "│" in line] and len(rows) == 7
     last = " ".join(quoted[quoted.index("Seed 0") :].split())
     assert last.removesuffix(" …") in " ".join(printed.split())
 

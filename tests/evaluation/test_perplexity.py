@@ -117,11 +117,17 @@ def with_info(checkpoint, info):
         ("builtin:prose", "builtin:prose", True),
         ("builtin:prose", "builtin:code", False),
         ("books/a.txt", "./books/../books/a.txt", True),
-        ("books/a.txt", "books/b.txt", False),
-        ("builtin:prose", "prose", False),
+        ("a.txt", "copy.txt", True),
+        ("a.txt", "other.txt", None),
+        ("books/a.txt", "books/b.txt", None),
+        ("builtin:prose", "prose", None),
+        ("hf:one", "hf:two", None),
     ],
 )
-def test_training_text_is_known_by_name(data, source, same, monkeypatch):
+def test_training_text_is_known_by_name_or_content(data, source, same, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"a.txt": "one", "copy.txt": "one", "other.txt": "two"}.items():
+        (tmp_path / name).write_text(text)
     born = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260")
     monkeypatch.setattr(perplexity, "read_run", lambda folder: {"config": {"data": data}})
     assert perplexity.is_training_text(with_info(born, {"run": "runs/a"}), source) is same

@@ -31,7 +31,7 @@ TRAINED = "--data text.txt --steps 2 --batch-size 2 --context 8 --no-tensorboard
 RUN = f"pretrain {MODEL} {TRAINED} --tokenizer bytes --seeds 1,2 --checkpoint-every 1 --out runs/a"
 LORA = f"adapt runs/a@seed=1 --method lora --rank 2 {TRAINED} --out runs/lora"
 # Mappings whose keys are data: presets, tensors, files, seeds, lengths, libraries.
-DATA = ("models", "tensors", "digests", "files", "libraries", "extras", "config", "headlines")
+DATA = ("model", "models", "tensors", "digests", "files", "libraries", "extras", "config", "headlines")
 DATA += ("score_by_layer_head", "sink_rate", "sink_rate_std", "sink_rate_of_average")
 # Keys below these are left out: what git says is there in a checkout alone, settings of a chunk are Python's.
 BELOW = ("provenance.git.", "pages[].settings.")

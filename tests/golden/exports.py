@@ -76,7 +76,10 @@ def _round_trip(family: str) -> Values:
 
 
 def _evaluated(model: str, options: str = "") -> Values:
-    return flat(answer(f"evaluate {model} {EVALUATE} {options}"), without=("checkpoint", "text"))
+    return flat(
+        answer(f"evaluate {model} {EVALUATE} {options}"),
+        without=("checkpoint", "text", "command", "model", "provenance"),
+    )
 
 
 def _streamed(model: str) -> Values:

@@ -10,7 +10,9 @@ from tests.golden.record import Case, Tolerance, Value, Values
 # numbers are rounded: what lies within float32's error of a boundary may go to the other side, which moved one loss of
 # 72 by 1.5e-5 of itself and one divergence by 3e-5. Three times that is allowed.
 TOLERANCE = Tolerance(relative=1e-4, absolute=1e-7)
-LEFT_OUT = ("checkpoint", "text")
+# How it was called, and of what model: keys of commands, which the module commands holds.
+ABOUT = ("command", "model", "provenance")
+LEFT_OUT = ("checkpoint", "text", *ABOUT)
 
 SIZES = "num_layers=2,d_model=32,d_ff=48,vocab_size=256,max_seq_len=64"
 BIRTH = f"seed:42@llama-tiny,{SIZES},num_kv_heads=2"

@@ -12,8 +12,8 @@ import pytest
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.cli.lineage import seedprint
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.cli.seedprint import seedprint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import lineage_tests
 from bornbiased_jax.lineage import output_fingerprint as prints

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.report import figures, page
-from bornbiased_jax.report.audit_page import draw_audit
 from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.lineage_reports import Audit
+from bornbiased_jax.results.page import draw
 from tests.report.test_page import section  # noqa: F401
 
 AUDITED = {
@@ -88,7 +89,7 @@ def pages(section):  # noqa: F811
     figures.heatmap(ax, np.eye(6) - 0.5, "abcdef", "ghijkl", "z", diverging=True, digits=1)
     panels = (*section.panels, Panel(curves, "Curves."), Panel(coloured, "A map."))
     whole = dataclasses.replace(section, panels=panels, figures="figures")
-    return {"experiment": page.render("A page", "Its standfirst.", [whole]), "audit": draw_audit(AUDITED)}
+    return {"experiment": page.render("A page", "Its standfirst.", [whole]), "audit": draw(Audit(AUDITED), "models")}
 
 
 def looked_at(chromium, text, folder, width, dark, axe):

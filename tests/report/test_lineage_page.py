@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.lineage_page import module_map, null_figure
+from bornbiased_jax.report.lineage_figures import module_map, null_figure
 
 BIRTH = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
@@ -45,7 +45,7 @@ def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     assert run(call) == 0
     html, verdict = unescape(page.read_text()), json.loads(record.read_text())
     assert sum(verdict["null_histogram"]["counts"]) == 9_999
-    assert f'<h2 id="verdict-title">Verdict: {verdict["verdict"]}</h2>' in html
+    assert f'<h2 id="lineage-title">Verdict: {verdict["verdict"]}</h2>' in html
     assert f"bornbiased seedprint {BIRTH} {suspect} --alpha 0.001" in html and "--page" not in html
     assert html.count("<svg") == 2 and "Outside the blocks" in html
     for row in verdict["tests"]:

@@ -5,6 +5,7 @@ import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures, sink_figures
+from bornbiased_jax.results import Sinks
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,7 @@ def test_figures_of_a_report_take_its_greatest_length():
         "variance": {name: {"pooled": rng.random((3, 16))} for name in ("attention_output", "residual")},
         "outliers": {"layers": layers},
     }
-    drawn = sink_figures.of_report(report)
+    drawn = {name: panel.figure for name, panel in Sinks(report).figures().items()}
     np.testing.assert_array_equal(drawn["sink-map"].axes[0].images[0].get_array(), np.eye(3)[:, :2])
     ax = drawn["top-channels"].axes[0]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["42"]

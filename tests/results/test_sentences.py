@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax import results
-from bornbiased_jax.results import sentences
-from bornbiased_jax.results.terms import TERMS
+from bornbiased_jax.results import lineage_reports, run_reports
+from bornbiased_jax.results.wording import TERMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -65,19 +65,19 @@ def test_contraction_goes_from_the_first_block_to_the_last():
 
 def test_a_prediction_says_for_whom_its_band_holds():
     value = {"inter_cosine_by_layer": [0.1, 0.31], "inter_cosine_by_layer_std": [0.01, 0.02]}
-    told = sentences.prediction(value | {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03})
-    assert "0.310" in told[0] and "0.020" in told[0]
-    assert "fresh embeddings 80% lie between 1% and 3%" in told[1]
+    value |= {"top1_share_mean": 0.02, "top1_share_p10": 0.01, "top1_share_p90": 0.03}
+    (told, *_) = results.Prediction("gpt2-tiny", {}, [value]).summary()
+    assert "0.310" in told and "0.020" in told and "fresh embeddings 80% lie between 1% and 3%" in told
 
 
 SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "unrelated", "reason": "it is not"}}
 
 
 def test_a_seed_that_is_found_and_not_confirmed_is_told_so():
-    told = sentences.whichseed({**SEARCHED, "seed": 7})
-    assert told[0] == "Of 100 seeds searched, seed 7 is the birth: r is 1.000."
+    told = lineage_reports.WhichSeed({**SEARCHED, "seed": 7}).summary()
+    assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
-    assert "stay unseen" in sentences.whichseed({**SEARCHED, "seed": None})[1]
+    assert "stay unseen" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
 
 
 def audited(*kinds, tested=0):
@@ -95,10 +95,10 @@ def audited(*kinds, tested=0):
 
 
 def test_an_audit_counts_defects_and_says_how_far_it_reached():
-    told = sentences.audit(audited("duplicate", "duplicate", "gap", "shared-birth", tested=3))
+    told = lineage_reports.Audit(audited("duplicate", "duplicate", "gap", "shared-birth", tested=3)).summary()
     assert told[0] == "4 checkpoints of 2 runs: duplicates (2) and steps missing from the grid (1)."
     assert told[1].startswith("3 pairs were tested") and "0.0001" in told[1]
-    clean = sentences.audit(audited("shared-birth"))
+    clean = lineage_reports.Audit(audited("shared-birth")).summary()
     assert "nothing contradicts their labels" in clean[0] and "not looked for" in clean[1]
 
 
@@ -123,11 +123,11 @@ def evaluated(**changes):
 
 
 def test_a_perplexity_on_training_text_is_told_so():
-    assert "remembered" in sentences.evaluate(evaluated(training_text=True))[-1]
-    assert "remembered" not in " ".join(sentences.evaluate(evaluated()))
+    assert "remembered" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
+    assert "remembered" not in " ".join(run_reports.Evaluation(evaluated()).summary())
     # A birth has been trained on nothing yet.
-    assert len(sentences.evaluate(evaluated(training_text=True, step=0))) == 2
-    assert "as among 9.04 equally likely" in sentences.evaluate(evaluated())[0]
+    assert len(run_reports.Evaluation(evaluated(training_text=True, step=0)).summary()) == 2
+    assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
 
 
 def test_a_run_that_was_stopped_is_told_to_go_on():
@@ -138,22 +138,22 @@ def test_a_run_that_was_stopped_is_told_to_go_on():
 
 def test_what_an_installation_lacks_is_told():
     value = {"extras": {"hf": {"installed": False}, "torch": {"installed": True}}, "problems": [], "cores": 2}
-    told = sentences.doctor(value | {"backend": "cpu"})
+    told = run_reports.Diagnosis(value | {"backend": "cpu"}).summary()
     assert told[0].startswith("Nothing is wrong") and "hf;" in told[1] and "torch" not in told[1]
-    broken = sentences.doctor({**value, "backend": None, "problems": ["a", "b"]})
+    broken = run_reports.Diagnosis({**value, "backend": None, "problems": ["a", "b"]}).summary()
     assert broken[0].startswith("2 things to mend") and "no device" in broken[0]
 
 
 @pytest.mark.parametrize(("preserved", "word"), [(True, "the same function"), (False, "another function")])
 def test_a_descendant_says_whether_its_function_moved(preserved, word):
     value = {"out": "d", "checkpoint": "m", "changes": ["rotate:7", "noise:0.1"], "logit_difference": None}
-    told = sentences.derive({**value, "function_preserved": preserved})
+    told = lineage_reports.Descendant({**value, "function_preserved": preserved}).summary()
     assert "rotate:7 and noise:0.1" in told[0] and word in told[1]
 
 
 def test_reproduce_leads_with_what_was_found():
     value = {"scale": "laptop", "done": ["table1"], "kept": ["figure2"], "failed": {"figure1": "no"}, "page": "i.html"}
-    told = sentences.reproduce({**value, "headlines": {"table1": "Seeds differ."}})
+    told = run_reports.Reproduction({**value, "headlines": {"table1": "Seeds differ."}}).summary()
     assert told[0] == "Seeds differ."
     assert told[1] == "2 experiments have a result, 1 of them made now; 1 other has none."
 
@@ -161,5 +161,5 @@ def test_reproduce_leads_with_what_was_found():
 @pytest.mark.parametrize(("done", "failed", "word"), [(3, 0, "goes on"), (3, 1, "1 failed"), (4, 0, "Nothing is left")])
 def test_a_ledger_says_what_is_left(done, failed, word):
     value = {"folder": "kept", "done": done, "asked": 4, "failed": failed, "pages": [{}]}
-    told = sentences.status(value)
+    told = run_reports.StoreStatus(value).summary()
     assert told[0] == f"{done} of 4 chunks are done, in 1 page of kept." and word in told[1]

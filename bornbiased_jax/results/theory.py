@@ -1,13 +1,17 @@
-"""What theory says of a probe's records, beside what was measured."""
+"""Predictions of theory for the records of a probe."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.given_table import top1_given_table
+from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS
+
+T = TypeVar("T")
 
 # Of seeds, between the 10th and the 90th percentile.
 BAND = 0.8
@@ -28,9 +32,11 @@ def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: 
 
     The interval is over seeds with embeddings of their own; ``inside`` is about the last block.
     """
-    from bornbiased_jax.prediction import predict
 
-    for record, prediction in _predicted(cfg, records, tokens, predict):
+    def predicted(seq_len: int, num_inputs: int) -> dict[str, Any]:
+        return predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
+
+    for record, prediction in _with(records, predicted):
         low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
         inside_L = [
             low <= measured <= high
@@ -53,19 +59,20 @@ def add_fractions(
     """Add ``theory`` to each record: the top-1 fraction, its 80% band, whether the measured one is inside.
 
     Args:
+        cfg: the architecture.
+        records: of its probe.
+        tokens: inputs are random tokens; else Gaussian vectors.
         table_seed: of the tables that all seeds share; None where each has its own.
     """
-    from bornbiased_jax.given_table import top1_given_table
-    from bornbiased_jax.prediction import predict
 
-    def band(cfg: ModelConfig, seq_len: int, *, num_inputs: int, tokens: bool) -> tuple[float, float, float]:
+    def band(seq_len: int, num_inputs: int) -> tuple[float, float, float]:
         if table_seed is None:
             prediction = predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
             return prediction["top1_share_mean"], prediction["top1_share_p10"], prediction["top1_share_p90"]
         estimate = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
         return estimate.mean, estimate.p10, estimate.p90
 
-    for record, (mean, low, high) in _predicted(cfg, records, tokens, band):
+    for record, (mean, low, high) in _with(records, band):
         record["theory"] = {
             "coverage": BAND,
             "given_table": table_seed is not None,
@@ -76,13 +83,13 @@ def add_fractions(
         }
 
 
-def _predicted(cfg: ModelConfig, records: Sequence[dict[str, Any]], tokens: bool, compute: Any) -> Any:
+def _with(records: Sequence[dict[str, Any]], compute: Callable[[int, int], T]) -> Iterator[tuple[dict[str, Any], T]]:
     """Yield each record with the prediction computed once for its length and number of inputs."""
-    by_sizes: dict[tuple[int, int], Any] = {}
+    by_sizes: dict[tuple[int, int], T] = {}
     for record in records:
         sizes = record["seq_len"], record["num_inputs"]
         if sizes not in by_sizes:
-            by_sizes[sizes] = compute(cfg, sizes[0], num_inputs=sizes[1], tokens=tokens)
+            by_sizes[sizes] = compute(*sizes)
         yield record, by_sizes[sizes]
 
 

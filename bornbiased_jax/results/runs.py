@@ -6,19 +6,20 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.results.listing import Listing, data_frame, fragment
-from bornbiased_jax.results.phrases import count, rounded, span
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Result
+from bornbiased_jax.results.wording import count, rounded, span
+from bornbiased_jax.training import read_metrics
+from bornbiased_jax.training.runs import describe
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Training:
+class Training(Result):
     """A run and the lines that it logged.
 
     Attributes:
@@ -27,11 +28,12 @@ class Training:
         lines: those of ``metrics.jsonl``, one a logged step; losses in nats a token, in the order of the seeds.
     """
 
+    question = "How did the seeds of a run learn?"
     run: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the command writes with --json."""
+        """Return what the command writes with --json."""
         return dict(self.run)
 
     def summary(self) -> list[str]:
@@ -59,20 +61,20 @@ class Training:
             sentences.append(f"Each seed opens as {run['out']}@seed=N wherever a checkpoint is asked for.")
         return sentences
 
-    def table(self) -> Listing:
-        """List a row for each seed: the first and the last loss, and the last on text held out."""
+    def tables(self) -> list[Listing]:
+        """List a row for each seed: the first and the last loss, and the last on text held out; none without lines."""
+        if not self.lines:
+            return []
         first, last, held_out = self.lines[0], self.lines[-1], self.run["validation_loss"]
         rows = [
-            [str(seed), first["loss"][at], last["loss"][at], "–" if held_out is None else held_out[at]]
+            [str(seed), first["loss"][at], last["loss"][at], None if held_out is None else held_out[at]]
             for at, seed in enumerate(self.run["seeds"])
         ]
         columns = ["seed", f"loss at step {first['step']}", f"at step {last['step']}", "held out"]
-        return Listing(f"{self.run['out']}, nats a token", columns, rows)
+        return [Listing(f"{self.run['out']}, nats a token", columns, rows)]
 
-    def plot(self) -> Figure:
+    def figures(self) -> dict[str, Panel]:
         """Draw loss by step, a curve for each of the first six seeds; the loss on text held out as open circles."""
-        from bornbiased_jax.report import figures
-
         figure, ax = figures.new()
         steps = [line["step"] for line in self.lines]
         held_out = [line for line in self.lines if "validation_loss" in line]
@@ -83,24 +85,16 @@ class Training:
                 figures.points(ax, [line["step"] for line in held_out], heights, f"seed {seed}, held out", colour)
         figures.label(ax, "step", "loss, nats a token")
         figures.legend(ax)
-        return figure
+        return {"loss": Panel(figure, "Loss on training text by step; circles: on text held out.")}
 
-    def to_pandas(self) -> DataFrame:
-        """Make a data frame with a row for each logged step and seed; needs pandas."""
-        return data_frame(
-            [
-                {"step": line["step"], "seed": seed, "loss": line["loss"][index]}
-                | ({"validation_loss": line["validation_loss"][index]} if "validation_loss" in line else {})
-                for line in self.lines
-                for index, seed in enumerate(self.run["seeds"])
-            ]
-        )
-
-    def __repr__(self) -> str:
-        return " ".join(self.summary())
-
-    def _repr_html_(self) -> str:
-        return fragment(self.summary(), [self.table()])
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each logged step and seed."""
+        return [
+            {"step": line["step"], "seed": seed, "loss": line["loss"][index]}
+            | ({"validation_loss": line["validation_loss"][index]} if "validation_loss" in line else {})
+            for line in self.lines
+            for index, seed in enumerate(self.run["seeds"])
+        ]
 
 
 def training(folder: str | Path) -> Training:
@@ -112,10 +106,6 @@ def training(folder: str | Path) -> Training:
     Raises:
         InputError: no run, one that is damaged, or one that has logged nothing yet.
     """
-    from bornbiased_jax import io
-    from bornbiased_jax.training import read_metrics
-    from bornbiased_jax.training.runs import describe
-
     path = io.user_path(folder)
     run, lines = describe(path), read_metrics(path)
     if not lines:

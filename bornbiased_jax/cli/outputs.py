@@ -1,0 +1,196 @@
+"""What commands write and print: JSON, CSV, figures, a page, tables and sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bornbiased_jax import io
+from bornbiased_jax.cli.options import OUTPUT, given
+from bornbiased_jax.io import Folder
+
+if TYPE_CHECKING:
+    from bornbiased_jax.results import Listing, Result
+
+F = TypeVar("F", bound=Callable[..., Any])
+# Where results go and how they are shown: no part of the command that makes them again.
+_OUTPUTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
+
+
+def result_options(function: F) -> F:
+    """Add --json FILE, "-" for standard output."""
+    return click.option(
+        "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
+    )(function)
+
+
+def output_options(function: F) -> F:
+    """Add --json, --csv, --figures, --overwrite and --page, which :meth:`Outputs.take` takes out."""
+    for option in (
+        click.option(
+            "--page", metavar="FILE", help="Write one HTML page here: sentences, figures, tables, the record."
+        ),
+        click.option(
+            "--overwrite",
+            "overwrite_figures",
+            is_flag=True,
+            help="Draw into a folder that holds other things, over files of these names.",
+        ),
+        click.option("--figures", metavar="DIR", help="Draw the figures into this folder, each as PNG and SVG."),
+        click.option("--csv", metavar="FILE", help="Write the measured numbers as CSV here, a row for each of them."),
+    ):
+        function = option(function)
+    return result_options(function)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """Places of a result, checked before the work.
+
+    Attributes:
+        json_file, csv, page: files; None where not wanted.
+        figures: a folder; None where not wanted.
+    """
+
+    json_file: str | None
+    csv: str | None
+    page: str | None
+    figures: Folder | None
+
+    @classmethod
+    def take(cls, arguments: dict[str, Any]) -> Outputs:
+        """Take the options of :func:`output_options` out of a command's arguments.
+
+        Raises:
+            InputError: one of the places cannot be written to.
+        """
+        json_file, csv, page = (arguments.pop(name) for name in ("json_file", "csv", "page"))
+        figures, overwrite = arguments.pop("figures"), arguments.pop("overwrite_figures")
+        prepare_json(json_file)
+        for path in (csv, page):
+            if path is not None:
+                io.check_writable(path)
+        folder = None
+        if figures is not None:
+            folder = Folder(figures, f"{click.get_current_context().command_path} --figures", overwrite=overwrite)
+            folder.check(*filter(folder.knows, folder.entries()))
+            io.check_writable(folder.path / "figure.png")
+        return cls(json_file, csv, page, folder)
+
+    def write(self, result: Result, title: str) -> list[Path]:
+        """Write a result to its places; return the paths of the figures.
+
+        Args:
+            result: of the command.
+            title: what was measured, for the page.
+        """
+        from bornbiased_jax.report import figures
+        from bornbiased_jax.results import page
+
+        write_result(self.json_file, result.to_json())
+        if self.csv is not None:
+            io.write_text(self.csv, result.to_csv())
+        drawn = []
+        if self.figures is not None:
+            with figures.style():
+                panels = result.figures()
+            files = [(f"{name}.{kind}", panel.figure) for name, panel in panels.items() for kind in ("png", "svg")]
+            drawn = [self.figures.write_bytes(name, figures.drawn(figure, name)) for name, figure in files]
+        if self.page is not None:
+            io.write_text(self.page, page.draw(result, title, command=command_line()))
+        return drawn
+
+    def show(self, result: Result, title: str) -> None:
+        """Write a result to its places, and print its tables and its sentences."""
+        drawn = self.write(result, title)
+        print_tables(result.tables(), to_stderr=self.json_file == "-")
+        for path in drawn:
+            click.echo(str(path), err=self.json_file == "-")
+        click.echo(" ".join(result.summary()), err=self.json_file == "-")
+
+
+def command_line() -> list[str]:
+    """Return the words of the command under way, as the user gave it, without the places of its results."""
+    context = click.get_current_context()
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        name, value = parameter.name, context.params.get(parameter.name or "")
+        if name is None or name in _OUTPUTS or not given(name):
+            continue
+        if isinstance(parameter, click.Argument):
+            words += map(str, value) if isinstance(value, tuple) else [str(value)]
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            words += [parameter.opts[0] if value or not parameter.secondary_opts else parameter.secondary_opts[0]]
+        else:
+            for entry in value if isinstance(value, tuple) else [value]:
+                words += [parameter.opts[0], str(entry)]
+    return words
+
+
+def prepare_json(json_file: str | None) -> None:
+    """Fail before the work rather than after it when the output cannot be written."""
+    if json_file and json_file != "-":
+        io.check_writable(Path(json_file))
+
+
+def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
+    """Write the JSON object where --json says, with the command that makes it and its provenance."""
+    if not json_file:
+        return
+    from bornbiased_jax import record
+
+    value = {**value, "command": shlex.join(command_line())}
+    if "provenance" not in value:
+        value["provenance"] = record.provenance()
+    if json_file == "-":
+        json.dump(value, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        io.write_json(json_file, value)
+
+
+def print_result(result: Result, json_file: str | None, *, line: str = "", is_piped: bool = False) -> None:
+    """Write a result where --json says, and print it.
+
+    Args:
+        result: of the command.
+        json_file: what --json says.
+        line: printed first.
+        is_piped: the line is the result for another program: sentences go to standard error.
+    """
+    write_result(json_file, result.to_json())
+    if line:
+        click.echo(line, err=json_file == "-")
+    print_tables(result.tables(), to_stderr=json_file == "-")
+    click.echo(" ".join(result.summary()), err=is_piped or json_file == "-")
+
+
+def print_tables(tables: list[Listing], *, to_stderr: bool = False) -> None:
+    """Print tables for people; on standard error when standard output carries JSON. Text is aligned at the left."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bornbiased_jax.results.result import written
+
+    console = Console(stderr=to_stderr, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(stderr=to_stderr, width=max(120, console.width))
+    for listing in tables:
+        # A title is wrapped to its table's width: as wide as the title at least.
+        title = listing.title
+        table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False, min_width=len(title))
+        for index, column in enumerate(listing.columns):
+            is_left = listing.is_text or index == 0
+            table.add_column(column, justify="left" if is_left else "right", overflow="fold")
+        for row in listing.rows:
+            table.add_row(*map(written, row))
+        console.print(table)
+        if listing.note:
+            click.echo(listing.note, err=to_stderr)

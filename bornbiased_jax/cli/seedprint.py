@@ -1,0 +1,201 @@
+"""``bornbiased seedprint``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.fingerprint import Neurons, probe_options
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.lineage_tests import TESTS
+from bornbiased_jax.ranges import Count, Level
+from bornbiased_jax.schema import shown
+
+if TYPE_CHECKING:
+    from bornbiased_jax.lineage.trace import Side
+
+# What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
+_READING = ("files", "roles", "ignore_fields")
+_PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
+
+
+def _tests() -> str:
+    """Describe each test for the help."""
+    return "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
+
+
+@click.command("seedprint", cls=options.Command)
+@click.argument("base", metavar="BASE")
+@click.argument("suspect", metavar="SUSPECT")
+@click.option(
+    "--test",
+    type=click.Choice(list(TESTS)),
+    help=f"{_tests()}.  [default: auto, and permutation with a stored fingerprint]",
+)
+@click.option(
+    "--alpha", type=options.Ranged(Level), help="Level of the decision; that of the test unless given (0.01 or 1e-4)."
+)
+@click.option(
+    "--num-permutations", type=options.Ranged(Count), help="Relabellings drawn; enough for alpha unless given."
+)
+@click.option(
+    "--labels",
+    type=click.Choice(["coordinates", "units", "heads"]),
+    help="For weights: what is permuted; units are neurons.  [default: coordinates]",
+)
+@click.option(
+    "--sign-key", metavar="HEX", help="Key of the sketches' signs; by default the digests of both models decide it."
+)
+@click.option(
+    "--neurons", type=Neurons(), metavar="N|all", help="Of each MLP, where checkpoints are compared.  [default: 4096]"
+)
+@click.option(
+    "--signs",
+    type=click.Choice(["kept", "free"]),
+    help="For the permutation test: free is blind to negated coordinates, and weaker.  [default: kept]",
+)
+@click.option(
+    "--base-digest",
+    metavar="HEX",
+    help="The digest under which the base was published beforehand (bornbiased digest); another base is refused.",
+)
+@click.option("--num-references", type=options.Ranged(Count), help="Fresh seeds, for population.  [default: 200]")
+@click.option(
+    "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
+)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="NAME",
+    help="Which set of weights, in each folder that holds it; given twice, the base's and the suspect's.",
+)
+@options.roles_option
+@options.ignore_option
+@probe_options
+@options.stream_options
+@click.option(
+    "--by-step", is_flag=True, help="Of a base that is a pretraining run: also the verdict at each of its checkpoints."
+)
+@outputs.output_options
+def seedprint(
+    base: str,
+    suspect: str,
+    baselines: bool,
+    stream: bool,
+    scratch: str | None,
+    by_step: bool,
+    quiet: bool,
+    **arguments: Any,
+) -> None:
+    """Were two models born from the same seed? Checkpoints or stored fingerprints.
+
+    The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them. Inputs are needed by tests
+    of outputs alone; with --num-inputs or --seq-len given the permutation test of outputs joins auto. Tests of weights
+    read both models tensor by tensor, those of outputs do so with --stream.
+
+    \b
+    Example:
+      bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny
+      bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 \\
+        --json verdict.json
+      bornbiased seedprint model suspect \\
+        --base-digest $(cat digest-published-in-2024)
+      bornbiased seedprint runs/a@seed=42 suspect --by-step --figures steps
+    """
+    from bornbiased_jax.lineage import trace
+    from bornbiased_jax.lineage.baselines import weight_scores
+    from bornbiased_jax.results import Lineage, verdicts
+
+    places = outputs.Outputs.take(arguments)
+    options.start(quiet=quiet)
+    if by_step:
+        # Refuse what is no run before anything is read.
+        verdicts.run_steps(base)
+    place = options.scratch_folder(stream, scratch)
+    sides = _sides((base, suspect), place, **{name: arguments.pop(name) for name in _READING})
+    # Other methods need both models in memory.
+    if baselines:
+        if stream:
+            raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
+        if any(side.stored is not None for side in sides):
+            raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
+    # The test, and the verdict of each step.
+    probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
+    verdict = trace.trace(*sides, probe=probe, **arguments)
+    scores = weight_scores(*(side.checkpoint for side in sides)) if baselines else None
+    steps = None
+    if by_step:
+        arguments["base_digest"] = None
+        steps = verdicts.by_step(base, sides[1], probe=probe, **arguments)
+    result = Lineage(base, suspect, verdict, scores, verdicts.models_of(*sides), steps)
+    drawn = places.write(result, f"{base} and {suspect}")
+    to_stderr = places.json_file == "-"
+    click.echo(result.text(), err=to_stderr)
+    outputs.print_tables([] if steps is None else [result.step_table()], to_stderr=to_stderr)
+    for path in drawn:
+        click.echo(str(path), err=to_stderr)
+
+
+def _sides(
+    refs: tuple[str, str],
+    scratch: Path | None,
+    *,
+    files: tuple[str, ...],
+    roles: str | None,
+    ignore_fields: tuple[str, ...],
+) -> list[Side]:
+    """Return both models with what was chosen for the folders among them.
+
+    Raises:
+        InputError: a file or a field that neither folder has.
+    """
+    from bornbiased_jax.lineage.trace import Side
+
+    if not (files or roles or ignore_fields):
+        first = Side(refs[0], scratch)
+        return [first, first if refs[0] == refs[1] else Side(refs[1], scratch)]
+    folders = [_folder(ref) for ref in refs]
+    if len(files) > len(refs):
+        raise InputError(f"--file was given {len(files)} times: once, or for the base and for the suspect")
+    # One name is chosen wherever it is there, two are the base's and the suspect's.
+    chosen: list[str | None] = list(files)
+    if len(files) < len(refs):
+        chosen = [next((name for name in files if folder and (folder / name).is_file()), None) for folder in folders]
+        if files and not any(chosen):
+            raise InputError(f"neither {refs[0]} nor {refs[1]} holds {files[0]}: choose a file of their weights")
+    ignored = [tuple(name for name in ignore_fields if name in _fields(folder)) for folder in folders]
+    for name in ignore_fields:
+        if not any(name in names for names in ignored):
+            raise InputError(
+                f"neither {refs[0]} nor {refs[1]} has a field {shown(name)}: leave it out of the fields to ignore"
+            )
+    roles_file = None if roles is None else Path(roles)
+    sides = [
+        Side(ref, scratch, file, None if folder is None else roles_file, names)
+        for ref, folder, file, names in zip(refs, folders, chosen, ignored, strict=True)
+    ]
+    return [sides[0], sides[0]] if refs[0] == refs[1] and chosen[0] == chosen[1] else sides
+
+
+def _folder(ref: str) -> Path | None:
+    """Return the folder of weights that a reference names, fetched from the hub if need be; None of anything else."""
+    from bornbiased_jax.checkpoints.reference import parse_ref
+    from bornbiased_jax.lineage.trace import Side
+
+    side = Side(ref)
+    if side.sketches is not None or side.stored is not None:
+        return None
+    reference = parse_ref(ref).fetched()
+    return reference.path if reference.kind == "huggingface" else None
+
+
+def _fields(folder: Path | None) -> dict[str, Any]:
+    from bornbiased_jax import io
+
+    place = None if folder is None else folder / "config.json"
+    content = io.read_json(place) if place is not None and place.is_file() else {}
+    return content if isinstance(content, dict) else {}

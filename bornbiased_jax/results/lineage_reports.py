@@ -1,0 +1,209 @@
+"""Results of `models`, `init-scheme` and the commands about lineage: each holds the object that ``--json`` writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from bornbiased_jax.lineage.audit.finding import INFORMATION, TITLES, Kind
+from bornbiased_jax.report import lineage_figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Record, listing
+from bornbiased_jax.results.wording import among, count
+
+
+class Models(Record):
+    """The presets."""
+
+    def summary(self) -> list[str]:
+        """Say how many presets there are and how large they are."""
+        value = self.record
+        sizes = {name: preset["num_parameters"] for name, preset in value["models"].items()}
+        small, large = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+        return [
+            f"{count(len(sizes), 'preset')}, from {small} ({sizes[small]:,} parameters) to {large} ({sizes[large]:,}).",
+            f"A preset is an architecture without weights: a seed gives it those, and --set changes any of its "
+            f"{len(value['fields'])} fields.",
+        ]
+
+    def tables(self) -> list[Listing]:
+        """List a row for each preset."""
+        rows = []
+        for name, preset in self.record["models"].items():
+            fields = preset["fields"]
+            shown = {key: fields[key] for key in ("d_model", "d_ff", "vocab_size", "norm", "positions")}
+            shown["heads"] = f"{fields['num_heads']}/{fields['num_kv_heads']}"
+            shown["mlp"] = f"{fields['activation']}{' gated' if fields['gated_mlp'] else ''}"
+            rows.append(
+                {"preset": name, "size": f"{preset['num_parameters']:,}", "layers": fields["num_layers"], **shown}
+            )
+        columns = {"preset": "preset", "size": "parameters", "layers": "layers", "d_model": "d_model"}
+        columns |= {"heads": "heads/kv", "d_ff": "d_ff", "vocab_size": "vocab", "norm": "norm", "mlp": "MLP"}
+        return [listing("Presets", columns | {"positions": "positions"}, rows)]
+
+
+class WhichSeed(Record):
+    """The seed that a model was initialized with, if a search finds one."""
+
+    def summary(self) -> list[str]:
+        """Say which seed it is, how sure that is, and what the search cannot see."""
+        value = self.record
+        searched = f"Of {count(value['num_seeds'], 'seed')} searched"
+        confirmed = value["confirmed"]
+        if value["seed"] is None:
+            return [
+                f"{searched} none is shown to be the one: {value['reason']}.",
+                "A seed outside the range, another framework's seed, or coordinates that were rotated or renumbered "
+                "stay unseen.",
+            ]
+        sentences = [f"{searched}, seed {value['seed']} is the one: {value['reason']}."]
+        if confirmed is not None:
+            decision = "confirms it" if confirmed["verdict"] == "same-lineage" else "does not confirm it"
+            sentences.append(f"The exact test of all weights {decision}: {confirmed['reason']}.")
+        return [
+            *sentences,
+            "Seeds are those of this package: another framework draws other weights from the same number.",
+        ]
+
+
+class Audit(Record):
+    """The findings in a folder of checkpoints."""
+
+    question = "What a folder of checkpoints holds"
+
+    def summary(self) -> list[str]:
+        """Say how many findings of which kind there are, and how far the tests reach."""
+        value = self.record
+        kinds: Counter[Kind] = Counter(finding["kind"] for finding in value["findings"])
+        defects = [
+            f"{TITLES[kind].lower()} ({kinds[kind]})" for kind in TITLES if kind not in INFORMATION and kinds[kind]
+        ]
+        checkpoints = f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}"
+        tested = sum(pair["p_value"] is not None for pair in value["pairs"])
+        scope = (
+            "No pair was tested in the weights: copies and gaps are facts, and shared initial weights were not looked "
+            "for."
+        )
+        if tested:
+            scope = (
+                f"{count(tested, 'pair')} were tested in the weights; that any unrelated pair is called related has "
+                f"probability {value['alpha']:g} at most over the whole audit."
+            )
+        contradictions = "nothing contradicts their labels" if value["clean"] else among(defects)
+        return [f"{checkpoints}: {contradictions}.", scope]
+
+    def title(self) -> str:
+        """Return the heading of its page: the number of findings."""
+        defects = [finding for finding in self.record["findings"] if finding["kind"] not in INFORMATION]
+        return "Clean" if self.record["clean"] else count(len(defects), "finding")
+
+    def tables(self) -> list[Listing]:
+        """List the findings, defects first."""
+        order = list(TITLES)
+        rows = sorted(self.record["findings"], key=lambda finding: order.index(finding["kind"]))
+        columns = {"kind": "kind", "text": "what", "p_value": "p"}
+        return [listing("Findings", columns, rows, "p after Holm's correction over the audit.")] if rows else []
+
+    def figures(self) -> dict[str, Panel]:
+        """Draw the checkpoints by run and step with their relations, where there are any and not too many runs."""
+        graph = lineage_figures.lineage_graph(self.record)
+        caption = (
+            "Checkpoints by run and order of steps. Lines: shared initial weights of neighbours and with the earliest "
+            "steps, or copies, orange between runs; an arrow where a run's record gives the direction. Orange circles: "
+            "named by a finding."
+        )
+        return {} if graph is None else {"graph": Panel(graph, caption)}
+
+
+class SketchFile(Record):
+    """A stored fingerprint of a model's weights."""
+
+    def summary(self) -> list[str]:
+        """Say what was stored, and what of the model repeats itself."""
+        value = self.record
+        lines = [
+            f"Sketches, digests and statistics of {count(value['num_tensors'], 'tensor')} are in {value['out']}, and "
+            "no weights; its payload has the digest "
+            f"{value['digest'][:12]}…, which is a commitment once it is published where a date can be proved.",
+        ]
+        equal = [row for row in value["repeats"] if row["num_equal"]]
+        if equal:
+            named = " and ".join(f"{row['num_equal']:,} of its {row['labels']}" for row in equal)
+            lines.append(f"The model repeats itself: {named} equal earlier ones.")
+        return lines
+
+
+class OutputFile(Record):
+    """A stored fingerprint of a model's outputs."""
+
+    def summary(self) -> list[str]:
+        """Say what was stored and what it is good for."""
+        value = self.record
+        return [
+            f"{value['num_outputs']:,} outputs of width {value['width']} are in {value['out']}: what the model answers "
+            "to inputs that their digest names.",
+            "Two models' fingerprints on the same inputs are compared by `bornbiased seedprint A B`; outputs show the "
+            "embedding table rather than the blocks, so that tests in the weights see more.",
+        ]
+
+
+class InitScheme(Record):
+    """The initialization scheme of an untrained model."""
+
+    def summary(self) -> list[str]:
+        """Name the scheme that an untrained model was drawn by."""
+        value = self.record
+        nearest, runner_up = value["nearest_scheme"], value["runner_up"]
+        if nearest is None:
+            return ["No named scheme can have drawn these weights."]
+        if value["fits"]:
+            return [f"Drawn by {nearest}, as far as moments tell."]
+        then = f", then {runner_up}" if runner_up else ""
+        return [f"Nearest is {nearest}{then}, but not every group fits it."]
+
+    def tables(self) -> list[Listing]:
+        """List a row for each group of weights."""
+        rows = [
+            [
+                row["group"],
+                f"{row['std']:.5g}",
+                f"{row['kurtosis']:.3f}",
+                "" if row["truncated_at"] is None else f"±{row['truncated_at']:.2f} std",
+                ", ".join(row["nearest"]) or "none",
+                "yes" if row["fits"] else "no",
+            ]
+            for row in self.record["groups"]
+        ]
+        columns = ["group", "std", "kurtosis", "truncated", "schemes that draw it so", "fits"]
+        return [Listing("Distributions by group", columns, rows)]
+
+
+class Digest(Record):
+    """A commitment to a model's weights."""
+
+    def summary(self) -> list[str]:
+        """Say what the digest commits to."""
+        value = self.record
+        return [
+            f"{value['digest'][:12]}… commits to {count(len(value['tensors']), 'tensor')} of {value['checkpoint']}, "
+            "their numbers and the order of their coordinates.",
+            "It proves something once it is published where a date can be proved: then `seedprint --base-digest` holds "
+            "the base to it.",
+        ]
+
+
+class Descendant(Record):
+    """A model of known origin."""
+
+    def summary(self) -> list[str]:
+        """Say what was changed, and whether the function is still the same."""
+        value = self.record
+        origin = f"{value['out']} is {value['checkpoint']} after {among(list(value['changes']))}."
+        if not value["function_preserved"]:
+            return [
+                origin,
+                "It computes another function than its parent; what it was born from is known, so that tests can be "
+                "tried.",
+            ]
+        difference = value["logit_difference"]
+        check = "" if difference is None else f": the logits moved by {difference:.1g} of their standard deviation"
+        return [origin, f"It computes the same function as its parent{check}."]

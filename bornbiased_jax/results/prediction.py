@@ -1,0 +1,113 @@
+"""Results of `predict`: what mean-field theory says of a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Result
+from bornbiased_jax.results.wording import explain, percent
+
+_BY_LAYER = {
+    "inter_cosine": "inter_cosine_by_layer",
+    "inter_cosine_std": "inter_cosine_by_layer_std",
+    "intra_cosine": "intra_cosine_by_layer",
+}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Prediction(Result):
+    """Predictions of theory, one a value of the swept field.
+
+    Attributes:
+        name: of the model, for a reader.
+        model: its configuration, all fields.
+        records: what :func:`bornbiased_jax.prediction.predict` returns; with a sweep each holds the swept field.
+        swept: that field; "" without a sweep, where there is one record.
+    """
+
+    question = "What does theory expect of an untrained model?"
+    name: str
+    model: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+    swept: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the command writes with --json: the prediction, with a sweep ``records``."""
+        return ({"records": list(self.records)} if self.swept else dict(self.records[0])) | {"model": self.model}
+
+    def summary(self) -> list[str]:
+        """Say which cosine and top-1 fraction theory expects, and for which seeds its band holds."""
+        sentences = []
+        for record in self.records:
+            cosine, std = record["inter_cosine_by_layer"][-1], record["inter_cosine_by_layer_std"][-1]
+            mean, low, high = (percent(record[f"top1_share_{end}"]) for end in ("mean", "p10", "p90"))
+            at = f"At {self.swept} = {record[self.swept]} theory" if self.swept else "Theory"
+            sentences.append(
+                f"{at} expects unrelated inputs to end at a cosine of {cosine:.3f} after the last block, give or take "
+                f"{std:.3f} from seed to seed, and {mean} of the inputs to get one and the same token; of seeds with "
+                f"fresh embeddings 80% lie between {low} and {high}."
+            )
+        return [
+            *sentences,
+            "Nothing was built, sampled or fitted; `probe … --theory` sets a measurement beside it, and conditions on "
+            "the one embedding table that `probe` holds fixed.",
+        ]
+
+    def tables(self) -> list[Listing]:
+        """List a row for each block; with a sweep first a row for each value."""
+        tables = [self._by_value()] if self.swept else []
+        for record in self.records:
+            at = f", {self.swept} = {record[self.swept]}" if self.swept else ""
+            columns = ["after block", "cosine between sequences", "std across seeds", "cosine within a sequence"]
+            rows = [list(row.values())[-4:] for row in self._layers(record)]
+            mean, low, high = (record[f"top1_share_{end}"] for end in ("mean", "p10", "p90"))
+            note = (
+                f"Fraction of the top-1 token: {mean:.3%} (80% of seeds with fresh embeddings: {low:.3%}–{high:.3%})\n"
+                f"{explain('top-1 token', 'top-1 fraction')}"
+            )
+            tables.append(Listing(f"Theory for {self.name}{at}, T = {record['seq_len']}", columns, rows, note))
+        return tables
+
+    def figures(self) -> dict[str, Panel]:
+        """Draw the cosine after each block, with the interval over seeds; a curve for each value of a sweep."""
+        figure, ax = figures.new()
+        for record, colour in zip(self.records, figures.SERIES, strict=False):
+            cosine, low, high = (record[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
+            name = f"{self.swept} = {record[self.swept]}" if self.swept else "theory"
+            figures.line(ax, range(1, len(cosine) + 1), cosine, low, high, name, colour, dashed=True)
+        figures.count_axis(ax)
+        figures.label(ax, "after block", "cosine between unrelated inputs")
+        figures.legend(ax)
+        coverage = f"{100 * self.records[0]['coverage']:.0f}%"
+        return {"prediction": Panel(figure, f"Predicted cosine; bands hold {coverage} of seeds.")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each block."""
+        return [row for record in self.records for row in self._layers(record)]
+
+    def _layers(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        shared = {self.swept: record[self.swept]} if self.swept else {}
+        return [
+            {**shared, "seq_len": record["seq_len"], "block": block + 1}
+            | {name: record[key][block] for name, key in _BY_LAYER.items()}
+            for block in range(len(record["inter_cosine_by_layer"]))
+        ]
+
+    def _by_value(self) -> Listing:
+        rows = [
+            [
+                record[self.swept],
+                record["inter_cosine_by_layer"][-1],
+                record["inter_cosine_by_layer_std"][-1],
+                record["intra_cosine_by_layer"][-1],
+                record["top1_share_mean"],
+                f"{record['top1_share_p10']:.4g} to {record['top1_share_p90']:.4g}",
+            ]
+            for record in self.records
+        ]
+        columns = [self.swept, "cosine, last block", "std across seeds", "within a sequence", "top-1 fraction"]
+        return Listing(f"Theory for {self.name} by {self.swept}", [*columns, "80% of seeds"], rows)

@@ -1,0 +1,168 @@
+"""The base of results: tables, sentences, figures, and what notebooks, files and pandas make of them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from jinja2 import Environment
+
+from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+    from bornbiased_jax.report.tables import Panel
+
+
+class Listing(NamedTuple):
+    """A table: its title, the heads of its columns, its rows, lines of text below it, and whether it has no numbers."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+    note: str = ""
+    is_text: bool = False
+
+
+# A notebook has its own fonts and colors, light or dark.
+_FRAGMENT = """\
+{% for sentence in sentences %}<p>{{ sentence }}</p>
+{% endfor %}
+{%- for listing in listings %}<table>
+<caption>{{ listing.title }}</caption>
+<thead><tr>{% for name in listing.columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in listing.rows %}<tr>{% for cell in row %}<td>{{ written(cell) }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table>
+{% endfor %}"""
+
+
+def written(cell: object) -> str:
+    """Write a cell as text; a float with four significant digits.
+
+    >>> written(0.123456), written(7), written("as it is"), written(None)
+    ('0.1235', '7', 'as it is', '–')
+    """
+    if cell is None:
+        return "–"
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+class Result:
+    """The result of a command. Subclasses are frozen dataclasses with a ``to_json``, a ``summary`` and ``tables``.
+
+    Attributes:
+        question: the question that the command answers: the title of its page.
+    """
+
+    question: ClassVar[str] = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that the command writes with --json."""
+        raise NotImplementedError
+
+    def summary(self) -> list[str]:
+        """Return the sentences that the command ends with."""
+        raise NotImplementedError
+
+    def tables(self) -> list[Listing]:
+        """Return the tables that the command prints."""
+        return []
+
+    def table(self) -> Listing:
+        """Return the first of the tables."""
+        return self.tables()[0]
+
+    def title(self) -> str:
+        """Return the heading of its page."""
+        return self.table().title
+
+    def figures(self) -> dict[str, Panel]:
+        """Draw the figures by name, each with the sentence below it."""
+        return {}
+
+    def plot(self) -> Figure:
+        """Draw the first of the figures.
+
+        Raises:
+            InputError: there is nothing to draw.
+        """
+        panel = next(iter(self.figures().values()), None)
+        if panel is None:
+            raise InputError(f"nothing to draw: {self.summary()[0]}")
+        return panel.figure
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the data frame and of the CSV file."""
+        raise NotImplementedError
+
+    def to_csv(self) -> str:
+        """Write the rows of :meth:`to_pandas` as CSV; a list within a row is JSON."""
+        rows = [flat(row) for row in self.rows()]
+        columns = dict.fromkeys(name for row in rows for name in row)
+        stream = io.StringIO()
+        writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {name: json.dumps(cell) if isinstance(cell, list | tuple) else cell for name, cell in row.items()}
+            )
+        return stream.getvalue()
+
+    def to_pandas(self) -> DataFrame:
+        """Make a pandas data frame; a mapping within a row becomes columns named KEY.KEY.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_pandas() needs pandas, which is no dependency: pip install pandas") from error
+        return pandas.DataFrame([flat(row) for row in self.rows()])
+
+    def __repr__(self) -> str:
+        return " ".join(self.summary())
+
+    def _repr_html_(self) -> str:
+        template = Environment(autoescape=True).from_string(_FRAGMENT)
+        return template.render(sentences=self.summary(), listings=self.tables(), written=written)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Record(Result):
+    """A result that is one JSON object.
+
+    Attributes:
+        record: what the command writes with --json.
+    """
+
+    record: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the command writes with --json."""
+        return dict(self.record)
+
+
+def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten mappings within a row.
+
+    >>> flat({"seed": 0, "theory": {"low": 0.1, "inside": True}})
+    {'seed': 0, 'theory.low': 0.1, 'theory.inside': True}
+    """
+    cells: dict[str, Any] = {}
+    for name, cell in row.items():
+        cells |= flat(cell, f"{prefix}{name}.") if isinstance(cell, Mapping) else {f"{prefix}{name}": cell}
+    return cells
+
+
+def listing(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], note: str = "") -> Listing:
+    """Make a table of rows by the heads of its columns, key -> head; what a row lacks is a dash."""
+    return Listing(title, list(columns.values()), [[row.get(key) for key in columns] for row in rows], note)

@@ -1,0 +1,185 @@
+"""Commands that measure write CSV, figures and a page, sweep over a field, and follow a run through its steps."""
+
+import csv
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.cli.options import chosen_tokenizer
+from bornbiased_jax.results import Preference, Sinks
+from bornbiased_jax.text import tokenizer_for
+
+SIZES = "num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=300,max_seq_len=64"
+MODEL = ["--model", "gpt2-tiny", *[word for size in SIZES.split(",") for word in ("--set", size)]]
+SEEDS = [f"seed:{seed}@gpt2-tiny,{SIZES}" for seed in (1, 2)]
+INPUTS = ["--num-inputs", "40", "--seq-len", "8"]
+TEXT = ["--text", "text.txt", "--tokenizer", "bytes", "--num-sequences", "2", "--quiet"]
+# A call of each command that measures, a figure that it draws, columns of its CSV and the number of its rows.
+CALLS = {
+    "preference": (["probe", "preference", *MODEL, *INPUTS, "--seeds", "0:2"], "preference", "seed,top1_share", 2),
+    "contraction": (["probe", "contraction", *MODEL, *INPUTS], "contraction", "seed,block,inter_cosine", 2),
+    "predict": (["predict", *MODEL, "--seq-len", "8"], "prediction", "block,inter_cosine,inter_cosine_std", 2),
+    "sinks": (["sinks", SEEDS[0], *TEXT, "--lengths", "4,8"], "sink-map", "length,block,head,score", 8),
+    "intervene": (
+        ["intervene", SEEDS[0], *TEXT, "--length", "8", "--clear", "5"],
+        "intervention",
+        "block,before,after",
+        2,
+    ),
+    "seedprint": (["seedprint", *SEEDS, "--test", "weights", "--quiet"], "null", "name,verdict,z", 1),
+    "scan": (["scan", SEEDS[0], *SEEDS, "--quiet"], "bases", "base,verdict,z", 2),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_csv_figures_and_page_show_the_result(name, folder, capsys):
+    call, figure, columns, num_rows = CALLS[name]
+    places = ["--csv", "a.csv", "--figures", "drawn", "--page", "a.html", "--json", "a.json"]
+    assert run([*call, *places]) == 0
+    rows = list(csv.DictReader((folder / "a.csv").read_text().splitlines()))
+    assert len(rows) == num_rows and set(columns.split(",")) <= set(rows[0])
+    assert (folder / "drawn" / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "drawn" / f"{figure}.svg").stat().st_size > 1_000
+    page, record = (folder / "a.html").read_text(), json.loads((folder / "a.json").read_text())
+    assert "<svg" in page and "<table" in page and not re.findall(r"(?:src|href)=[\"']https?:", page)
+    # The command that makes the page again, without the places of its results.
+    assert record["command"].startswith(f"bornbiased {call[0]}") and "--page" not in record["command"]
+    assert "drawn/" in capsys.readouterr().out
+    # A folder that it drew before is drawn into again.
+    assert run([*call, "--figures", "drawn"]) == 0
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("option", ["--csv", "--figures", "--page"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option, folder, capsys):
+    (folder / "file").write_text("")
+    assert run([*CALLS[name][0][:2], *CALLS[name][0][2:], option, "file/below"]) == 2
+    printed = capsys.readouterr()
+    assert "file" in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+def test_figures_leave_a_folder_of_others_alone(folder, capsys):
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("kept")
+    call = [*CALLS["predict"][0], "--figures", "mine"]
+    assert run(call) == 2
+    assert "notes.txt" in capsys.readouterr().err
+    assert run([*call, "--overwrite"]) == 0 and (folder / "mine" / "notes.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", [["probe", "preference"], ["probe", "contraction"]])
+def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
+    call = [*command, *MODEL, *INPUTS, "--seeds", "3:5", "--json", "swept.json"]
+    assert run([*call, "--sweep", "num_layers=1,3"]) == 0
+    printed = capsys.readouterr().out
+    value = json.loads((folder / "swept.json").read_text())
+    assert [(row["num_layers"], row["seed"]) for row in value["records"]] == [(1, 3), (1, 4), (3, 3), (3, 4)]
+    assert value["model"]["num_layers"] == 2
+    assert "by num_layers" in printed and "mean" in printed and "range" in printed
+    # Each value is what --set gives.
+    assert run([*call[:-1], "alone.json", "--set", "num_layers=3"]) == 0
+    alone = json.loads((folder / "alone.json").read_text())["records"]
+    assert [{**row, "num_layers": 3} for row in alone] == value["records"][2:]
+
+
+def test_a_sweep_of_predictions_has_a_record_for_each_value(folder, capsys):
+    call = ["predict", *MODEL, "--seq-len", "8", "--json", "swept.json"]
+    assert run([*call, "--sweep", "init=gpt2-scaled,normal-0.02"]) == 0
+    records = json.loads((folder / "swept.json").read_text())["records"]
+    assert [row["init"] for row in records] == ["gpt2-scaled", "normal-0.02"]
+    assert records[0]["inter_cosine_by_layer"] != records[1]["inter_cosine_by_layer"]
+    assert "Theory for gpt2-tiny by init" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        ("d_modle=16,32", "d_modle"),
+        ("d_model=16,x", "--sweep 'd_model=x'"),
+        ("d_model", "is not of the form field=a,b,c"),
+        ("d_model=16,,32", "is not of the form field=a,b,c"),
+        ("d_model=16,16", "names a value twice"),
+        ("num_heads=2,5", "--sweep 'num_heads=5'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["probe", "preference", "--num-inputs", "4"], ["predict"]])
+def test_a_bad_sweep_is_refused(command, sweep, words, capsys):
+    assert run([*command, *MODEL, "--seq-len", "8", "--sweep", sweep]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_a_sweep_of_a_checkpoint_is_refused(capsys):
+    for command in (["probe", "preference", *INPUTS], ["predict", "--seq-len", "8"]):
+        assert run([*command, "--checkpoint", SEEDS[0], "--sweep", "num_layers=1,2"]) == 2
+        assert "a checkpoint has its own" in capsys.readouterr().err
+
+
+def test_seeds_are_summarized_by_mean_sd_and_range():
+    record = dict(seq_len=8, top1_id=7, top1_count=3, ratio_to_uniform=2.0, log10_p=-1.0, num_inputs=10)
+    records = [{**record, "seed": seed, "top1_share": fraction} for seed, fraction in enumerate((0.1, 0.2, 0.6))]
+    table = Preference(records).table()
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows[3:]}
+    assert rows["mean"]["top-1 fraction"] == pytest.approx(0.3)
+    assert rows["sd"]["top-1 fraction"] == pytest.approx(0.2645751)
+    assert rows["range"]["top-1 fraction"] == "0.1 to 0.6"
+    assert rows["mean"]["top-1 token"] == ""
+    assert len(Preference(records[:1]).table().rows) == 1
+
+
+def test_no_sinks_are_called_none():
+    report = {"sink_rate": {"8": 0.0}, "num_sequences": 4, "position": 1, "epsilon": 0.25}
+    told = Sinks(report).summary()[0]
+    assert told == "No head puts more than 0.25 of their attention on position 1 at T = 8: there are no sinks."
+
+
+def test_what_is_set_already_is_not_advised():
+    record = dict(seed=0, seq_len=8, top1_count=1, num_inputs=10, vocab_size=64, top1_share=0.1, log10_p=0.0)
+    assert "init=normal-0.02" in " ".join(Preference([record], {"init": "gpt2-scaled"}).summary())
+    assert "init=normal-0.02" not in " ".join(Preference([record], {"init": "normal-0.02"}).summary())
+
+
+@pytest.mark.parametrize(("words", "is_said"), [([], True), (["--set", "d_ff=40"], False)])
+def test_a_changed_width_is_said_to_leave_that_of_the_mlps(words, is_said, capsys):
+    assert run(["predict", "--model", "llama-tiny", "--set", "d_model=32", *words, "--seq-len", "8"]) == 0
+    assert ("d_ff stays" in capsys.readouterr().err) is is_said
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_a_tokenizer_that_is_not_the_models_is_warned_of(is_foreign, capsys):
+    digest = "another" if is_foreign else tokenizer_for("bytes", 300).digest
+    opened = SimpleNamespace(
+        cfg=SimpleNamespace(vocab_size=300), reference="runs/a", tokenizer=SimpleNamespace(digest=digest)
+    )
+    assert chosen_tokenizer("bytes", opened).name == "bytes" and chosen_tokenizer(None, opened) is None
+    assert ("runs/a has a tokenizer of its own" in capsys.readouterr().err) is is_foreign
+
+
+def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
+    train = ["--data", "text.txt", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "4"]
+    train += ["--checkpoint-every", "2", "--no-tensorboard", "--quiet"]
+    assert run(["pretrain", *MODEL, *train, "--seeds", "1,2", "--out", "run"]) == 0
+    places = ["--json", "a.json", "--csv", "a.csv", "--figures", "drawn", "--quiet", "--by-step"]
+    assert run(["seedprint", "run@seed=1", SEEDS[0], *places]) == 0
+    steps = json.loads((folder / "a.json").read_text())["by_step"]
+    assert [step["step"] for step in steps] == [0, 2, 4]
+    assert all(step["verdict"] == "same-lineage" for step in steps)
+    rows = list(csv.DictReader((folder / "a.csv").read_text().splitlines()))
+    assert {row["step"] for row in rows} == {"0", "2", "4"} and {"component", "z", "log10_p"} <= set(rows[0])
+    assert (folder / "drawn" / "steps.png").is_file()
+    assert "By step" in capsys.readouterr().out
+    # What has no steps, or several seeds and none of them named.
+    assert run(["seedprint", SEEDS[0], SEEDS[1], "--by-step"]) == 2
+    assert "name one as in RUN@seed=42" in capsys.readouterr().err
+    assert run(["seedprint", "run", SEEDS[0], "--by-step"]) == 2
+    assert "run@seed=1" in capsys.readouterr().err
