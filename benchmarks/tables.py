@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import parity
-from benchmarks.facts import facts
-from benchmarks.sweep_vs_torch import LENGTH, model
+from benchmarks.sweep_vs_torch import LENGTH, config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import loop_operations, needed_operations
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
@@ -19,6 +17,12 @@ Record = Mapping[str, Any]
 _RATIO = times(2)
 
 
+def facts(title: str, facts: Sequence[tuple[str, str]], note: str = "") -> list[Table]:
+    """Make one table with a row for each name and what was measured of it."""
+    rows = [Row([name], {"measured": text}) for name, text in facts]
+    return [Table(title, ["what"], [Quantity("measured")], rows, note)]
+
+
 def _between(middle: float, ends: Sequence[float], write: Callable[[float], str] = _RATIO) -> str:
     return f"{write(middle)} ({write(ends[0])} to {write(ends[1])})"
 
@@ -26,7 +30,7 @@ def _between(middle: float, ends: Sequence[float], write: Callable[[float], str]
 def sweep_vs_torch(record: Record) -> list[Table]:
     """Tabulate the sweep versus the loop, also as if both did the loop's work."""
     # Records made before sizes could be chosen are of the benchmark's own.
-    cfg, length = model(), LENGTH
+    cfg, length = config_of(), LENGTH
     if "length" in record:
         cfg, length = ModelConfig.from_dict(record["provenance"]["config"]), record["length"]
     alike = needed_operations(cfg, length) / loop_operations(cfg, length)
@@ -228,48 +232,6 @@ def streamed(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
-def weights_fingerprint(record: Record) -> list[Table]:
-    """Tabulate time and memory of a fingerprint of weights."""
-    sizes, full_depth = record["sizes"], record["full_depth"]
-    rows = [
-        ("seconds of reading the files into float32, median", f"{statistics.median(record['read_seconds']):.1f}"),
-        ("seconds of the fingerprint, median", f"{statistics.median(record['fingerprint_seconds']):.1f}"),
-        ("the fingerprint over reading", f"{record['ratio']:.2f}"),
-        ("peak memory of the command beyond the two tables", f"{record['beyond_tables_bytes'] / 1e9:.2f} GB"),
-        ("the two tables in float32", f"{record['table_bytes'] / 1e9:.2f} GB"),
-        (
-            f"{full_depth['layers']} blocks: seconds, extrapolated, and size of the file",
-            f"{full_depth['seconds_extrapolated']:.0f}, {full_depth['fingerprint_bytes'] / 1e6:.1f} MB",
-        ),
-        ("the whole process", _process(record["command"])),
-    ]
-    title = (
-        f"A fingerprint of the weights of {record['layers']} blocks of 7B shape and their tables (width "
-        f"{sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {record['file_bytes'] / 1e9:.2f} GB in bfloat16)"
-    )
-    return facts(title, rows)
-
-
-def stored_fingerprints(record: Record) -> list[Table]:
-    """Tabulate what comparing and scanning stored fingerprints takes."""
-    work = {
-        "screen": "z of every piece of evidence, estimated for the screen",
-        "unrelated": "the whole comparison of an unrelated pair",
-        "full": "the whole comparison of a related pair, with permutations and bounds",
-        "scan": f"scanning {record['bases']:,}, of which {record['tested']} passed the screen",
-    }
-    rows = [
-        (f"{words}: seconds, of processors", f"{seconds['wall_s']:.2f}, {seconds['cpu_s']:.2f}")
-        for words, seconds in ((words, record["seconds"][name]) for name, words in work.items())
-    ]
-    rows.append(("relatives found", f"{record['found']} of {record['related']}"))
-    rows.append(("processes that wanted a core, before and after", "{:.1f}, {:.1f}".format(*record["load"])))
-    title = (
-        f"Stored fingerprints of {record['layers']} blocks of 7B shape, {record['fingerprint_bytes'] / 1e6:.1f} MB each"
-    )
-    return facts(title, rows)
-
-
 def kill_resume(record: Record) -> list[Table]:
     """Tabulate a run that was killed again and again versus one that was not."""
     equal = {True: "equal, bit for bit", False: "DIFFERENT"}
@@ -295,8 +257,6 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         bound,
         loading,
         streamed,
-        weights_fingerprint,
-        stored_fingerprints,
         kill_resume,
     )
 } | {
