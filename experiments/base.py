@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -74,34 +75,50 @@ class Context:
     def parts(
         self,
         name: str,
-        function: str,
+        compute: Compute,
         settings: Mapping[str, Any],
-        spans: Sequence[tuple[int, int] | Chunk],
+        chunks: Iterable[Chunk],
         *,
-        here: Compute | None = None,
         sources: Mapping[str, Any] | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Any]:
-        """Compute values of the parts of a long loop, each kept, with the engine of ``--engine``.
+        """Compute values of the chunks of a long loop, each kept, with the engine of ``--engine``.
 
         Args:
             name: of the store's folder, shared by the output folder's experiments.
-            function: ``module:compute``, which yields :func:`part_of` a value for each chunk in any process.
-            settings: all that the values depend on besides the span and the function's code.
-            spans: of the loop, the ends left out; a loop in a loop names chunks, the outer place in place of a seed.
-            here: the same function for this process, where it has at hand what others must make again.
-            sources: what others need to know to do so, JSON-ready.
-            advance: called with the length of a span when another process, or ``function`` in this one, has it.
+            compute: a module's ``compute``, made by :func:`chunked`; any process imports it by name.
+            settings: all that the values depend on besides the chunk and the function's code.
+            chunks: of the loop (:func:`spans`); a loop in a loop has the outer place in place of a seed.
+            sources: where a process finds what it needs besides, JSON-ready.
+            advance: called with the length of each chunk that is done.
         """
-        chunks = [span if isinstance(span, Chunk) else Chunk(0, *span) for span in spans]
-        request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
+        function = f"{compute.__module__}:{compute.__qualname__}"
+        request = Request(function, jsonable(settings), list(chunks), sources=sources or {})
         outcomes = fulfill(request, self.work.parent / name, self.engine, advance)
         return [json.loads(str(part["value"])) for part in outcomes]
 
 
-def part_of(value: Any) -> dict[str, Any]:
-    """Return a JSON-ready value as a store keeps it."""
-    return {"value": np.asarray(json.dumps(jsonable(value), allow_nan=False))}
+def chunked(value_of: Callable[[Any, Any, Chunk], object]) -> Compute:
+    """Make the ``compute`` of a store from a function of settings, sources and one chunk: its value, JSON-ready."""
+
+    @functools.wraps(value_of)
+    def compute(
+        settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        for chunk in chunks:
+            yield {"value": np.asarray(json.dumps(jsonable(value_of(settings, sources, chunk)), allow_nan=False))}
+
+    return compute
+
+
+def spans(total: int, size: int = 1) -> list[Chunk]:
+    """Cut ``range(total)`` into chunks of a size.
+
+    Example:
+        >>> [(chunk.start, chunk.stop) for chunk in spans(5, 2)]
+        [(0, 2), (2, 4), (4, 5)]
+    """
+    return [Chunk(0, start, min(start + size, total)) for start in range(0, total, size)]
 
 
 def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
@@ -193,6 +210,19 @@ def _at(settings: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 def _nothing(record: Record) -> Sequence[Any]:
     return ()
+
+
+def where_attempted(show: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """Show nothing of a record whose run found no model to measure; its headline is the reason."""
+
+    @functools.wraps(show)
+    def shown(record: Record) -> Any:
+        result = record["result"]
+        if result["attempted"]:
+            return show(record)
+        return str(result["reason"]) if show.__name__ == "headline" else []
+
+    return shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

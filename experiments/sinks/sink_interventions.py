@@ -18,7 +18,7 @@ from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.text import read_text
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import ABSENT
 
 
@@ -145,11 +145,10 @@ def _maps(
     }
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Show interventions; super neurons."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     # A row per intervention and position.
     rows = [
         (
@@ -202,11 +201,10 @@ def tables(record: Record) -> Sequence[Table]:
     return [interventions, neurons]
 
 
+@where_attempted
 def panels(record: Record) -> Sequence[Panel]:
     """Draw attention maps, the sink map, top channels, variance by position."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     maps, settings = result["maps"], record["settings"]
     names = list(maps["by_intervention"])
     first = sink_figures.attention_maps({name: maps["by_intervention"][name] for name in names})
@@ -254,11 +252,10 @@ def _dominance(result: Mapping[str, Any]) -> Any:
     return figure
 
 
+@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the rate, and the three interventions at their strongest."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     length, rate = max(((int(length), rate) for length, rate in result["sink_rate"].items()))
     rows = result["interventions"]
 
@@ -286,11 +283,10 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
+@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
     result = record["result"]
-    if not result["attempted"]:
-        return result["reason"]
     neurons = [neuron for neuron in result["super_neurons"] if neuron["super"]]
     if not neurons:
         return ""

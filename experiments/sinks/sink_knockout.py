@@ -39,7 +39,7 @@ from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
@@ -170,11 +170,9 @@ def change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
     return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Show every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
-    result = record["result"]
-    if not result["attempted"]:
-        return []
     base = _base(record)
     shown = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
     shown += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
@@ -202,11 +200,9 @@ def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Any, ...]:
     return [row["kind"], row["what"], row["position"]], measured
 
 
+@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim what the strongest neuron and pair carry, what random pairs do, and whether it all comes back."""
-    result = record["result"]
-    if not result["attempted"]:
-        return []
     base = _base(record)
     silenced = _rows(record, SILENCED)
     singles = [row for row in silenced if " + " not in row["what"]]
@@ -225,11 +221,10 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
 
 
+@where_attempted
 def panels(record: Record) -> Sequence[Panel]:
     """Draw the sink rate of every block: by neurons silenced, and by the block after which the channel was cleared."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     base = _base(record)
     blocks = list(range(1, len(base["by_block"]) + 1))
     cut = [base, *_rows(record, SILENCED)]
@@ -254,11 +249,9 @@ def panels(record: Record) -> Sequence[Panel]:
     ]
 
 
+@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
-    result = record["result"]
-    if not result["attempted"]:
-        return str(result["reason"])
     base = _base(record)
     pairs = [row for row in _rows(record, SILENCED) if " + " in row["what"]]
     if not pairs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ from bornbiased_jax.training.data.windows import prepend_bos
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.setup import Data, load_data
 from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
-from experiments.base import Context, by_scale, cache_folder, part_of
+from experiments.base import Context, by_scale, cache_folder, chunked
 from experiments.sinks.mitigations import MITIGATIONS
 from experiments.sinks.sink_price import price
 
 HELD_OUT = "held out"
 EPSILON = 0.25
-FUNCTION = "experiments.sinks.sink_training:compute"
 SNAPSHOTS = 12
 """How many snapshots of a run are measured on its way."""
 
@@ -57,37 +56,32 @@ def run_mitigations(context: Context) -> dict[str, Any]:
     count = len(settings["seeds"])
     at_once = settings.get("seeds_at_once", count)
     blocks = [(start, min(start + at_once, count)) for start in range(0, count, at_once)]
-    sources = {"work": str(context.work.parent.resolve()), "scale": context.scale, "quiet": True}
-
-    def here(request: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-        return compute(request, {**sources, "quiet": context.quiet}, chunks)
-
+    sources = {"work": str(context.work.parent.resolve()), "scale": context.scale, "quiet": context.quiet}
     parts = context.parts(
         "sink_training/models",
-        FUNCTION,
+        compute,
         {"settings": settings, "data": context.data},
         [Chunk(names.index(mitigation), *block) for mitigation in mitigations for block in blocks],
-        here=here,
         sources=sources,
     )
     outcomes = iter(parts)
     return {"cures": {mitigation: _joined([next(outcomes) for _ in blocks]) for mitigation in mitigations}}
 
 
-def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Train and measure some seeds of the mitigations whose places in :data:`MITIGATIONS` the chunks name."""
-    for chunk in chunks:
-        mitigation = list(MITIGATIONS)[chunk.seed]
-        settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
-        place = Path(locations["work"]) / "sink_training" / mitigation.replace(" ", "-")
-        context = Context(
-            scale=locations["scale"],
-            settings=settings,
-            work=cache_folder(place, [settings, request["data"]], compute),
-            data=request["data"],
-            quiet=locations["quiet"],
-        )
-        yield part_of(_trained(context, mitigation))
+@chunked
+def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunk: Chunk) -> dict[str, Any]:
+    """Train and measure some seeds of the mitigation whose place in :data:`MITIGATIONS` the chunk names."""
+    mitigation = list(MITIGATIONS)[chunk.seed]
+    settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
+    place = Path(locations["work"]) / "sink_training" / mitigation.replace(" ", "-")
+    context = Context(
+        scale=locations["scale"],
+        settings=settings,
+        work=cache_folder(place, [settings, request["data"]], compute),
+        data=request["data"],
+        quiet=locations["quiet"],
+    )
+    return _trained(context, mitigation)
 
 
 def _trained(context: Context, mitigation: str) -> dict[str, Any]:

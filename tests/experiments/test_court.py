@@ -22,24 +22,23 @@ def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):
     for case in result["cases"]:
         assert case["num_pairs"] == 150 and case["num_undefined"] == 0
         # p are not stuck: what never rejects is no test (P(no p < 0.05 in 150 pairs) = 5e-4).
-        assert case["rates"][1]["count"] > 0 or not case["uniform"]
+        assert case["rates"][1]["count"] > 0
     tables, panels, claims = show(weights_calibration.EXPERIMENT, record)
     assert len(tables[0].rows) == len(weights_calibration.CASES) and len(panels) == len(claims) == 1
     assert "none rejects" in weights_calibration.EXPERIMENT.headline(record)
 
 
 def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
-    def squared(base, suspect, count, seed):
-        return Verdict("unrelated", "", float(np.random.default_rng(seed).random()) ** 2, None, 0.0, "", None, 0.01)
+    def squared(base, suspect, evidence, options):
+        p = float(np.random.default_rng(options.seed).random()) ** 2
+        return Verdict("unrelated", "", p, None, 0.0, "", None, 0.01)
 
-    for uniform in (True, False):
-        case = weights_calibration.Case(squared, uniform=uniform)
-        monkeypatch.setattr(weights_calibration, "CASES", {"wrong": case})
-        changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
-        work = tmp_path / str(uniform)
-        family = record_of(weights_calibration.EXPERIMENT, work, **changes)["result"]["family"]
-        bad = {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05}
-        assert bad == {"wrong"} and not family["calibrated"]
+    monkeypatch.setattr(weights_calibration, "verdict", squared)
+    monkeypatch.setattr(weights_calibration, "CASES", {"wrong": weights_calibration.Case("")})
+    changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
+    family = record_of(weights_calibration.EXPERIMENT, tmp_path, **changes)["result"]["family"]
+    bad = {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05}
+    assert bad == {"wrong"} and not family["calibrated"]
 
 
 def test_pairs_of_births_are_disjoint_and_those_of_their_seeds():
