@@ -12,9 +12,10 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from jax.sharding import Mesh
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
@@ -26,6 +27,8 @@ from bornbiased_jax.report.tables import Claim, Panel, Table
 from bornbiased_jax.store import Chunk, Compute, Request, fulfill
 
 MAKER = "bornbiased reproduce"
+
+T = TypeVar("T")
 
 SCALES = ("smoke", "laptop", "paper")
 """Seconds, as the tests run it; minutes on two cores; the paper's sizes."""
@@ -61,14 +64,14 @@ class Context:
     work: Path
     data: str | None = None
     quiet: bool = False
-    mesh: Any = None
+    mesh: Mesh | None = None
     engine: Engine = local
 
-    def cached(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Any:
+    def cached(self, name: str, identity: object, compute: Callable[[Path], T]) -> T:
         """Call :func:`cached` in the output folder, shared by its experiments."""
         return cached(self.work.parent / name, identity, compute)
 
-    def folder(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Path:
+    def folder(self, name: str, identity: object, compute: Callable[[Path], object]) -> Path:
         """Return the folder of :meth:`cached` for the same arguments, where the files that ``compute`` writes lie."""
         return cache_folder(self.work.parent / name, identity, compute)
 
@@ -121,7 +124,7 @@ def spans(total: int, size: int = 1) -> list[Chunk]:
     return [Chunk(0, start, min(start + size, total)) for start in range(0, total, size)]
 
 
-def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
+def cached(place: Path, identity: object, compute: Callable[[Path], T]) -> T:
     """Return the value of ``compute``, kept on disk and computed again when its code or a library has changed.
 
     Args:
@@ -161,7 +164,7 @@ def _whole(store: Folder, path: Path) -> bool:
         return False
 
 
-def cache_folder(place: Path, identity: Any, compute: Callable[..., Any]) -> Path:
+def cache_folder(place: Path, identity: object, compute: Callable[..., object]) -> Path:
     """Return where :func:`cached` keeps its value for these arguments; nothing is made or written."""
     key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -187,7 +190,7 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
     return pairs
 
 
-def by_scale(scales: Sequence[str] = SCALES, /, **settings: Any) -> dict[str, dict[str, Any]]:
+def by_scale(scales: Sequence[str] = SCALES, /, **settings: object) -> dict[str, dict[str, Any]]:
     """Build settings of every scale from one entry a setting: a value for all scales, or a tuple of one for each.
 
     A mapping holds further settings in the same form; an ellipsis leaves a setting out at its scale.
@@ -208,19 +211,20 @@ def _at(settings: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-def _nothing(record: Record) -> Sequence[Any]:
+def _nothing(_record: Record) -> Sequence[Any]:
     return ()
 
 
-def where_attempted(show: Callable[[Record], Any]) -> Callable[[Record], Any]:
+def where_attempted(show: Callable[[Record], T]) -> Callable[[Record], T]:
     """Show nothing of a record whose run found no model to measure; its headline is the reason."""
 
     @functools.wraps(show)
-    def shown(record: Record) -> Any:
+    def shown(record: Record) -> T:
         result = record["result"]
         if result["attempted"]:
             return show(record)
-        return str(result["reason"]) if show.__name__ == "headline" else []
+        nothing: Any = result["reason"] if show.__name__ == "headline" else []
+        return nothing
 
     return shown
 
@@ -259,7 +263,7 @@ class Experiment:
     claims: Callable[[Record], Sequence[Claim]] = _nothing
     tables: Callable[[Record], Sequence[Table]] = _nothing
     figures: Callable[[Record], Sequence[Panel]] = _nothing
-    headline: Callable[[Record], str] = lambda record: ""
+    headline: Callable[[Record], str] = lambda _record: ""
 
     def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
         """The command line that makes this, quoted for a shell."""

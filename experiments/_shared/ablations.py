@@ -19,7 +19,7 @@ PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
 
 
 def groups(
-    model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: Any
+    model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: object
 ) -> list[dict[str, Any]]:
     """Build one group of initializations for each variant, in the order of ``VARIANTS``.
 
@@ -27,10 +27,11 @@ def groups(
     MLP-only models run at T = 1, which is any T, and can afford more inputs (``mlp_inputs``).
     """
     variant_groups = []
+    shared: dict[str, Any] = {"inputs": "gaussian", **changes}
     for fields in VARIANTS.values():
         alone = fields.get("attention") is False
         length, count = (1, mlp_inputs or num_inputs) if alone else (seq_len, num_inputs)
-        variant_groups.append(births.group(model, seeds, length, count, inputs="gaussian", **changes, **fields))
+        variant_groups.append(births.group(model, seeds, length, count, **shared, **fields))
     return variant_groups
 
 

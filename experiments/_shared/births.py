@@ -28,7 +28,7 @@ def group(
     inputs: str = "tokens",
     fix_embeddings: bool = True,
     intra: bool = False,
-    **changes: Any,
+    **changes: object,
 ) -> dict[str, Any]:
     """Build one group of initializations, as it stands in an experiment's settings."""
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 
 
-def measured_by_layer(probed: Any) -> np.ndarray:
+def measured_by_layer(probed: Mapping[str, Any]) -> np.ndarray:
     """Return the mean across seeds of the cosine after each block [L]."""
     return np.mean([birth["contraction"]["inter_cosine_by_layer"] for birth in probed["records"]], axis=0)
 

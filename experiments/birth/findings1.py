@@ -88,7 +88,7 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-def _grid(num_seeds: int, num_inputs: int, **base: Any) -> list[dict[str, Any]]:
+def _grid(num_seeds: int, num_inputs: int, **base: object) -> list[dict[str, Any]]:
     seeds = range(num_seeds)
     make = lambda model, length, **changes: births.group(model, seeds, length, num_inputs, **{**base, **changes})  # noqa: E731
     return [

@@ -30,7 +30,8 @@ def log10_pairs_p(mean: float, std: float, num_inputs: int) -> float:
     of independent pairs whatever the covariance of the states.
 
     Args:
-        mean, std: of the cosine over pairs.
+        mean: of the cosine over pairs.
+        std: of the same.
         num_inputs: N, at least 2.
     """
     z = abs(mean) / std * math.sqrt(num_inputs * (num_inputs - 1) / 2)

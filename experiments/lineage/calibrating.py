@@ -39,7 +39,7 @@ def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def config(settings: Mapping[str, Any], case: Case, **changes: Any) -> ModelConfig:
+def config(settings: Mapping[str, Any], case: Case, **changes: int) -> ModelConfig:
     """Return the case's architecture, with embeddings of each seed's own."""
     return preset(case["model"], **{**settings["changes"], "init": case["init"], **changes})
 

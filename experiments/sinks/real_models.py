@@ -38,17 +38,17 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     settings, opened, ids_T = context.settings, read.opened, read.ids_T
     identity = [opened.digest(), ids_T.tolist()]
 
-    def protocol(folder: Path) -> Any:
+    def protocol(_folder: Path) -> object:
         chosen = settings["protocol"]
         return report_on_ids(opened.cfg, opened.params(), ids_T, ReportOptions(epsilon=EPSILON, **chosen))
 
-    def rounding(folder: Path) -> Any:
+    def rounding(_folder: Path) -> object:
         chosen = settings["rounding"]
         tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
         schemes = [parse_scheme(name) for name in chosen["schemes"]]
         return prices(opened.cfg, opened.params(), tokens_NT, schemes, keep=chosen["keep_sinks"])
 
-    def rolling(folder: Path) -> Any:
+    def rolling(_folder: Path) -> object:
         chosen = settings["streaming"]
         tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
         return streaming_losses(

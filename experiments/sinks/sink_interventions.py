@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
@@ -39,7 +42,7 @@ def run(context: Context) -> dict[str, Any]:
     short_NT = tokens_NT[: settings["intervened_sequences"], : settings["intervened_length"]]
     rng = np.random.default_rng(0)
     random_NT = rng.integers(0, cfg.vocab_size, (settings["random_sequences"], short_NT.shape[1]), dtype=np.int32)
-    note = (lambda text: None) if context.quiet else progress.note
+    note = (lambda _text: None) if context.quiet else progress.note
 
     note("sinks of the model as it is")
     plain = measure_sinks(cfg, params, tokens_NT, SinkOptions(lengths=settings["lengths"]))
@@ -117,7 +120,7 @@ def _changes(
 
 
 def _maps(
-    cfg: Any, params: Any, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
+    cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compute mean attention over the heads of the layer with the strongest sink, under each intervention."""
     position, length = settings["drawn_position"], settings["drawn_length"]
@@ -241,7 +244,7 @@ def panels(record: Record) -> Sequence[Panel]:
     ]
 
 
-def _dominance(result: Mapping[str, Any]) -> Any:
+def _dominance(result: Mapping[str, Any]) -> Figure:
     figure, ax = figures.new()
     depth = np.arange(1, len(result["dom_ratio_first"]) + 1)
     figures.line(ax, depth, result["dom_ratio_first"], name="first token", colour=figures.SERIES[1], markers=True)

@@ -33,7 +33,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model.interventions import Neuron, clear, silence, write
+from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures
@@ -56,7 +56,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     settings, opened = context.settings, read.opened
     tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
@@ -103,7 +103,7 @@ def _runs(
 ) -> list[Run]:
     """List each run's kind, its target, the position of the sink, how the edit is made, the first token."""
 
-    def written(neurons: Sequence[Neuron], position: int) -> Any:
+    def written(neurons: Sequence[Neuron], position: int) -> Edits:
         values = {neuron: float(first_LF[neuron.block - 1, neuron.unit]) for neuron in neurons}
         return write(cfg, values, position=position)
 

@@ -55,7 +55,7 @@ def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, An
         windows = data.train.with_bos(bos_id)
         with progress.bar(config.steps, "baseline", unit="steps", quiet=context.quiet) as advance:
             params_by_seed, _ = train_with_snapshots(
-                config, windows, on_snapshot=lambda step, weights: None, interval=config.steps, advance=advance
+                config, windows, on_snapshot=lambda _step, _weights: None, interval=config.steps, advance=advance
             )
         # Running text and random tokens, with the BOS token in front where there is one.
         length = max(settings["lengths"])

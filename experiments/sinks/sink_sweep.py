@@ -55,7 +55,7 @@ def run(context: Context) -> dict[str, Any]:
     shape = (settings["random_sequences"], settings["length"])
     random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]

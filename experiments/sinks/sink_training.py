@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +259,7 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
     return rows if bos_id is None else prepend_bos(rows, bos_id)
 
 
-def over_seeds(run: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
+def over_seeds(run: Mapping[str, Any], value: Callable[..., float]) -> tuple[float, float] | float:
     """Return mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
     return mean_std(value(seed) for seed in run["by_seed"])
 
@@ -310,7 +310,7 @@ _SIZES = by_scale(
 )
 
 
-def settings_of(size: str, mitigations: Iterable[str], **changes: Any) -> dict[str, Any]:
+def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> dict[str, Any]:
     """Return settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
     return {**_SIZES[size], "cures": list(mitigations), **changes}
 

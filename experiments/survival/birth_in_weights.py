@@ -43,7 +43,7 @@ def run(context: Context) -> dict[str, Any]:
     trained_run = persistence.base_run(context)
     settings = context.settings
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return _compare(trained_run, settings, context.quiet)
 
     identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"]]
@@ -250,7 +250,7 @@ def panels(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _settings(scale: str, **changes: Any) -> dict[str, Any]:
+def _settings(scale: str, **changes: object) -> dict[str, Any]:
     return {**persistence_settings.settings("llama")[scale], **changes}
 
 

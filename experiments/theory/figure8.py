@@ -60,7 +60,7 @@ def attn0_gaps(x_BTD: jax.Array, num_layers: int) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="cfg")
-def model_gaps(cfg: ModelConfig, params: Any, x_BTD: jax.Array) -> jax.Array:
+def model_gaps(cfg: ModelConfig, params: models.Params, x_BTD: jax.Array) -> jax.Array:
     """Compute :func:`gap` after each block of a model [L, B]."""
 
     def reduce(captured: dict[str, jax.Array]) -> jax.Array:

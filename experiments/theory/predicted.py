@@ -348,9 +348,9 @@ def headline(record: Record) -> str:
     )
 
 
-def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: Any) -> dict[str, Any]:
-    options: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False)
-    return births.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **options, **changes)
+def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: object) -> dict[str, Any]:
+    fields: dict[str, Any] = {"inputs": "gaussian", "fix_embeddings": False, **changes}
+    return births.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
 
 
 def _width(width: int) -> dict[str, Any]:
