@@ -15,12 +15,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Name -> fields of ``ModelConfig``."""
 
+HEADS = ["mode", "model", "N", "T", "seed"]
+"""Heads of the columns that name one seed of a variant."""
+
 PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
 
 
 def groups(
     model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: object
-) -> list[dict[str, Any]]:
+) -> list[births.Group]:
     """Build one group of initializations for each variant, in the order of ``VARIANTS``.
 
     Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
@@ -44,9 +47,14 @@ def variant(group: births.Group) -> str:
     )
 
 
-def by_variant(record: Record) -> dict[str, Any]:
+def by_variant(record: Record) -> dict[str, births.Probed]:
     """Map each variant to its group of a record."""
-    return {variant(group["group"]): group for group in record["result"]["groups"]}
+    return {variant(probed["group"]): probed for probed in births.probed_groups(record)}
+
+
+def labels(group: births.Group, seed: int) -> list[Any]:
+    """Return the cells that name one seed of a variant, under :data:`HEADS`."""
+    return [variant(group), births.name_of(group), group["num_inputs"], length_of(group), seed]
 
 
 def length_of(group: births.Group) -> str:
