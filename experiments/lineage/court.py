@@ -31,11 +31,11 @@ from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
 from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, by_scale, chunked, spans
-from experiments.lineage import court_tables
-from experiments.lineage.court_models import births, trained
-from experiments.lineage.court_tables import SCORE_LEVEL
-from experiments.lineage.court_tests import TESTS, examine, matchings
+from experiments.lineage import unrelated_tables
 from experiments.lineage.descendants_readings import Subject
+from experiments.lineage.unrelated_models import births, trained
+from experiments.lineage.unrelated_tables import SCORE_LEVEL
+from experiments.lineage.unrelated_tests import TESTS, examine, matchings
 
 SAME_ORDER, OTHER_ORDER, OTHER_TEXT = "trained, same order", "trained, another order", "trained, other text"
 BIRTHS, MIXED = "births", "a birth and a trained model"
@@ -251,8 +251,8 @@ EXPERIMENT = Experiment(
     ),
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
     run=run,
-    claims=court_tables.claims,
-    tables=court_tables.tables,
-    figures=court_tables.plots,
-    headline=court_tables.headline,
+    claims=unrelated_tables.claims,
+    tables=unrelated_tables.tables,
+    figures=unrelated_tables.plots,
+    headline=unrelated_tables.headline,
 )

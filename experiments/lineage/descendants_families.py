@@ -26,7 +26,7 @@ from bornbiased_jax.training.data.windows import batches
 from bornbiased_jax.training.step import over_seeds
 from experiments._shared.training import in_memory
 from experiments.base import Context
-from experiments.lineage.court_models import train_run, unpacked
+from experiments.lineage.unrelated_models import train_run, unpacked
 
 Loss = Callable[[Any, Any, jax.Array], jax.Array]
 """(what is trained, what is not, tokens [B, T + 1]) -> the mean loss of one family."""

@@ -1,4 +1,4 @@
-"""What every test and baseline of the court reads on one pair: a score that ranks pairs, and a p where there is one.
+"""What every test and baseline reads on one pair: a score that ranks pairs, and a p where there is one.
 
 The tests in the weights are evidence of fingerprints, one of each model: the statistics are those of the verdicts.
 Permutations are drawn in two stages: a few, and where none of these reaches the

@@ -12,6 +12,7 @@ from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.training import PretrainConfig
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_growth, sink_training
+from experiments.sinks.settings import settings_of
 
 SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
 """Changes that are the training's, not the model's."""
@@ -84,7 +85,7 @@ def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **cha
     return {**base, **fields, "changes": {**base["changes"], **model}, "schedule": schedule}
 
 
-_BASE = sink_training.settings_of("laptop", ["baseline"])
+_BASE = settings_of("laptop", ["baseline"])
 _FOUR: dict[str, Any] = {"num_heads": 4}
 
 _LAPTOP = {
@@ -117,7 +118,7 @@ _LARGER = {
     "wide, short": tried(_BASE, 3, **_WIDE | _SHORT),
 }
 
-_TINY = sink_training.settings_of("smoke", ["baseline"], bos_token=True)
+_TINY = settings_of("smoke", ["baseline"], bos_token=True)
 
 EXPERIMENT = Experiment(
     name="sink_search",

@@ -13,7 +13,7 @@ from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record
 from experiments.survival import persistence_tables, persistence_tracks
-from experiments.survival.persistence_settings import PRECISION, settings, shared_cost
+from experiments.survival.settings import PRECISION, settings, shared_cost
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared vectors"}
 

@@ -29,7 +29,8 @@ from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.lineage.sketched import matched, sketch, verdict
-from experiments.survival import persistence, persistence_settings
+from experiments.survival import persistence
+from experiments.survival.settings import PRECISION, changed
 
 Model = tuple[ModelConfig, Params]
 
@@ -245,10 +246,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim(words, value, format=fixed(1), configuration="ours") for words, value in entries]
 
 
-def _settings(scale: str, **changes: object) -> dict[str, Any]:
-    return {**persistence_settings.settings("llama")[scale], **changes}
-
-
 EXPERIMENT = Experiment(
     name="evasions",
     title="What hides a copy from a test in the weights",
@@ -259,12 +256,12 @@ EXPERIMENT = Experiment(
         "but units in another order, and then the agreement of two independent matchings sees the copy."
     ),
     settings={
-        "smoke": _settings("smoke", copied=2),
-        "laptop": _settings("laptop", seeds=list(range(100, 116)), copied=4),
-        "paper": _settings("paper", copied=2),
+        "smoke": changed("smoke", copied=2),
+        "laptop": changed("laptop", seeds=list(range(100, 116)), copied=4),
+        "paper": changed("paper", copied=2),
     },
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
-    precision=persistence_settings.PRECISION,
+    precision=PRECISION,
     run=run,
     claims=claims,
     tables=tables,

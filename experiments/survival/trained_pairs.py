@@ -12,7 +12,7 @@ from typing import Any
 from bornbiased_jax.report.tables import Claim
 from experiments.base import Context, Experiment, Record
 from experiments.survival import persistence_pairs, persistence_tables
-from experiments.survival.persistence_settings import COST, FAMILIES, PRECISION, settings, shared_cost
+from experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
 
 Pairs = Mapping[tuple[int, int], tuple[float, float]]
 """Seeds of base and suspect -> p of the t-test and of the U-test."""

@@ -1,4 +1,4 @@
-"""Every test of the court on one pair of models: a p, or a score, or nothing where the test is not defined."""
+"""Every test on one pair of unrelated models: a p, or a score, or nothing where the test is not defined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that stand before the court: trained apart on two corpora at two widths, and births; what tests read.
+"""Unrelated models: trained apart on two corpora at two widths, and initial weights; what tests read.
 
 For each width and corpus half of the seeds see the text in one order and half in another. No seed occurs twice, births
 included, so that every pair is unrelated.
