@@ -10,7 +10,6 @@ the sorting of as large a matrix by rows, which the bound cannot do without, is 
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax.stats.bound import tail_bound
 from bornbiased_jax.stats.permutations import moments
 from bornbiased_jax.stats.tails import LN10, log_normal_sf
@@ -50,8 +49,12 @@ def _cpu_seconds(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.process_time() - start
 
 
-def measure(widths: Sequence[int]) -> dict[str, Any]:
-    """Measure the bound at every width and distance."""
+def measure(widths: tuple[int, ...] = WIDTHS) -> Findings:
+    """Measure the certified bound on permutation sums at every width and distance.
+
+    Args:
+        widths: Numbers of labels, separated by commas.
+    """
     rows = []
     for size in widths:
         noise_nn = np.random.default_rng(0).standard_normal((size, size))
@@ -81,15 +84,6 @@ def measure(widths: Sequence[int]) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--widths", default=",".join(map(str, WIDTHS)), help="Separated by commas.")
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    widths = [int(width) for width in options.widths.split(",")]
-    return run(lambda: measure(widths), options.json, precision="float64")
-
-
-if __name__ == "__main__":
-    main()
+    return command(measure, arguments, precision="float64")

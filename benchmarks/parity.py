@@ -9,13 +9,12 @@ that small weights do not flatter. Needs torch and transformers.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.config import preset
@@ -68,8 +67,19 @@ def compared_file(path: Path) -> dict[str, Any]:
         return {"family": family, "weights": path.name, **parity(Path(folder) / "model", num_sequences=2)}
 
 
-def measure(families: Sequence[str], seed: int, path: Path | None) -> dict[str, Any]:
-    """Measure a row for every family, and one for a file."""
+def measure(families: tuple[str, ...] = tuple(MODELS), seed: int = 0) -> Findings:
+    """Compare logits of every family, and of SmolLM2 where it is installed, with those of transformers.
+
+    Args:
+        families: Separated by commas.
+        seed: Of the initial weights.
+
+    Raises:
+        InputError: an unknown family.
+    """
+    if unknown := sorted(set(families) - set(MODELS)):
+        raise InputError(f"unknown families {', '.join(unknown)}: choose some of {', '.join(MODELS)}")
+    path = find_smollm2()
     rows = [compared(family, seed) for family in families]
     return {"rows": rows if path is None else [*rows, compared_file(path)]}
 
@@ -97,18 +107,6 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
     return [Table("Logits beside transformers", ["family", "class", "weights"], quantities, rows, note)]
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--families", default=",".join(MODELS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    families = options.families.split(",")
-    if unknown := sorted(set(families) - set(MODELS)):
-        raise InputError(f"unknown families {', '.join(unknown)}: choose some of {', '.join(MODELS)}")
-    return run(lambda: measure(families, options.seed, find_smollm2()), options.json)
-
-
-if __name__ == "__main__":
-    main()
+    return command(measure, arguments)

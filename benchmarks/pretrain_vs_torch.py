@@ -15,21 +15,19 @@ loses more than we do where other programs run. How busy each side kept the core
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
@@ -126,7 +124,7 @@ class Theirs:
         return losses
 
 
-def measure(size: str, *, pairs: int) -> dict[str, Any]:
+def measure_size(size: str, *, pairs: int) -> Findings:
     """Pair timings of training steps of one of ``SIZES``."""
     import torch
 
@@ -207,25 +205,20 @@ def seconds(side: Ours | Theirs, rows: Sequence[np.ndarray], steps: int) -> tupl
     return time.perf_counter() - start, losses
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def measure(pairs: int = 5, sizes: tuple[str, ...] = tuple(SIZES)) -> Findings:
+    """Measure training steps against a PyTorch loop.
+
+    Args:
+        pairs: Turns of either loop.
+        sizes: Separated by commas.
+    """
+    return {size: measure_size(size, pairs=pairs) for size in sizes}
+
+
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
     import torch
     import transformers
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--sizes", default=",".join(SIZES), help="comma-separated")
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    facts = dict(
-        seeds=[SEED], precision="float32 highest", torch=torch.__version__, transformers=transformers.__version__
-    )
-
-    def work() -> dict[str, Any]:
-        return {size: measure(size, pairs=options.pairs) for size in options.sizes.split(",")}
-
-    return run(work, options.json, **facts)
-
-
-if __name__ == "__main__":
-    main()
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return command(measure, arguments, seeds=[SEED], precision="float32 highest", **versions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate, product_error
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.inputs import random_tokens
@@ -34,8 +33,18 @@ def probe(cfg: ModelConfig, tokens_NT: np.ndarray, precision: jax.lax.PrecisionL
     return np.concatenate([batch.prediction_B for batch in outputs]), np.asarray(cosine_L)
 
 
-def measure(cfg: ModelConfig, tokens_NT: np.ndarray) -> dict[str, Any]:
-    """Measure every algorithm; of one that the device refuses, the reason is kept."""
+def measure(model: str = "gpt2-nano", num_inputs: int = 2_000, seq_len: int = 64) -> Findings:
+    """Measure float32 products by algorithm: their rate, their error, and what they change in a probe.
+
+    Of an algorithm that the device refuses, the reason is kept.
+
+    Args:
+        model: A preset.
+        num_inputs: Sequences, a multiple of 8.
+        seq_len: Tokens in a sequence.
+    """
+    cfg = preset(model)
+    tokens_NT = np.asarray(random_tokens(num_inputs, seq_len, cfg.vocab_size).batch(0, num_inputs))
     reference_N, reference_L = probe(cfg, tokens_NT, "highest")
     by_algorithm: dict[str, dict[str, Any]] = {}
     for name, precision in ALGORITHMS.items():
@@ -57,15 +66,7 @@ def measure(cfg: ModelConfig, tokens_NT: np.ndarray) -> dict[str, Any]:
     return {"bounds": {"changed": CHANGED, "cosine": COSINE}, "algorithms": by_algorithm}
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="gpt2-nano")
-    parser.add_argument("--num-inputs", type=int, default=2_000, help=f"A multiple of {BATCHES}.")
-    parser.add_argument("--seq-len", type=int, default=64)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    cfg = preset(options.model)
-    tokens_NT = random_tokens(options.num_inputs, options.seq_len, cfg.vocab_size).batch(0, options.num_inputs)
-    facts = dict(config=cfg, seeds=[42], precision="float32 by algorithm")
-    return run(lambda: measure(cfg, np.asarray(tokens_NT)), options.json, **facts)
+    about = lambda model, **_: {"config": preset(model), "seeds": [42]}  # noqa: E731
+    return command(measure, arguments, about, precision="float32 by algorithm")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
+import inspect
 import json
-from collections.abc import Callable
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +16,11 @@ from bornbiased_jax import io
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.record import measure, provenance
 
+Findings = dict[str, Any]
+"""The JSON of a benchmark's record."""
 
-def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: object) -> dict[str, Any]:
+
+def run(work: Callable[[], Findings], path: Path | str | None, **facts: object) -> Findings:
     """Do the work; print its findings, add provenance (its code, wall time, peak memory) and write them.
 
     Args:
@@ -36,3 +44,45 @@ def run(work: Callable[[], dict[str, Any]], path: Path | str | None, **facts: ob
     if path is not None:
         io.write_json(path, record)
     return record
+
+
+def command(
+    work: Callable[..., Findings],
+    arguments: Sequence[str] | None = None,
+    about: Callable[..., Mapping[str, object]] | None = None,
+    **facts: object,
+) -> Findings:
+    """Run a benchmark from the command line: its function's parameters are the options, ``--json`` writes a record.
+
+    An option has the parameter's name, type and default; its help is the parameter's line under "Args". A tuple is
+    given with commas, a parameter without a default must be given.
+
+    Args:
+        work: gives the findings, as of :func:`run`.
+        arguments: of the command line; those of the process unless given.
+        about: from the same options to facts for :func:`run`.
+        facts: more of them.
+    """
+    types, text = typing.get_type_hints(work), inspect.getdoc(work) or ""
+    help_by_name = dict(re.findall(r"^ +(\w+): (.+)$", text.partition("Args:")[2], re.MULTILINE))
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    for name, parameter in inspect.signature(work).parameters.items():
+        flag, line = "--" + name.replace("_", "-"), help_by_name.get(name)
+        if types[name] is bool:
+            parser.add_argument(flag, action="store_true", help=line)
+            continue
+        is_required = parameter.default is parameter.empty
+        default = None if is_required else parameter.default
+        parser.add_argument(flag, type=_parser(types[name]), required=is_required, default=default, help=line)
+    parser.add_argument("--json", help="Where the record goes.")
+    options = vars(parser.parse_args(arguments))
+    path = options.pop("json")
+    return run(functools.partial(work, **options), path, **facts, **(about(**options) if about else {}))
+
+
+def _parser(kind: object) -> Callable[[str], Any]:
+    """Return what reads an option of a type: the type, that of "type | None", or the entries of a tuple by commas."""
+    inner = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        return lambda text: tuple(inner[0](part) for part in text.split(","))
+    return typing.cast(Callable[[str], Any], inner[0] if inner else kind)

@@ -8,27 +8,25 @@ it, and seeds at once are much cheaper.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from benchmarks.pretrain_vs_torch import TINY, Ours, seconds
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax.training import PretrainConfig
 
 
-def measure(seeds: int, *, pairs: int, steps: int, batch_size: int, context: int) -> dict[str, Any]:
+def measure(seeds: int = 4, pairs: int = 5, steps: int = 4, batch_size: int = 16, context: int = 128) -> Findings:
     """Pair timings: ``steps`` steps of all seeds at once, then of one seed ``seeds`` times."""
     rows = np.random.default_rng(0).integers(0, TINY.vocab_size, (steps, batch_size, context + 1), dtype=np.int32)
     config = PretrainConfig(
         model=TINY, data="none", out="none", seeds=tuple(range(seeds)), context=context, batch_size=batch_size
     )
     together, alone = Ours(config, 1000), Ours(PretrainConfig(**{**vars(config), "seeds": (0,)}), 1000)
-    for side in (together, alone):
-        seconds(side, list(rows), steps)
+    for loop in (together, alone):
+        seconds(loop, list(rows), steps)
     times = []
     for _ in range(pairs):
         at_once = seconds(together, list(rows), steps)[0]
@@ -46,20 +44,7 @@ def measure(seeds: int, *, pairs: int, steps: int, batch_size: int, context: int
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    sizes = {name: getattr(options, name) for name in ("pairs", "steps", "batch_size", "context")}
-    facts = dict(config=TINY, seeds=range(options.seeds), precision="float32 highest")
-    return run(lambda: measure(options.seeds, **sizes), options.json, **facts)
-
-
-if __name__ == "__main__":
-    main()
+    about = lambda seeds, **_: {"seeds": range(seeds)}  # noqa: E731
+    return command(measure, arguments, about, config=TINY, precision="float32 highest")

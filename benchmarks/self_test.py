@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax import keys
 from bornbiased_jax.model.attention import fused_attention
 
@@ -62,16 +61,17 @@ def output_and_gradients(attend: Callable[..., Any], *arrays: jax.Array) -> list
     return [np.asarray(array, np.float64) for array in (output, *backward(arrays[-1]))]
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Check and print; return the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=3_000_000)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
+def measure(draws: int = 3_000_000) -> Findings:
+    """Check key bits, normals within their bound, and fused attention as the plain formula.
 
-    def work() -> dict[str, Any]:
-        checks = {"key_bits": key_bits(), "normals": normals(options.draws), "attention": attention(2048)}
-        passed = all(check["passed"] is not False for check in checks.values())
-        return {"passed": passed, "checks": checks, "platform_version": jax.devices()[0].client.platform_version}
+    Args:
+        draws: Normal numbers that are compared.
+    """
+    checks = {"key_bits": key_bits(), "normals": normals(draws), "attention": attention(2048)}
+    passed = all(check["passed"] is not False for check in checks.values())
+    return {"passed": passed, "checks": checks, "platform_version": jax.devices()[0].client.platform_version}
 
-    return run(work, options.json, precision="float32 and bfloat16")
+
+def main(arguments: Sequence[str] | None = None) -> Findings:
+    """Measure and print; return the record."""
+    return command(measure, arguments, precision="float32 and bfloat16")

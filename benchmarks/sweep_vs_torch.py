@@ -15,18 +15,16 @@ The second line is meant for a GPU, which both sides then use, one after the oth
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
@@ -47,9 +45,10 @@ Counts = jax.Array | preference.PreferenceState
 """Of the top-1 tokens alone [V], or with what the probe counts beside them."""
 
 
-def model() -> ModelConfig:
-    """Return a model of width 256 with 4 layers."""
-    return preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
+def config_of(model: str | None = None) -> ModelConfig:
+    """Return a preset, or the benchmark's own model of width 256 with 4 layers."""
+    own = preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
+    return own if model is None else preset(model)
 
 
 def our_probe(cfg: ModelConfig, *, equal: bool = False) -> Probe:
@@ -149,29 +148,28 @@ def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: in
 
 
 def measure(
-    pairs: int,
-    cfg: ModelConfig | None = None,
-    *,
+    model: str | None = None,
     seeds: int | None = None,
     sequences: int | None = None,
     length: int | None = None,
     batches: tuple[int, ...] = BATCHES,
-) -> dict[str, Any]:
-    """Measure seconds and ratios, taken in turn so many times.
+    pairs: int = 5,
+) -> Findings:
+    """Measure the preference sweep against a PyTorch loop, taken in turn.
 
     Args:
-        pairs: turns.
-        cfg: the architecture; :func:`model` unless given.
-        seeds: what both sides do; this and the next two are the constants above unless given.
-        sequences: for each seed.
-        length: tokens in a sequence.
-        batches: sizes of which each side takes its fastest.
+        model: A preset, in place of the benchmark's own small model.
+        seeds: What both loops do; this and the next two are the constants above unless given.
+        sequences: For each seed.
+        length: Tokens in a sequence.
+        batches: Sizes of which each loop takes its fastest, by commas.
+        pairs: Turns.
     """
     import torch
 
     torch.set_num_threads(hardware.cores())
     device = torch_device()
-    cfg = model() if cfg is None else cfg
+    cfg = config_of(model)
     seeds, sequences, length = seeds or SEEDS, sequences or SEQUENCES, length or LENGTH
     inputs = random_tokens(sequences, length, cfg.vocab_size)
     tokens_NT = inputs.batch(0, sequences)
@@ -224,25 +222,9 @@ def measure(
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", help="A preset, in place of the benchmark's own small model.")
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--sequences", type=int)
-    parser.add_argument("--length", type=int)
-    parser.add_argument("--batches", default=",".join(map(str, BATCHES)), help="Sizes that are tried, by commas.")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    cfg = model() if options.model is None else preset(options.model)
-    sizes = {name: getattr(options, name) for name in ("seeds", "sequences", "length")}
-    batches = tuple(map(int, options.batches.split(",")))
-    facts = dict(config=cfg, seeds=range(options.seeds or SEEDS), precision="float32 highest", torch=torch.__version__)
-    return run(lambda: measure(options.pairs, cfg, batches=batches, **sizes), options.json, **facts)
-
-
-if __name__ == "__main__":
-    main()
+    about = lambda model, seeds, **_: {"config": config_of(model), "seeds": range(seeds or SEEDS)}  # noqa: E731
+    return command(measure, arguments, about, precision="float32 highest", torch=torch.__version__)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import parity
-from benchmarks.facts import facts
-from benchmarks.sweep_vs_torch import LENGTH, model
+from benchmarks.sweep_vs_torch import LENGTH, config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import loop_operations, needed_operations
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
@@ -19,6 +18,12 @@ Record = Mapping[str, Any]
 _RATIO = times(2)
 
 
+def facts(title: str, facts: Sequence[tuple[str, str]], note: str = "") -> list[Table]:
+    """Make one table with a row for each name and what was measured of it."""
+    rows = [Row([name], {"measured": text}) for name, text in facts]
+    return [Table(title, ["what"], [Quantity("measured")], rows, note)]
+
+
 def _between(middle: float, ends: Sequence[float], write: Callable[[float], str] = _RATIO) -> str:
     return f"{write(middle)} ({write(ends[0])} to {write(ends[1])})"
 
@@ -26,7 +31,7 @@ def _between(middle: float, ends: Sequence[float], write: Callable[[float], str]
 def sweep_vs_torch(record: Record) -> list[Table]:
     """Tabulate the sweep versus the loop, also as if both did the loop's work."""
     # Records made before sizes could be chosen are of the benchmark's own.
-    cfg, length = model(), LENGTH
+    cfg, length = config_of(), LENGTH
     if "length" in record:
         cfg, length = ModelConfig.from_dict(record["provenance"]["config"]), record["length"]
     alike = needed_operations(cfg, length) / loop_operations(cfg, length)

@@ -119,7 +119,3 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         return measure(config, turns=options.turns, steps=options.steps) | {"goal": options.goal}
 
     return run(work, options.json, config=config.to_dict(), seeds=seeds, precision=options.dtype)
-
-
-if __name__ == "__main__":
-    main()

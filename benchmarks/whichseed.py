@@ -10,7 +10,6 @@ work on the machine changes less.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.child import run_child
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import seed_search
@@ -93,22 +92,19 @@ def commands(folder: Path, num_seeds: int, steps: int) -> dict[str, Any]:
     return searches
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def measure(num_seeds: int = NUM_SEEDS, steps: int = STEPS) -> Findings:
+    """Find a trained llama-tiny among a million initializations, and measure the rate of the search.
+
+    Args:
+        num_seeds: Seeds that are searched.
+        steps: Of training.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        searches = commands(Path(folder), num_seeds, steps)
+    sizes = {"model": MODEL, "steps": steps, "num_seeds": num_seeds}
+    return {**sizes, **searches, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
+
+
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--num-seeds", type=int, default=NUM_SEEDS)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-
-    def work() -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            searches = commands(Path(folder), options.num_seeds, options.steps)
-        sizes = {"model": MODEL, "steps": options.steps, "num_seeds": options.num_seeds}
-        return {**sizes, **searches, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
-
-    return run(work, options.json)
-
-
-if __name__ == "__main__":
-    main()
+    return command(measure, arguments)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from jax.sharding import Mesh
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
@@ -25,6 +27,8 @@ from bornbiased_jax.report.tables import Claim, Panel, Table
 from bornbiased_jax.store import Chunk, Compute, Request, fulfill
 
 MAKER = "bornbiased reproduce"
+
+T = TypeVar("T")
 
 SCALES = ("smoke", "laptop", "paper")
 """Seconds, as the tests run it; minutes on two cores; the paper's sizes."""
@@ -60,51 +64,67 @@ class Context:
     work: Path
     data: str | None = None
     quiet: bool = False
-    mesh: Any = None
+    mesh: Mesh | None = None
     engine: Engine = local
 
-    def cached(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Any:
+    def cached(self, name: str, identity: object, compute: Callable[[Path], T]) -> T:
         """Call :func:`cached` in the output folder, shared by its experiments."""
         return cached(self.work.parent / name, identity, compute)
 
-    def folder(self, name: str, identity: Any, compute: Callable[[Path], Any]) -> Path:
+    def folder(self, name: str, identity: object, compute: Callable[[Path], object]) -> Path:
         """Return the folder of :meth:`cached` for the same arguments, where the files that ``compute`` writes lie."""
         return cache_folder(self.work.parent / name, identity, compute)
 
     def parts(
         self,
         name: str,
-        function: str,
+        compute: Compute,
         settings: Mapping[str, Any],
-        spans: Sequence[tuple[int, int] | Chunk],
+        chunks: Iterable[Chunk],
         *,
-        here: Compute | None = None,
         sources: Mapping[str, Any] | None = None,
         advance: Callable[[int], None] | None = None,
     ) -> list[Any]:
-        """Compute values of the parts of a long loop, each kept, with the engine of ``--engine``.
+        """Compute values of the chunks of a long loop, each kept, with the engine of ``--engine``.
 
         Args:
             name: of the store's folder, shared by the output folder's experiments.
-            function: ``module:compute``, which yields :func:`part_of` a value for each chunk in any process.
-            settings: all that the values depend on besides the span and the function's code.
-            spans: of the loop, the ends left out; a loop in a loop names chunks, the outer place in place of a seed.
-            here: the same function for this process, where it has at hand what others must make again.
-            sources: what others need to know to do so, JSON-ready.
-            advance: called with the length of a span when another process, or ``function`` in this one, has it.
+            compute: a module's ``compute``, made by :func:`chunked`; any process imports it by name.
+            settings: all that the values depend on besides the chunk and the function's code.
+            chunks: of the loop (:func:`spans`); a loop in a loop has the outer place in place of a seed.
+            sources: where a process finds what it needs besides, JSON-ready.
+            advance: called with the length of each chunk that is done.
         """
-        chunks = [span if isinstance(span, Chunk) else Chunk(0, *span) for span in spans]
-        request = Request(function, jsonable(settings), chunks, here, sources=sources or {})
+        function = f"{compute.__module__}:{compute.__qualname__}"
+        request = Request(function, jsonable(settings), list(chunks), sources=sources or {})
         outcomes = fulfill(request, self.work.parent / name, self.engine, advance)
         return [json.loads(str(part["value"])) for part in outcomes]
 
 
-def part_of(value: Any) -> dict[str, Any]:
-    """Return a JSON-ready value as a store keeps it."""
-    return {"value": np.asarray(json.dumps(jsonable(value), allow_nan=False))}
+def chunked(value_of: Callable[[Any, Any, Chunk], object]) -> Compute:
+    """Make the ``compute`` of a store from a function of settings, sources and one chunk: its value, JSON-ready."""
+
+    @functools.wraps(value_of)
+    def compute(
+        settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        for chunk in chunks:
+            yield {"value": np.asarray(json.dumps(jsonable(value_of(settings, sources, chunk)), allow_nan=False))}
+
+    return compute
 
 
-def cached(place: Path, identity: Any, compute: Callable[[Path], Any]) -> Any:
+def spans(total: int, size: int = 1) -> list[Chunk]:
+    """Cut ``range(total)`` into chunks of a size.
+
+    Example:
+        >>> [(chunk.start, chunk.stop) for chunk in spans(5, 2)]
+        [(0, 2), (2, 4), (4, 5)]
+    """
+    return [Chunk(0, start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def cached(place: Path, identity: object, compute: Callable[[Path], T]) -> T:
     """Return the value of ``compute``, kept on disk and computed again when its code or a library has changed.
 
     Args:
@@ -144,7 +164,7 @@ def _whole(store: Folder, path: Path) -> bool:
         return False
 
 
-def cache_folder(place: Path, identity: Any, compute: Callable[..., Any]) -> Path:
+def cache_folder(place: Path, identity: object, compute: Callable[..., object]) -> Path:
     """Return where :func:`cached` keeps its value for these arguments; nothing is made or written."""
     key = {"code": code_digest(compute), "versions": library_versions(), "identity": jsonable(identity)}
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -170,7 +190,7 @@ def split_data(data: str | None) -> list[tuple[str | None, str]]:
     return pairs
 
 
-def by_scale(scales: Sequence[str] = SCALES, /, **settings: Any) -> dict[str, dict[str, Any]]:
+def by_scale(scales: Sequence[str] = SCALES, /, **settings: object) -> dict[str, dict[str, Any]]:
     """Build settings of every scale from one entry a setting: a value for all scales, or a tuple of one for each.
 
     A mapping holds further settings in the same form; an ellipsis leaves a setting out at its scale.
@@ -191,8 +211,22 @@ def _at(settings: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-def _nothing(record: Record) -> Sequence[Any]:
+def _nothing(_record: Record) -> Sequence[Any]:
     return ()
+
+
+def where_attempted(show: Callable[[Record], T]) -> Callable[[Record], T]:
+    """Show nothing of a record whose run found no model to measure; its headline is the reason."""
+
+    @functools.wraps(show)
+    def shown(record: Record) -> T:
+        result = record["result"]
+        if result["attempted"]:
+            return show(record)
+        nothing: Any = result["reason"] if show.__name__ == "headline" else []
+        return nothing
+
+    return shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,7 +263,7 @@ class Experiment:
     claims: Callable[[Record], Sequence[Claim]] = _nothing
     tables: Callable[[Record], Sequence[Table]] = _nothing
     figures: Callable[[Record], Sequence[Panel]] = _nothing
-    headline: Callable[[Record], str] = lambda record: ""
+    headline: Callable[[Record], str] = lambda _record: ""
 
     def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
         """The command line that makes this, quoted for a shell."""

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jax.sharding import Mesh
+
 import experiments
 from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
@@ -68,7 +70,7 @@ def reproduce(
     out: Path | str,
     data: str | None = None,
     quiet: bool = False,
-    mesh: Any = None,
+    mesh: Mesh | None = None,
     overwrite: bool = False,
     engine: Engine = local,
 ) -> Outcome:
@@ -105,7 +107,7 @@ def reproduce(
     completed: list[str] = []
     unchanged: list[str] = []
     failed: dict[str, Exception] = {}
-    say = (lambda text: None) if quiet else progress.note
+    say = (lambda _text: None) if quiet else progress.note
     growing = _GrowingPage()
     try:
         with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
@@ -310,7 +312,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     return failure
 
 
-def corpora_of(value: Any) -> dict[str, str]:
+def corpora_of(value: object) -> dict[str, str]:
     """Return the built-in corpora that settings name, and their digests: they differ between installations."""
     names = sorted(set(re.findall(r"builtin:(\w+)", json.dumps(value))))
     return {f"builtin:{name}": corpus(name).digest for name in names if name in BUILDERS}

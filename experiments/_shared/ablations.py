@@ -15,22 +15,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Name -> fields of ``ModelConfig``."""
 
+HEADS = ["mode", "model", "N", "T", "seed"]
+"""Heads of the columns that name one seed of a variant."""
+
 PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
 
 
 def groups(
-    model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: Any
-) -> list[dict[str, Any]]:
+    model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: object
+) -> list[births.Group]:
     """Build one group of initializations for each variant, in the order of ``VARIANTS``.
 
     Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
     MLP-only models run at T = 1, which is any T, and can afford more inputs (``mlp_inputs``).
     """
     variant_groups = []
+    shared: dict[str, Any] = {"inputs": "gaussian", **changes}
     for fields in VARIANTS.values():
         alone = fields.get("attention") is False
         length, count = (1, mlp_inputs or num_inputs) if alone else (seq_len, num_inputs)
-        variant_groups.append(births.group(model, seeds, length, count, inputs="gaussian", **changes, **fields))
+        variant_groups.append(births.group(model, seeds, length, count, **shared, **fields))
     return variant_groups
 
 
@@ -43,9 +47,14 @@ def variant(group: births.Group) -> str:
     )
 
 
-def by_variant(record: Record) -> dict[str, Any]:
+def by_variant(record: Record) -> dict[str, births.Probed]:
     """Map each variant to its group of a record."""
-    return {variant(group["group"]): group for group in record["result"]["groups"]}
+    return {variant(probed["group"]): probed for probed in births.probed_groups(record)}
+
+
+def labels(group: births.Group, seed: int) -> list[Any]:
+    """Return the cells that name one seed of a variant, under :data:`HEADS`."""
+    return [variant(group), births.name_of(group), group["num_inputs"], length_of(group), seed]
 
 
 def length_of(group: births.Group) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+from matplotlib.axes import Axes
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
@@ -13,10 +15,35 @@ from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import newborn
 from bornbiased_jax.record import measure
-from experiments.base import Context
+from bornbiased_jax.report import figures
+from experiments.base import Context, Record
 
-Group = Mapping[str, Any]
-"""What is probed: model, changes, seeds, seq_len, num_inputs, inputs ("tokens"), fix_embeddings, intra."""
+HEADS = ["model", "inputs", "N", "T", "seed"]
+"""Heads of the columns that name one seed of a group."""
+
+
+class Group(TypedDict):
+    """What is probed, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
+
+    model: str
+    changes: Mapping[str, Any]
+    seeds: list[int]
+    seq_len: int
+    num_inputs: int
+    inputs: str
+    fix_embeddings: bool
+    intra: bool
+
+
+class Probed(TypedDict):
+    """A group with the records of its seeds (:func:`bornbiased_jax.probes.run.probe`) and theory's prediction."""
+
+    group: Group
+    records: Sequence[Mapping[str, Any]]
+    theory: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    wall_s: float
+    peak_memory_bytes: int
 
 
 def group(
@@ -28,8 +55,8 @@ def group(
     inputs: str = "tokens",
     fix_embeddings: bool = True,
     intra: bool = False,
-    **changes: Any,
-) -> dict[str, Any]:
+    **changes: object,
+) -> Group:
     """Build one group of initializations, as it stands in an experiment's settings."""
     return {
         "model": model,
@@ -43,24 +70,19 @@ def group(
     }
 
 
-def run_group(context: Context, group: Group) -> dict[str, Any]:
-    """Compute records of the group's seeds, with theory's prediction, once per output folder.
-
-    Returns:
-        {"group", "records" (see :func:`bornbiased_jax.probes.run.probe`), "theory", "inputs", "wall_s",
-        "peak_memory_bytes"}.
-    """
-    described = dict(group)
+def run_group(context: Context, group: Group) -> Probed:
+    """Compute records of the group's seeds, with theory's prediction, once per output folder."""
+    described = group.copy()
     if context.data is not None and described["inputs"].startswith("builtin:"):
         described["inputs"] = f"text:{context.data}"
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(folder: Path) -> Probed:
         return _probed(context, described, folder / "partial")
 
     return context.cached(f"births/{described['model']}", described, compute)
 
 
-def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
+def _probed(context: Context, group: Group, resume: Path) -> Probed:
     cfg = preset(group["model"], **group["changes"])
     spec = group["inputs"]
     inputs = parse_inputs(spec, num_inputs=group["num_inputs"], seq_len=group["seq_len"], cfg=cfg)
@@ -83,7 +105,7 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
                     engine=context.engine,
                 )
             )
-    theory = None
+    theory: Any = None
     # Theory, where the kind of inputs has one.
     if KINDS[inputs.kind].predicted:
         theory = predict(cfg, group["seq_len"], num_inputs=group["num_inputs"], tokens=not inputs.vectors)
@@ -99,9 +121,46 @@ def _probed(context: Context, group: Group, resume: Path) -> dict[str, Any]:
     }
 
 
-def run_groups(context: Context) -> dict[str, Any]:
+def run_groups(context: Context) -> dict[str, list[Probed]]:
     """Run all groups of an experiment's settings."""
     return {"groups": [run_group(context, group) for group in context.settings["groups"]]}
+
+
+def probed_groups(record: Record) -> list[Probed]:
+    """Return the groups of a record."""
+    groups: list[Probed] = record["result"]["groups"]
+    return groups
+
+
+def each_seed(record: Record) -> Iterator[tuple[Probed, Mapping[str, Any]]]:
+    """Yield the record of every seed of every group, the group with it."""
+    return ((probed, row) for probed in probed_groups(record) for row in probed["records"])
+
+
+def values(probed: Probed, probe: str, statistic: str) -> list[Any]:
+    """Return one statistic of every seed: of its "preference" or its "contraction"."""
+    return [row[probe][statistic] for row in probed["records"]]
+
+
+def cosines(probed: Probed) -> list[float]:
+    """Return the cosine between sequences after the last block, seed by seed."""
+    return [by_layer[-1] for by_layer in values(probed, "contraction", "inter_cosine_by_layer")]
+
+
+def blocks(probed: Probed) -> list[int]:
+    """Number the blocks from 1, as figures do."""
+    return list(range(1, len(probed["records"][0]["contraction"]["inter_cosine_by_layer"]) + 1))
+
+
+def draw_theory(ax: Axes, probed: Probed, name: str = "", colour: str = figures.THEORY) -> None:
+    """Draw theory's mean cosine by block with its band over seeds, dashed."""
+    mean, low, high = (probed["theory"][f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
+    figures.line(ax, blocks(probed), mean, low, high, name=name, colour=colour, dashed=True)
+
+
+def labels(group: Group, seed: int) -> list[Any]:
+    """Return the cells that name one seed of a group, under :data:`HEADS`."""
+    return [name_of(group), inputs_of(group), group["num_inputs"], group["seq_len"], seed]
 
 
 def name_of(group: Group) -> str:

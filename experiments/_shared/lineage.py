@@ -31,7 +31,7 @@ def verdicts(
     return {name: row(lineage_test(name).load()(base_ND, suspect_ND)) for name in tests}
 
 
-def compared(base: OutputFingerprint, suspect: OutputFingerprint) -> Any:
+def compared(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, dict[str, Any]]:
     """Compare fingerprints as :func:`verdicts` does models: identity comes before any test."""
     return {name: row(compare(base, suspect, test=name)) for name in ("permutation", "paper", "iclr")}
 

@@ -15,25 +15,16 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.training import PretrainConfig, begin, fit
+from bornbiased_jax.training import PretrainConfig, State, begin, fit
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
 
 
 def in_memory(
-    cfg: ModelConfig, data: str, schedule: Mapping[str, Any], seeds: Sequence[int] = (0,), **options: Any
+    cfg: ModelConfig, data: str, schedule: Mapping[str, Any], seeds: Sequence[int] = (0,), **options: object
 ) -> PretrainConfig:
     """Configure a run on the bytes of a text of which nothing is written."""
-    return PretrainConfig(
-        model=cfg,
-        data=data,
-        tokenizer="bytes",
-        out="unused",
-        seeds=tuple(seeds),
-        tensorboard=False,
-        quiet=True,
-        **schedule,
-        **options,
-    )
+    fields: dict[str, Any] = {"tokenizer": "bytes", "tensorboard": False, "quiet": True, **schedule, **options}
+    return PretrainConfig(model=cfg, data=data, out="unused", seeds=tuple(seeds), **fields)
 
 
 def token_batches(config: PretrainConfig, windows: Windows) -> Iterator[jax.Array]:
@@ -73,10 +64,10 @@ def train_with_snapshots(
     last, clock = 0, 0.0
     stretches: list[float] = []
 
-    def weights(state: Any) -> list[Params]:
+    def weights(state: State) -> list[Params]:
         return [jax.tree.map(lambda leaf, at=index: leaf[at], state.params) for index in range(len(config.seeds))]
 
-    def on_step(number: int, state: Any, _: Any) -> None:
+    def on_step(number: int, state: State, _metrics: object) -> None:
         nonlocal last, clock
         advance(1)
         if number % interval == 0 or number == steps:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from experiments._shared import births
@@ -13,7 +15,7 @@ from experiments.base import Experiment, Record
 def panels(record: Record) -> Sequence[Panel]:
     """Draw a pair of panels for each group: ranked counts; cosine by layer with its standard deviation over pairs."""
     drawn = []
-    for probed in record["result"]["groups"]:
+    for probed in births.probed_groups(record):
         group, first = probed["group"], probed["records"][0]
         preference, pulled = first["preference"], first["contraction"]
         figure, (left, right) = figures.new(columns=2, width=9.0)
@@ -32,24 +34,21 @@ def panels(record: Record) -> Sequence[Panel]:
             "(a) most frequent predictions",
         )
         # (b) cosine by layer, ± std over pairs, with theory.
-        layers = range(1, len(pulled["inter_cosine_by_layer"]) + 1)
-        mean, std = pulled["inter_cosine_by_layer"], pulled["inter_cosine_std_by_layer"]
-        low = [m - s for m, s in zip(mean, std, strict=True)]
-        high = [m + s for m, s in zip(mean, std, strict=True)]
-        figures.line(right, list(layers), mean, low, high, name="measured, ± std over pairs", markers=True)
+        depth = births.blocks(probed)
+        mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
+        figures.line(right, depth, mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True)
         if probed["theory"]:
             theory = probed["theory"]["inter_cosine_by_layer"]
-            figures.line(right, list(layers), theory, name="theory", colour=figures.THEORY, dashed=True)
+            figures.line(right, depth, theory, name="theory", colour=figures.THEORY, dashed=True)
         figures.count_axis(right)
         figures.label(right, "after block", "cosine between sequences", "(b) contraction")
         figures.legend(right)
-        name = births.name_of(group)
         drawn.append(
             Panel(
                 figure,
-                f"{name}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. (a) The most "
-                f"predicted tokens; the dashed line is the top count that {preference['num_inputs']:,} uniform draws "
-                "would have. "
+                f"{births.name_of(group)}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. "
+                "(a) The most predicted tokens; the dashed line is the top count that "
+                f"{preference['num_inputs']:,} uniform draws would have. "
                 f"(b) Mean cosine between last-token states of different sequences after each block.",
             )
         )

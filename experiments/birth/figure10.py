@@ -15,7 +15,7 @@ from experiments.base import Experiment, Record
 def tables(record: Record) -> Sequence[Table]:
     """Show the top dimension after every block and after the final norm."""
     page_tables = []
-    for probed in record["result"]["groups"]:
+    for probed in births.probed_groups(record):
         group, first = probed["group"], probed["records"][0]
         preference = first["preference"]
         columns = zip(
@@ -43,7 +43,7 @@ def tables(record: Record) -> Sequence[Table]:
 def panels(record: Record) -> Sequence[Panel]:
     """Draw tokens above, dimensions below, ranked."""
     drawn = []
-    for probed in record["result"]["groups"]:
+    for probed in births.probed_groups(record):
         group, preference = probed["group"], probed["records"][0]["preference"]
         cfg = preset(group["model"], **group["changes"])
         figure, (top, bottom) = figures.new(rows=2, height=5.2)

@@ -15,25 +15,15 @@ from experiments.base import Experiment, Record
 def panels(record: Record) -> Sequence[Panel]:
     """Draw the cosine by layer, every group and seed, with theory's interval."""
     drawn = []
-    for probed in record["result"]["groups"]:
-        group, theory = probed["group"], probed["theory"]
+    for probed in births.probed_groups(record):
+        group = probed["group"]
         figure, ax = figures.new()
-        depth = list(range(1, len(probed["records"][0]["contraction"]["inter_cosine_by_layer"]) + 1))
         # Theory's mean and band, where the kind of inputs has a theory.
-        if theory:
-            figures.line(
-                ax,
-                depth,
-                theory["inter_cosine_by_layer"],
-                theory["inter_cosine_by_layer_low"],
-                theory["inter_cosine_by_layer_high"],
-                name="theory: mean; band: 99% of seeds",
-                colour=figures.THEORY,
-                dashed=True,
-            )
-        for index, birth in enumerate(probed["records"]):
+        if probed["theory"]:
+            births.draw_theory(ax, probed, "theory: mean; band: 99% of seeds")
+        for index, cosines in enumerate(births.values(probed, "contraction", "inter_cosine_by_layer")):
             name = "measured, one line a seed" if index == 0 else ""
-            figures.line(ax, depth, birth["contraction"]["inter_cosine_by_layer"], name=name, markers=True)
+            figures.line(ax, births.blocks(probed), cosines, name=name, markers=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "mean cosine between sequences")
         figures.legend(ax)
@@ -50,32 +40,22 @@ def panels(record: Record) -> Sequence[Panel]:
 def tables(record: Record) -> Sequence[Table]:
     """Show the last block and the final norm."""
     rows: list[tuple[Any, ...]] = []
-    for probed in record["result"]["groups"]:
-        group, theory = probed["group"], probed["theory"]
-        for birth in probed["records"]:
-            pulled = birth["contraction"]
-            measured = {
-                "last block": (significant(3), pulled["inter_cosine_by_layer"][-1]),
-                "final norm": (significant(3), pulled["inter_cosine_final"]),
-                "p": (from_log10(3), pulled["log10_p"]),
-            }
-            # Only some kinds of inputs have a theory.
-            predicted = {}
-            if theory:
-                std = theory["inter_cosine_by_layer_std"][-1]
-                predicted = {"last block": (theory["inter_cosine_by_layer"][-1], std)}
-            settings = [
-                births.name_of(group),
-                births.inputs_of(group),
-                group["num_inputs"],
-                group["seq_len"],
-                birth["seed"],
-            ]
-            rows.append((settings, measured, {}, predicted))
+    for probed, row in births.each_seed(record):
+        theory, pulled = probed["theory"], row["contraction"]
+        measured = {
+            "last block": (significant(3), pulled["inter_cosine_by_layer"][-1]),
+            "final norm": (significant(3), pulled["inter_cosine_final"]),
+            "p": (from_log10(3), pulled["log10_p"]),
+        }
+        # Only some kinds of inputs have a theory.
+        predicted = {}
+        if theory:
+            predicted = {"last block": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
+        rows.append((births.labels(probed["group"], row["seed"]), measured, {}, predicted))
     return [
         tabulate(
             "Inter-sequence cosine of last-token states",
-            ["model", "inputs", "N", "T", "seed"],
+            births.HEADS,
             rows,
             note=(
                 "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "
@@ -90,9 +70,8 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the last block's cosine of the first group."""
-    probed = record["result"]["groups"][0]
-    group = probed["group"]
-    values = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
+    probed = births.probed_groups(record)[0]
+    group, values = probed["group"], births.cosines(probed)
     return [
         Claim(
             f"Cosine between last-token states of different sequences, {births.name_of(group)}, T = {group['seq_len']}"

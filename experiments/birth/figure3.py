@@ -39,23 +39,19 @@ def panels(record: Record) -> Sequence[Panel]:
 def tables(record: Record) -> Sequence[Table]:
     """Show the top-1 fraction, every variant and seed."""
     rows = []
-    for probed in record["result"]["groups"]:
-        group, theory = probed["group"], probed["theory"]
-        for birth in probed["records"]:
-            preference = birth["preference"]
-            level = preference["uniform_top_count"] / preference["num_inputs"]
-            measured = {"fraction": preference["top1_share"], "uniform": level, "p": preference["log10_p"]}
-            predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
-            name = ablations.variant(group)
-            settings = [name, births.name_of(group), group["num_inputs"], ablations.length_of(group), birth["seed"]]
-            rows.append(Row(settings, measured, {}, predicted))
+    for probed, row in births.each_seed(record):
+        theory, preference = probed["theory"], row["preference"]
+        level = preference["uniform_top_count"] / preference["num_inputs"]
+        measured = {"fraction": preference["top1_share"], "uniform": level, "p": preference["log10_p"]}
+        predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]}
+        rows.append(Row(ablations.labels(probed["group"], row["seed"]), measured, {}, predicted))
     note = (
         "Fraction of N Gaussian inputs that the top-1 token takes. Uniform: the expected fraction of the "
         "top-1 token of N uniform draws. p: binomial tail, corrected for the vocabulary (Appendix B.2). "
         "Theory: the mean across seeds. The paper draws Figure 3 and prints no numbers."
     )
     quantities = [Quantity("fraction", percent(2)), Quantity("uniform", percent(2)), Quantity("p", from_log10(3))]
-    return [Table("The top-1 token of each module", ["mode", "model", "N", "T", "seed"], quantities, rows, note)]
+    return [Table("The top-1 token of each module", ablations.HEADS, quantities, rows, note)]
 
 
 EXPERIMENT = Experiment(

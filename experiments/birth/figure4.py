@@ -16,15 +16,14 @@ from experiments.base import Experiment, Record
 
 def panels(record: Record) -> Sequence[Panel]:
     """Draw mean and standard deviation over pairs after each block, with theory's interval for the mean."""
-    (probed,) = record["result"]["groups"]
-    group, theory, pulled = probed["group"], probed["theory"], probed["records"][0]["contraction"]
+    (probed,) = births.probed_groups(record)
+    group, pulled = probed["group"], probed["records"][0]["contraction"]
     mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
-    depth = np.arange(1, len(mean) + 1)
     figure, ax = figures.new()
-    figures.line(ax, depth, mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True)
-    low, high = theory["inter_cosine_by_layer_low"], theory["inter_cosine_by_layer_high"]
-    name = "theory, 99% of seeds"
-    figures.line(ax, depth, theory["inter_cosine_by_layer"], low, high, name=name, colour=figures.THEORY, dashed=True)
+    figures.line(
+        ax, births.blocks(probed), mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True
+    )
+    births.draw_theory(ax, probed, "theory, 99% of seeds")
     figures.label(ax, "after MLP block", "cosine between sequences")
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
@@ -38,7 +37,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def tables(record: Record) -> Sequence[Table]:
     """Show mean ± standard deviation over pairs, a row a block."""
-    (probed,) = record["result"]["groups"]
+    (probed,) = births.probed_groups(record)
     theory = probed["theory"]
     names = [f"seed {birth['seed']}" for birth in probed["records"]][:4]
     rows: list[tuple[Any, ...]] = []
@@ -59,8 +58,8 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim a steady rise."""
-    (probed,) = record["result"]["groups"]
-    rises = [np.diff(birth["contraction"]["inter_cosine_by_layer"]).min() for birth in probed["records"]]
+    (probed,) = births.probed_groups(record)
+    rises = [np.diff(cosines).min() for cosines in births.values(probed, "contraction", "inter_cosine_by_layer")]
     theory = np.diff(probed["theory"]["inter_cosine_by_layer"]).min()
     return [
         Claim(

@@ -59,7 +59,7 @@ def run(context: Context) -> dict[str, Any]:
                     "mean_by_layer": measured.mean_L,
                     "histogram": measured.histogram_LE[0],
                     "edges": measured.edges,
-                    "cosine_by_seed": [birth["contraction"]["inter_cosine_by_layer"] for birth in pulled["records"]],
+                    "cosine_by_seed": births.values(pulled, "contraction", "inter_cosine_by_layer"),
                     "cosine_theory": pulled["theory"]["inter_cosine_by_layer"],
                     "cosine_theory_low": pulled["theory"]["inter_cosine_by_layer_low"],
                     "cosine_theory_high": pulled["theory"]["inter_cosine_by_layer_high"],

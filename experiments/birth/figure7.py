@@ -14,9 +14,9 @@ from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 
 
-def measured_by_layer(probed: Any) -> np.ndarray:
+def measured_by_layer(probed: births.Probed) -> np.ndarray:
     """Return the mean across seeds of the cosine after each block [L]."""
-    return np.mean([birth["contraction"]["inter_cosine_by_layer"] for birth in probed["records"]], axis=0)
+    return np.mean(births.values(probed, "contraction", "inter_cosine_by_layer"), axis=0)
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -24,13 +24,10 @@ def panels(record: Record) -> Sequence[Panel]:
     groups_by_variant = ablations.by_variant(record)
     figure, ax = figures.new(height=3.8)
     for index, (name, probed) in enumerate(groups_by_variant.items()):
-        colour, theory = figures.SERIES[index], probed["theory"]
-        depth = np.arange(1, len(theory["inter_cosine_by_layer"]) + 1)
-        low, high = theory["inter_cosine_by_layer_low"], theory["inter_cosine_by_layer_high"]
-        figures.line(ax, depth, theory["inter_cosine_by_layer"], low, high, colour=colour, dashed=True)
-        for number, birth in enumerate(probed["records"]):
-            curve = birth["contraction"]["inter_cosine_by_layer"]
-            figures.line(ax, depth, curve, name=name if number == 0 else "", colour=colour, markers=True)
+        colour, depth = figures.SERIES[index], births.blocks(probed)
+        births.draw_theory(ax, probed, colour=colour)
+        for number, cosines in enumerate(births.values(probed, "contraction", "inter_cosine_by_layer")):
+            figures.line(ax, depth, cosines, name=name if number == 0 else "", colour=colour, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scipy import stats
@@ -14,9 +14,9 @@ from experiments._shared import births
 from experiments.base import Experiment, Record
 
 
-def overlap(probed: Mapping[str, Any]) -> tuple[int, int, float, float]:
+def overlap(probed: births.Probed) -> tuple[int, int, float, float]:
     """Count seeds whose direction picks the top-1 token and all seeds; add a 95% Clopper–Pearson interval."""
-    hits = sum(birth["direction_matches_top1"] for birth in probed["records"])
+    hits = sum(row["direction_matches_top1"] for row in probed["records"])
     n = len(probed["records"])
     interval = stats.binomtest(hits, n).proportion_ci(method="exact")
     return hits, n, float(interval.low), float(interval.high)
@@ -25,7 +25,7 @@ def overlap(probed: Mapping[str, Any]) -> tuple[int, int, float, float]:
 def tables(record: Record) -> Sequence[Table]:
     """Show the overlap by configuration."""
     rows = []
-    for probed in record["result"]["groups"]:
+    for probed in births.probed_groups(record):
         group, theory = probed["group"], probed["theory"]
         hits, n, low, high = overlap(probed)
         same = group["model"] == "gpt2-nano" and group["seq_len"] == 1024 and n == 100 and group["num_inputs"] == 2_000
@@ -53,7 +53,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the overlap of the first group."""
-    probed = record["result"]["groups"][0]
+    probed = births.probed_groups(record)[0]
     hits, n, _, _ = overlap(probed)
     name = births.name_of(probed["group"])
     theory = probed["theory"]["overlap"]
@@ -70,7 +70,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """State the chance level, for contrast."""
-    probed = record["result"]["groups"][0]
+    probed = births.probed_groups(record)[0]
     hits, n, _, _ = overlap(probed)
     return f"In {hits} of {n} seeds the contraction direction names the top-1 token; chance would be 1 in thousands."
 

@@ -17,18 +17,17 @@ from experiments.base import Experiment, Record
 def tables(record: Record) -> Sequence[Table]:
     """Show mean and standard deviation across seeds of share and cosine, for every configuration."""
     rows: list[tuple[Any, ...]] = []
-    for probed in record["result"]["groups"]:
+    for probed in births.probed_groups(record):
         group, theory = probed["group"], probed["theory"]
         # Statistics over the seeds of one configuration.
-        fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
-        ratios = [birth["preference"]["ratio_to_uniform"] for birth in probed["records"]]
-        cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in probed["records"]]
-        distinct = len({birth["preference"]["top1_id"] for birth in probed["records"]})
+        fractions, ratios, top_ids = (
+            births.values(probed, "preference", name) for name in ("top1_share", "ratio_to_uniform", "top1_id")
+        )
         measured: dict[str, Any] = {
             "fraction": (percent(2), mean_std(fractions)),
             "× uniform": (times(1), float(np.mean(ratios))),
-            "cosine": (fixed(4), mean_std(cosines)),
-            "top-1 tokens": (integer, distinct),
+            "cosine": (fixed(4), mean_std(births.cosines(probed))),
+            "top-1 tokens": (integer, len(set(top_ids))),
         }
         predicted: dict[str, Any] = {}
         if theory:
@@ -55,13 +54,12 @@ def tables(record: Record) -> Sequence[Table]:
 def panels(record: Record) -> Sequence[Panel]:
     """Draw predicted against measured cosine over all configurations."""
     series: dict[str, tuple[list[float], list[float]]] = {}
-    for probed in record["result"]["groups"]:
+    for probed in births.probed_groups(record):
         if not probed["theory"]:
             continue
         x, y = series.setdefault(probed["group"]["model"], ([], []))
-        for birth in probed["records"]:
-            x.append(probed["theory"]["inter_cosine_by_layer"][-1])
-            y.append(birth["contraction"]["inter_cosine_by_layer"][-1])
+        x += [probed["theory"]["inter_cosine_by_layer"][-1]] * len(probed["records"])
+        y += births.cosines(probed)
     figure, ax = figures.new(height=4.4)
     figures.predicted_against_measured(ax, series)
     figures.label(ax, "predicted cosine", "measured cosine")
@@ -73,9 +71,9 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim how many different top-1 tokens the seeds have, with the counts that decide them."""
-    probed = record["result"]["groups"][0]
-    top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
-    counts = [birth["preference"]["top1_count"] for birth in probed["records"]]
+    probed = births.probed_groups(record)[0]
+    top_tokens = set(births.values(probed, "preference", "top1_id"))
+    counts = births.values(probed, "preference", "top1_count")
     return [
         Claim(
             f"Different top-1 tokens among {len(probed['records'])} seeds of {births.name_of(probed['group'])}, from "
@@ -88,7 +86,7 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-def _grid(num_seeds: int, num_inputs: int, **base: Any) -> list[dict[str, Any]]:
+def _grid(num_seeds: int, num_inputs: int, **base: object) -> list[births.Group]:
     seeds = range(num_seeds)
     make = lambda model, length, **changes: births.group(model, seeds, length, num_inputs, **{**base, **changes})  # noqa: E731
     return [

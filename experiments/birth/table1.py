@@ -51,34 +51,26 @@ def same_configuration(group: births.Group, seed: int) -> bool:
 def tables(record: Record) -> Sequence[Table]:
     """Show one row per model, length and seed."""
     rows = []
-    for probed in record["result"]["groups"]:
-        group, theory = probed["group"], probed["theory"]
-        for birth in probed["records"]:
-            preference = birth["preference"]
-            measured = {
-                "top-1": (identifier, preference["top1_id"]),
-                "fraction": (percent(2), preference["top1_share"]),
-                "× uniform": (times(1), preference["ratio_to_uniform"]),
-                "p": (from_log10(3), preference["log10_p"]),
-            }
-            paper: dict[str, Any] = {}
-            # The paper's value, only where it measured the same configuration.
-            if same_configuration(group, birth["seed"]):
-                fraction, log10_p = PRINTED[group["model"], group["seq_len"], birth["seed"]]
-                paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}
-            predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
-            settings = [
-                births.name_of(group),
-                births.inputs_of(group),
-                group["num_inputs"],
-                group["seq_len"],
-                birth["seed"],
-            ]
-            rows.append((settings, measured, paper, predicted, "paper" if paper else "other"))
+    for probed, row in births.each_seed(record):
+        group, theory, preference = probed["group"], probed["theory"], row["preference"]
+        measured = {
+            "top-1": (identifier, preference["top1_id"]),
+            "fraction": (percent(2), preference["top1_share"]),
+            "× uniform": (times(1), preference["ratio_to_uniform"]),
+            "p": (from_log10(3), preference["log10_p"]),
+        }
+        paper: dict[str, Any] = {}
+        # The paper's value, only where it measured the same configuration.
+        if same_configuration(group, row["seed"]):
+            fraction, log10_p = PRINTED[group["model"], group["seq_len"], row["seed"]]
+            paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}
+        predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
+        labels = births.labels(group, row["seed"])
+        rows.append((labels, measured, paper, predicted, "paper" if paper else "other"))
     return [
         tabulate(
             "The most predicted token",
-            ["model", "inputs", "N", "T", "seed"],
+            births.HEADS,
             rows,
             note=(
                 "Fraction of N sequences whose largest logit is at the top-1 token. p: binomial tail, corrected for "
@@ -95,11 +87,11 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the share of the first GPT-2 group (or the first of all, where there is none), and that seeds differ."""
-    groups = record["result"]["groups"]
+    groups = births.probed_groups(record)
     probed = next((g for g in groups if g["group"]["model"].startswith("gpt2")), groups[0])
     group, theory = probed["group"], probed["theory"]
-    fractions = [birth["preference"]["top1_share"] for birth in probed["records"]]
-    top_tokens = {birth["preference"]["top1_id"] for birth in probed["records"]}
+    fractions = births.values(probed, "preference", "top1_share")
+    top_tokens = set(births.values(probed, "preference", "top1_id"))
     same = all(same_configuration(group, seed) for seed in group["seeds"])
     paper = [PRINTED[group["model"], group["seq_len"], seed][0] for seed in group["seeds"]] if same else []
     name = births.name_of(group)
@@ -130,24 +122,24 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """Name the first GPT-2 that shows a preference, and the models that show none."""
-    born = [probed for probed in record["result"]["groups"] if probed["group"]["inputs"] == "tokens"]
+    on_tokens = [probed for probed in births.probed_groups(record) if probed["group"]["inputs"] == "tokens"]
     # More than chance, of as many rows as there are.
-    level = math.log10(LEVEL / sum(len(probed["records"]) for probed in born)) if born else 0.0
-    shown = [[birth for birth in probed["records"] if birth["preference"]["log10_p"] < level] for probed in born]
-    speaking = [place for place, births_shown in enumerate(shown) if births_shown]
-    silent = [place for place, births_shown in enumerate(shown) if not births_shown]
-    names = " and ".join(dict.fromkeys(births.name_of(born[place]["group"]) for place in silent))
+    level = math.log10(LEVEL / sum(len(probed["records"]) for probed in on_tokens)) if on_tokens else 0.0
+    shown = [[row for row in probed["records"] if row["preference"]["log10_p"] < level] for probed in on_tokens]
+    speaking = [place for place, rows in enumerate(shown) if rows]
+    silent = [place for place, rows in enumerate(shown) if not rows]
+    names = " and ".join(dict.fromkeys(births.name_of(on_tokens[place]["group"]) for place in silent))
     if not speaking:
         return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
-    chosen = min(speaking, key=lambda place: (not born[place]["group"]["model"].startswith("gpt2"), place))
+    chosen = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
     parts = [
-        f"seed {birth['seed']} answers {100 * birth['preference']['top1_share']:.1f}% of random inputs with token "
-        f"{birth['preference']['top1_id']}"
-        for birth in shown[chosen]
+        f"seed {row['seed']} answers {100 * row['preference']['top1_share']:.1f}% of random inputs with token "
+        f"{row['preference']['top1_id']}"
+        for row in shown[chosen]
     ]
-    sentence = f"Born and never trained, {births.name_of(born[chosen]['group'])} of {', of '.join(parts)}."
+    sentence = f"Born and never trained, {births.name_of(on_tokens[chosen]['group'])} of {', of '.join(parts)}."
     if silent:
-        weakest = min(birth["preference"]["log10_p"] for place in silent for birth in born[place]["records"])
+        weakest = min(row["preference"]["log10_p"] for place in silent for row in on_tokens[place]["records"])
         p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
         sentence += f" {names} show nothing beyond chance at so many inputs ({p})."
     return sentence

@@ -41,14 +41,14 @@ def tables(record: Record) -> Sequence[Table]:
 def _among_seeds(record: Record) -> Table:
     """Show the row's fraction and the printed one beside theory's tenths of seeds."""
     (row,) = table1.tables(record)[0].rows
-    theory = record["result"]["groups"][0]["theory"]
+    theory = births.probed_groups(record)[0]["theory"]
     measured, paper = (
         {name: value for name, value in values.items() if name == "fraction"} for values in (row.measured, row.paper)
     )
     tenths = {name: theory[key] for name, key in TENTHS.items()}
     return Table(
         "The fraction among theory's seeds",
-        ["model", "inputs", "N", "T", "seed"],
+        births.HEADS,
         [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
         [dataclasses.replace(row, measured=measured, paper=paper, theory=tenths)],
         note=(
@@ -67,7 +67,7 @@ def panels(record: Record) -> Sequence[Panel]:
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the fraction alone, with its seed: one seed says nothing of others."""
     fraction, *_ = table1.claims(record)
-    (seed,) = record["result"]["groups"][0]["group"]["seeds"]
+    (seed,) = births.probed_groups(record)[0]["group"]["seeds"]
     return [dataclasses.replace(fraction, statement=f"{fraction.statement}, seed {seed}")]
 
 

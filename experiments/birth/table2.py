@@ -30,7 +30,8 @@ def log10_pairs_p(mean: float, std: float, num_inputs: int) -> float:
     of independent pairs whatever the covariance of the states.
 
     Args:
-        mean, std: of the cosine over pairs.
+        mean: of the cosine over pairs.
+        std: of the same.
         num_inputs: N, at least 2.
     """
     z = abs(mean) / std * math.sqrt(num_inputs * (num_inputs - 1) / 2)
@@ -55,38 +56,35 @@ def log10_direction_p(mean: float, std: float, num_inputs: int) -> float:
 def tables(record: Record) -> Sequence[Table]:
     """Show one row per variant and seed."""
     rows = []
-    for probed in record["result"]["groups"]:
-        group, theory = probed["group"], probed["theory"]
+    for probed, row in births.each_seed(record):
+        group, theory, pulled = probed["group"], probed["theory"], row["contraction"]
         name, num_inputs, same = ablations.variant(group), group["num_inputs"], ablations.same_configuration(group)
-        for birth in probed["records"]:
-            pulled = birth["contraction"]
-            # Gaussian inputs share no tokens: all pairs count.
-            mean, std = pulled["inter_cosine_final"], pulled["inter_cosine_std_final"]
-            measured = {
-                "cosine": (significant(3), mean),
-                "std over pairs": (significant(3), std),
-                "effective D": (integer, effective_dimension(mean, std)),
-                "p, pairs": (from_log10(2), log10_pairs_p(mean, std, num_inputs)),
-                "p, direction": (from_log10(2), log10_direction_p(mean, std, num_inputs)),
-                "p, isotropy": (from_log10(2), pulled["log10_p"]),
-            }
-            paper: dict[str, Any] = {}
-            if same:
-                cosine, p = PRINTED[name]
-                paper = {"cosine": cosine, "p, pairs": "0.00 (underflow)" if p is None else math.log10(p)}
-            predicted: dict[str, Any] = {
-                "cosine": (theory["inter_cosine_final"], theory["inter_cosine_final_std"]),
-            }
-            if name == "self-attention only":
-                # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
-                std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
-                predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
-            settings = [name, births.name_of(group), num_inputs, ablations.length_of(group), birth["seed"]]
-            rows.append((settings, measured, paper, predicted, "paper" if same else "other"))
+        # Gaussian inputs share no tokens: all pairs count.
+        mean, std = pulled["inter_cosine_final"], pulled["inter_cosine_std_final"]
+        measured = {
+            "cosine": (significant(3), mean),
+            "std over pairs": (significant(3), std),
+            "effective D": (integer, effective_dimension(mean, std)),
+            "p, pairs": (from_log10(2), log10_pairs_p(mean, std, num_inputs)),
+            "p, direction": (from_log10(2), log10_direction_p(mean, std, num_inputs)),
+            "p, isotropy": (from_log10(2), pulled["log10_p"]),
+        }
+        paper: dict[str, Any] = {}
+        if same:
+            cosine, p = PRINTED[name]
+            paper = {"cosine": cosine, "p, pairs": "0.00 (underflow)" if p is None else math.log10(p)}
+        predicted: dict[str, Any] = {
+            "cosine": (theory["inter_cosine_final"], theory["inter_cosine_final_std"]),
+        }
+        if name == "self-attention only":
+            # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
+            std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
+            predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
+        rows.append((ablations.labels(group, row["seed"]), measured, paper, predicted, "paper" if same else "other"))
     return [
         tabulate(
             "Average cosine between last-token states after the final norm, by module",
-            ["mode", "model", "N", "T", "seed"],
+            ablations.HEADS,
             rows,
             note=(
                 "Theory: mean ± standard deviation across seeds, for N inputs. Three tests. Pairs: two-sided "
@@ -107,7 +105,7 @@ def claims(record: Record) -> Sequence[Claim]:
     page_claims = []
     for name, probed in ablations.by_variant(record).items():
         group, same = probed["group"], ablations.same_configuration(probed["group"])
-        values = [birth["contraction"]["inter_cosine_final"] for birth in probed["records"]]
+        values = births.values(probed, "contraction", "inter_cosine_final")
         where = f"N = {group['num_inputs']:,}" + (f", T = {group['seq_len']}" if name != "MLP only" else "")
         page_claims.append(
             Claim(

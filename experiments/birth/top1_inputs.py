@@ -129,7 +129,7 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def _group(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: Any) -> dict[str, Any]:
+def _group(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: object) -> dict[str, Any]:
     return {"model": model, "changes": changes, "seeds": list(seeds), "num_inputs": num_inputs, "longest": longest}
 
 

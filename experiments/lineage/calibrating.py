@@ -18,13 +18,12 @@ from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.store import Chunk
-from experiments.base import Context, part_of
+from experiments.base import Context, chunked, spans
 
 KINDS = ("tokens", "gaussian")
 TESTS = ("permutation", "population", "paper t", "paper U", "iclr")
 # Seeds of one case; a case takes far fewer.
 _SEEDS_A_CASE = 10_000_000
-FUNCTION = "experiments.lineage.calibrating:compute"
 
 Case = Mapping[str, Any]
 """model, init, inputs ("tokens" or "gaussian") and its number, which sets its seeds and its inputs apart."""
@@ -42,7 +41,7 @@ def cases(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def config(settings: Mapping[str, Any], case: Case, **changes: Any) -> ModelConfig:
+def config(settings: Mapping[str, Any], case: Case, **changes: int) -> ModelConfig:
     """Return the case's architecture, with embeddings of each seed's own."""
     return preset(case["model"], **{**settings["changes"], "init": case["init"], **changes})
 
@@ -53,18 +52,16 @@ def results(context: Context, part: str) -> list[dict[str, Any]]:
     # What only by_size and the page read does not change a case.
     power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
     settings = {"part": part, "settings": {**context.settings, "power": power}}
-    spans = [(number, number + 1) for number in range(len(all_cases))]
     with progress.bar(len(all_cases), f"calibration, {part}", unit="cases", quiet=context.quiet) as advance:
-        outcomes = context.parts(f"calibration/{part}", FUNCTION, settings, spans, advance=advance)
+        outcomes = context.parts(f"calibration/{part}", compute, settings, spans(len(all_cases)), advance=advance)
     return [{"case": case, **outcome} for case, outcome in zip(all_cases, outcomes, strict=True)]
 
 
-def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Compute the outcome of each case that a chunk names by its number."""
-    work, case_settings = PARTS[settings["part"]], settings["settings"]
-    all_cases = cases(case_settings)
-    for chunk in chunks:
-        yield part_of(work(case_settings, all_cases[chunk.start]))
+@chunked
+def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> dict[str, Any]:
+    """Compute the outcome of the case that a chunk names by its number."""
+    case_settings = settings["settings"]
+    return PARTS[settings["part"]](case_settings, cases(case_settings)[chunk.start])
 
 
 def published(base_ND: np.ndarray, suspect_ND: np.ndarray) -> dict[str, Verdict]:

@@ -30,12 +30,12 @@ from bornbiased_jax import progress
 from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
 from bornbiased_jax.store import Chunk
-from experiments.base import Context, Experiment, by_scale, part_of
-from experiments.lineage import court_tables
-from experiments.lineage.court_models import births, trained
-from experiments.lineage.court_tables import SCORE_LEVEL
-from experiments.lineage.court_tests import TESTS, examine, matchings
+from experiments.base import Context, Experiment, by_scale, chunked, spans
+from experiments.lineage import unrelated_tables
 from experiments.lineage.descendants_readings import Subject
+from experiments.lineage.unrelated_models import births, trained
+from experiments.lineage.unrelated_tables import SCORE_LEVEL
+from experiments.lineage.unrelated_tests import TESTS, examine, matchings
 
 SAME_ORDER, OTHER_ORDER, OTHER_TEXT = "trained, same order", "trained, another order", "trained, other text"
 BIRTHS, MIXED = "births", "a birth and a trained model"
@@ -43,7 +43,6 @@ KINDS = (SAME_ORDER, OTHER_ORDER, OTHER_TEXT, BIRTHS, MIXED)
 LEVELS = (0.01, 0.05)
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 32
-FUNCTION = "experiments.lineage.court:compute"
 
 Pair = tuple[str, Subject, Subject]
 
@@ -54,23 +53,15 @@ def run(context: Context) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     # Readings of every pair, width by width.
     for width in settings["widths"]:
-        models, newborn = trained(context, width), births(settings, width)
-        pairs = list(pairs_of(models, newborn))
-        spans = [(start, min(start + _CHUNK, len(pairs))) for start in range(0, len(pairs), _CHUNK)]
-
-        def here(_: Any, __: Any, chunks: list[Chunk], pairs: Sequence[Pair] = pairs) -> Iterator[dict[str, Any]]:
-            for chunk in chunks:
-                yield part_of(examined(settings, pairs, chunk))
-                advance(chunk.stop - chunk.start)
-
-        with progress.bar(len(pairs), f"court, width {width}", unit="pairs", quiet=context.quiet) as advance:
+        work = str(context.work.resolve())
+        total = len(_pairs(json.dumps(settings), width, work))
+        with progress.bar(total, f"court, width {width}", unit="pairs", quiet=context.quiet) as advance:
             parts = context.parts(
                 "court/pairs",
-                FUNCTION,
+                compute,
                 {"settings": settings, "width": width},
-                spans,
-                here=here,
-                sources={"work": str(context.work.resolve())},
+                spans(total, _CHUNK),
+                sources={"work": work},
                 advance=advance,
             )
         rows += [row for part in parts for row in part]
@@ -115,11 +106,11 @@ def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -
     return rows
 
 
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Run some pairs in a process of their own: trained models are read from where the first process kept them."""
+@chunked
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> list[dict[str, Any]]:
+    """Run some pairs in any process: trained models are read from where the first one kept them."""
     pairs = _pairs(json.dumps(settings["settings"]), settings["width"], sources["work"])
-    for chunk in chunks:
-        yield part_of(examined(settings["settings"], pairs, chunk))
+    return examined(settings["settings"], pairs, chunk)
 
 
 @functools.lru_cache(maxsize=1)
@@ -260,8 +251,8 @@ EXPERIMENT = Experiment(
     ),
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
     run=run,
-    claims=court_tables.claims,
-    tables=court_tables.tables,
-    figures=court_tables.plots,
-    headline=court_tables.headline,
+    claims=unrelated_tables.claims,
+    tables=unrelated_tables.tables,
+    figures=unrelated_tables.plots,
+    headline=unrelated_tables.headline,
 )

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.store import Chunk
-from experiments.base import Context, Experiment, by_scale, part_of
+from experiments.base import Context, Experiment, by_scale, chunked, spans
 from experiments.lineage import descendants_tables
 from experiments.lineage.descendants_changes import FREE, Change, all_changes, params_of
 from experiments.lineage.descendants_families import Families, make_families
@@ -69,29 +69,21 @@ from experiments.lineage.descendants_summary import summarise
 Row = dict[str, Any]
 
 _MOST = 1e6
-FUNCTION = "experiments.lineage.descendants:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
     """Run every test after every change, stored change by change, then summarize each test after each change."""
-    stand = _stand(context)
-    families, bases = stand.families, stand.bases
+    work = str(context.work.resolve())
+    families, bases, _ = _stand(json.dumps(context.settings), work)
     changes = all_changes(context.settings)
-
-    def here(_: Any, __: Any, chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-        for chunk in chunks:
-            yield part_of(tried(context.settings, stand, changes[chunk.start]))
-            advance()
-
     # One task a change.
     with progress.bar(len(changes), "changes", unit="changes", quiet=context.quiet) as advance:
         outcomes = context.parts(
             "descendants/pairs",
-            FUNCTION,
+            compute,
             {"settings": context.settings},
-            [(number, number + 1) for number in range(len(changes))],
-            here=here,
-            sources={"work": str(context.work.resolve())},
+            spans(len(changes)),
+            sources={"work": work},
             advance=advance,
         )
     return {
@@ -131,7 +123,10 @@ class Stand(NamedTuple):
     births: list[Subject]
 
 
-def _stand(context: Context) -> Stand:
+@functools.lru_cache(maxsize=1)
+def _stand(settings: str, work: str) -> Stand:
+    """Read what the first process trained and kept, or train it."""
+    context = Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True)
     families = make_families(context)
     return Stand(
         families,
@@ -151,17 +146,11 @@ def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str
     }
 
 
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Run changes by their numbers in a process of their own: families are read from where the first one kept them."""
-    stand = _stand_of(json.dumps(settings["settings"]), sources["work"])
-    changes = all_changes(settings["settings"])
-    for chunk in chunks:
-        yield part_of(tried(settings["settings"], stand, changes[chunk.start]))
-
-
-@functools.lru_cache(maxsize=1)
-def _stand_of(settings: str, work: str) -> Stand:
-    return _stand(Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True))
+@chunked
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> dict[str, Any]:
+    """Run a change by its number in any process: families are read from where the first one kept them."""
+    stand = _stand(json.dumps(settings["settings"]), sources["work"])
+    return tried(settings["settings"], stand, all_changes(settings["settings"])[chunk.start])
 
 
 def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> float:

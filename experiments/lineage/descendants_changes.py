@@ -11,8 +11,8 @@ from bornbiased_jax.derive.changes import Context as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.parameters import Params
-from experiments.lineage.court_models import unpacked
 from experiments.lineage.descendants_families import Families
+from experiments.lineage.unrelated_models import unpacked
 
 TUNED, LORA, DISTILLED = "fine-tuned", "LoRA, merged", "distilled"
 ALL_AT_ONCE = "rotated, units and heads renumbered"

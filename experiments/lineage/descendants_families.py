@@ -26,7 +26,7 @@ from bornbiased_jax.training.data.windows import batches
 from bornbiased_jax.training.step import over_seeds
 from experiments._shared.training import in_memory
 from experiments.base import Context
-from experiments.lineage.court_models import train_run, unpacked
+from experiments.lineage.unrelated_models import train_run, unpacked
 
 Loss = Callable[[Any, Any, jax.Array], jax.Array]
 """(what is trained, what is not, tokens [B, T + 1]) -> the mean loss of one family."""
@@ -75,7 +75,7 @@ def make_families(context: Context) -> Families:
     first_text, other_text = settings["corpora"]
 
     def cached_stage(stage: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        def computed(folder: Path) -> np.ndarray:
+        def computed(_folder: Path) -> np.ndarray:
             return compute()
 
         sizes = {name: settings[name] for name in ("families", "partners", "schedule", "corpora", "further", "rank")}
@@ -142,13 +142,14 @@ def births(cfg: ModelConfig, count: int) -> Params:
 
 
 def fit(
-    loss: Loss, trained: Any, fixed: Any, tokens: Iterator[np.ndarray], rate: float, marks: list[int]
+    loss: Loss, trained: Params, fixed: Params | None, tokens: Iterator[np.ndarray], rate: float, marks: list[int]
 ) -> dict[int, Any]:
     """Run Adam with a warm-up over a tenth of the steps, all families in one program.
 
     Args:
         loss: of one family.
-        trained, fixed: of all families, leaves [S, ...].
+        trained: of all families, leaves [S, ...].
+        fixed: the same, what is not trained.
         tokens: a batch a step, the same for all families.
         rate: the learning rate.
         marks: numbers of steps, ascending.
@@ -169,7 +170,7 @@ def fit(
     # Parameters at each mark, by step.
     snapshots: dict[int, Any] = {}
 
-    def look(number: int, state: _Fit, measured: Any) -> None:
+    def look(number: int, state: _Fit, _measured: object) -> None:
         if number in marks:
             snapshots[number] = jax.tree.map(np.asarray, state.trained)
 
@@ -179,7 +180,7 @@ def fit(
 
 
 def _tuning(cfg: ModelConfig) -> Loss:
-    def loss(params: Params, nothing: None, tokens_BT1: jax.Array) -> jax.Array:
+    def loss(params: Params, _fixed: None, tokens_BT1: jax.Array) -> jax.Array:
         total, number = loss_sum(cfg, params, tokens_BT1)
         return total / number
 
@@ -187,7 +188,7 @@ def _tuning(cfg: ModelConfig) -> Loss:
 
 
 def _adapting(cfg: ModelConfig) -> Loss:
-    def loss(factors: Any, params: Params, tokens_BT1: jax.Array) -> jax.Array:
+    def loss(factors: Params, params: Params, tokens_BT1: jax.Array) -> jax.Array:
         total, number = loss_sum(cfg, add_factors(params, factors), tokens_BT1)
         return total / number
 

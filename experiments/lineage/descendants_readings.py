@@ -1,4 +1,4 @@
-"""What every test and baseline of the court reads on one pair: a score that ranks pairs, and a p where there is one.
+"""What every test and baseline reads on one pair: a score that ranks pairs, and a p where there is one.
 
 The tests in the weights are evidence of fingerprints, one of each model: the statistics are those of the verdicts.
 Permutations are drawn in two stages: a few, and where none of these reaches the
@@ -121,11 +121,20 @@ takes as long as all others, and its p is exact for the same reason as Spearman'
 """
 
 
+class Origin(NamedTuple):
+    """Where a model comes from: a name that says it all; no corpus for a birth."""
+
+    width: int
+    corpus: str | None
+    order: int
+    seed: int
+
+
 class Subject:
     """One model with what the tests read of it, each computed when first asked for.
 
     All models are asked the same inputs, made for the architecture ``probe_cfg``, so that a changed vocabulary does not
-    change the questions. ``origin`` is where the model comes from, for those who want to know.
+    change the questions.
     """
 
     def __init__(
@@ -137,10 +146,17 @@ class Subject:
         seed: int | None = None,
         is_initial: bool = False,
         tokenizer: str | None = "bytes",
-        origin: Any = None,
+        origin: Origin | None = None,
     ) -> None:
-        self.cfg, self.params, self.seed, self.is_initial, self.origin = cfg, params, seed, is_initial, origin
+        self.cfg, self.params, self.seed, self.is_initial = cfg, params, seed, is_initial
+        self._origin = origin
         self._probe, self._probe_cfg, self._tokenizer = settings["probe"], probe_cfg, tokenizer
+
+    @property
+    def origin(self) -> Origin:
+        """Where the model comes from, for those who want to know."""
+        assert self._origin is not None
+        return self._origin
 
     @functools.cached_property
     def reader(self) -> Checkpoint:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
 
 from bornbiased_jax.stats.intervals import binomial_interval
 from experiments.lineage.descendants_readings import Reading, Reads
+
+Place = TypeVar("Place", int, np.ndarray)
 
 FOLDS = 2
 RESAMPLES = 1_000
@@ -52,7 +54,7 @@ def _reading(value: Sequence[float | None]) -> Reading:
     return value[0], value[1]
 
 
-def fold_of(place: np.ndarray | int) -> Any:
+def fold_of(place: Place) -> Place:
     """Return the half of a family: its thresholds come from the other half."""
     return place % FOLDS
 

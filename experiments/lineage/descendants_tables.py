@@ -26,7 +26,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _cells(record: Record, **fields: Any) -> list[Mapping[str, Any]]:
+def _cells(record: Record, **fields: object) -> list[Mapping[str, Any]]:
     return [cell for cell in record["result"]["cells"] if all(cell[key] == value for key, value in fields.items())]
 
 

@@ -38,13 +38,13 @@ def add_noise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.nd
     return w + np.float32(strength * w.std()) * rng.standard_normal(w.shape, np.float32)
 
 
-def prune(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+def prune(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarray:
     """Set the share ``strength`` of entries smallest in magnitude to zero."""
     size = np.abs(w)
     return np.where(size <= np.quantile(size, strength), np.float32(0), w)
 
 
-def requantise(w: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+def requantise(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarray:
     """Round to ``strength`` bits, symmetric, a scale for each row [..., row, column]."""
     levels = np.float32(2 ** (int(strength) - 1) - 1)
     scale = np.abs(w).max(axis=-1, keepdims=True) / levels
@@ -77,7 +77,7 @@ def run(context: Context) -> dict[str, Any]:
         smollm2: dict[str, Any] = {"attempted": False, "reason": ABSENT}
     else:
         identity = {"file": path.name, **{name: context.settings[name] for name in names}}
-        smollm2 = context.cached("lineage_pairs/smollm2", identity, lambda folder: _smollm2(context, path))
+        smollm2 = context.cached("lineage_pairs/smollm2", identity, lambda _folder: _smollm2(context, path))
     return {"smollm2": smollm2, "others": _others(context)}
 
 

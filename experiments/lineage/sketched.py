@@ -26,7 +26,8 @@ def verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Opt
     """Decide by one piece of evidence over the whole model.
 
     Args:
-        base, suspect: of :func:`sketch`.
+        base: of :func:`sketch`.
+        suspect: of the same.
         evidence: a key of :data:`bornbiased_jax.lineage.battery.KINDS`.
         options: level and permutations.
     """

@@ -74,7 +74,7 @@ def _outputs(
     """Return a birth's outputs, cached: a killed call resumes after the last, and a seed's tokens serve its pairs."""
     identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
 
-    def compute(folder: Path) -> np.ndarray:
+    def compute(_folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
         inputs = random_inputs(kind, group["num_inputs"], group["seq_len"], cfg)
         mean, std = moments or (0.0, 1.0)
@@ -189,7 +189,7 @@ PAIRS = {
 
 
 def families(
-    suffix: str, changes: Mapping[str, Any], only: Sequence[str] = tuple(PAIRS), **sizes: Any
+    suffix: str, changes: Mapping[str, Any], only: Sequence[str] = tuple(PAIRS), **sizes: object
 ) -> dict[str, Any]:
     """Return settings with a group for each family, its model the preset with this suffix."""
     groups = [

@@ -7,14 +7,14 @@ an hour on two cores; the paper's T = 1,024 needs a GPU.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.report.numbers import from_log10
 from bornbiased_jax.report.tables import Claim
-from experiments._shared import births
 from experiments._shared.operations import of_sequence
 from experiments.base import Experiment, Record
 from experiments.lineage import table4a
@@ -28,7 +28,7 @@ def name_of(family: str, seq_len: int, pair: Sequence[int] = ()) -> str:
     return "_".join(["table4a", family, str(seq_len), *map(str, pair)])
 
 
-def operations(group: births.Group) -> float:
+def operations(group: Mapping[str, Any]) -> float:
     """Count what its forward passes need: tokens once for each seed, vectors for either side of each pair."""
     passes = len({seed for pair in group["pairs"] for seed in pair}) + 2 * len(group["pairs"])
     sequence = of_sequence(preset(group["model"], **group["changes"]), group["seq_len"], head=False)

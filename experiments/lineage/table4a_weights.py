@@ -7,7 +7,7 @@ which takes them for independent although pairs share births.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, 
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.store import Chunk
-from experiments.base import Context, Experiment, Record, part_of
+from experiments.base import Context, Experiment, Record, chunked, spans
 from experiments.lineage import table4a
 from experiments.lineage.sketched import sketch, verdict
 
@@ -34,7 +34,6 @@ TESTS: dict[str, str] = {
 """Name -> evidence of fingerprints."""
 FORMER = "bilinear"
 """A test of records made before fingerprints."""
-FUNCTION = "experiments.lineage.table4a_weights:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -44,30 +43,30 @@ def run(context: Context) -> dict[str, Any]:
     outcomes = []
     with progress.bar(total, "table4a in the weights", unit="pairs", quiet=context.quiet) as advance:
         for group in groups:
-            spans = [(at, at + 1) for at in range(len(group["pairs"]))]
-            parts = context.parts("table4a_weights/pairs", FUNCTION, group, spans, advance=advance)
+            chunks = spans(len(group["pairs"]))
+            parts = context.parts("table4a_weights/pairs", compute, group, chunks, advance=advance)
             outcomes.append({"group": group, "pairs": [pair for part in parts for pair in part]})
     return {"groups": outcomes}
 
 
-def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+@chunked
+def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list[dict[str, Any]]:
     """Run every test on some of a family's pairs."""
     cfg = preset(settings["model"], **settings["changes"])
 
     def reader(seed: int) -> Checkpoint:
         return Checkpoint.from_params(cfg, jax.tree.map(np.asarray, init_seed(cfg, seed)), seed=seed, is_initial=True)
 
-    for chunk in chunks:
-        rows = []
-        for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
-            sides = sketch(reader(base)), sketch(reader(suspect))
-            verdicts = {name: verdict(*sides, evidence) for name, evidence in TESTS.items()}
-            summaries = {
-                name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
-                for name, outcome in verdicts.items()
-            }
-            rows.append({"base": base, "suspect": suspect, "tests": summaries})
-        yield part_of(rows)
+    rows = []
+    for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
+        fingerprints = sketch(reader(base)), sketch(reader(suspect))
+        verdicts = {name: verdict(*fingerprints, evidence) for name, evidence in TESTS.items()}
+        summaries = {
+            name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
+            for name, outcome in verdicts.items()
+        }
+        rows.append({"base": base, "suspect": suspect, "tests": summaries})
+    return rows
 
 
 def tables(record: Record) -> Sequence[Table]:

@@ -20,7 +20,7 @@ from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Table, Value, tabulate
 from experiments._shared.lineage import BASELINES, baseline_scores, compared
-from experiments.base import Context, Experiment, Record, split_data
+from experiments.base import Context, Experiment, Record, split_data, where_attempted
 
 PRINTED: dict[str, dict[str, Any]] = {
     "finance": {"tokens": "5M", "U-test": 1.34e-41, "intrinsic": 1.0, "reef": 0.9950, "pcs": 0.9979, "ics": 0.9952},
@@ -124,11 +124,10 @@ def _reef(model: Checkpoint, settings: Mapping[str, Any]) -> np.ndarray:
     return reef_features(model.cfg, model.params(), inputs)
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate p and scores alongside what the paper printed, for its suspects at its sizes."""
     result, settings = record["result"], record["settings"]
-    if not result["attempted"]:
-        return []
     full = result["base"]["width"] == WIDTH_7B and record["scale"] == "paper"
     rows = []
     # A row a suspect; printed numbers only at the paper's sizes.

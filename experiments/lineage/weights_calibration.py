@@ -10,12 +10,11 @@ Pearson's at 95%, for they are shown and not checked.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
@@ -24,49 +23,33 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.lineage import calibration
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
-from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.store import Chunk
-from experiments.base import Context, Experiment, Record, by_scale, part_of
+from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
 from experiments.lineage.sketched import sketch, verdict
 
 
 class Case(NamedTuple):
-    """One test on one kind of birth.
+    """One test on one kind of initial weights: evidence of fingerprints, and whether embeddings are tied."""
 
-    Attributes:
-        test: base, suspect, number of permutations, their seed -> a verdict.
-        changes: to the settings' model.
-        uniform: whether p is exact for each pair, or the smallest of several times their number.
-    """
-
-    test: Callable[[Fingerprint, Fingerprint, int, int], Verdict]
-    changes: Mapping[str, Any] = {}
-    uniform: bool = True
-
-
-def _case(evidence: str, **changes: Any) -> Case:
-    def test(base: Fingerprint, suspect: Fingerprint, count: int, seed: int) -> Verdict:
-        return verdict(base, suspect, evidence, Options(0.01, count, seed, has_untrained=True))
-
-    return Case(test, changes)
+    evidence: str
+    is_tied: bool = False
 
 
 CASES: dict[str, Case] = {
-    "coordinates": _case(SIGNLESS),
-    "coordinates, signed": _case(COORDINATES),
-    "coordinates, tied": _case(SIGNLESS, tie_embeddings=True),
-    "units, form A": _case(RAW_NEURONS),
-    "rotation, form A": _case(TOKEN_NEURONS),
-    "rotation, form A, tied": _case(TOKEN_NEURONS, tie_embeddings=True),
-    "matched units": _case(MATCHED),
+    "coordinates": Case(SIGNLESS),
+    "coordinates, signed": Case(COORDINATES),
+    "coordinates, tied": Case(SIGNLESS, is_tied=True),
+    "units, form A": Case(RAW_NEURONS),
+    "rotation, form A": Case(TOKEN_NEURONS),
+    "rotation, form A, tied": Case(TOKEN_NEURONS, is_tied=True),
+    "matched units": Case(MATCHED),
 }
 # Seeds of one case; far fewer are used.
 _SEEDS_A_CASE = 1_000_000
-FUNCTION = "experiments.lineage.weights_calibration:compute"
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -78,43 +61,36 @@ def run(context: Context) -> dict[str, Any]:
         for number, name in enumerate(CASES):
             verdicts[name] = []
             test_settings = {key: settings[key] for key in ("model", "changes", "num_permutations")}
-            starts = range(0, settings["num_pairs"], settings["chunk"])
             parts = context.parts(
                 "weights_calibration/pairs",
-                FUNCTION,
+                compute,
                 {**test_settings, "test": name, "number": number},
-                [(start, min(start + settings["chunk"], settings["num_pairs"])) for start in starts],
+                spans(settings["num_pairs"], settings["chunk"]),
                 advance=advance,
             )
             for rows in parts:
                 verdicts[name] += [Verdict("unrelated", "", p, None, z, name, None, 0.01) for p, z in rows]
-    confidence = 0.95
-    cases, family = [], {}
-    for name, case in CASES.items():
-        summary = calibration.summarize(verdicts[name], confidence=confidence)
-        if not case.uniform:
-            summary = one_sided(summary, [verdict.p_value for verdict in verdicts[name] if verdict.p_value is not None])
-        family[name] = summary
-        cases.append({"test": name, "uniform": case.uniform, **summary})
+    family = {name: calibration.summarize(verdicts[name], confidence=0.95) for name in CASES}
+    cases = [{"test": name, "uniform": True, **summary} for name, summary in family.items()]
     return {"cases": cases, "family": calibration.check_family(family)}
 
 
-def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+@chunked
+def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list[list[float | None]]:
     """Compute p and z of some pairs of one test."""
     case = CASES[settings["test"]]
-    cfg = config(settings, case)
-    for chunk in chunks:
-        rows = []
-        first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
-        for index, (base, suspect) in enumerate(birth_pairs(cfg, first, chunk.stop - chunk.start)):
-            found = case.test(sketch(base), sketch(suspect), settings["num_permutations"], chunk.start + index)
-            rows.append([found.p_value, found.z])
-        yield part_of(rows)
+    rows = []
+    first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
+    for index, (base, suspect) in enumerate(birth_pairs(config(settings, case), first, chunk.stop - chunk.start)):
+        options = Options(0.01, settings["num_permutations"], chunk.start + index, has_untrained=True)
+        outcome = verdict(sketch(base), sketch(suspect), case.evidence, options)
+        rows.append([outcome.p_value, outcome.z])
+    return rows
 
 
 def config(settings: Mapping[str, Any], case: Case) -> ModelConfig:
     """Return the architecture of a case."""
-    return preset(settings["model"], **{**settings["changes"], **case.changes})
+    return preset(settings["model"], **settings["changes"], tie_embeddings=case.is_tied)
 
 
 def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[Checkpoint, Checkpoint]]:
@@ -133,19 +109,6 @@ def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple
 @functools.partial(jax.jit, static_argnums=0)
 def _births(cfg: ModelConfig, seeds_S: jax.Array) -> models.Params:
     return jax.vmap(functools.partial(models.init_seed, cfg))(seeds_S)
-
-
-def one_sided(summary: Mapping[str, Any], p_values: Sequence[float]) -> dict[str, Any]:
-    """Return a summary whose checks find too many small p alone."""
-    rates = [
-        {
-            **rate,
-            "binomial_p": float(stats.binomtest(rate["count"], len(p_values), rate["level"], "greater").pvalue),
-        }
-        for rate in summary["rates"]
-    ]
-    ks = stats.kstest(p_values, "uniform", alternative="greater")
-    return {**summary, "rates": rates, "ks_statistic": float(ks.statistic), "ks_p": float(ks.pvalue)}
 
 
 def tables(record: Record) -> Sequence[Table]:

@@ -165,7 +165,7 @@ def _compact(record: Record) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value of nested JSON but lists and objects, with its place: ``result.groups.0.share``."""
     if isinstance(value, dict):
         entries = [(str(key), entry) for key, entry in value.items()]

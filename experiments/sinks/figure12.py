@@ -14,6 +14,7 @@ from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_training
 from experiments.sinks.mitigations import FIGURE_12
+from experiments.sinks.settings import settings_of
 
 SMALL = (
     "At this scale the baseline grows no sink, so nothing is shown about mitigations: compare the largest score "
@@ -122,9 +123,9 @@ EXPERIMENT = Experiment(
         "and see the same data in the same order."
     ),
     settings={
-        "smoke": sink_training.settings_of("smoke", FIGURE_12, bos_token=True),
-        "laptop": sink_training.settings_of("laptop", FIGURE_12),
-        "paper": sink_training.settings_of("paper", FIGURE_12),
+        "smoke": settings_of("smoke", FIGURE_12, bos_token=True),
+        "laptop": settings_of("laptop", FIGURE_12),
+        "paper": settings_of("paper", FIGURE_12),
     },
     cost={"smoke": "seconds", "laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
     precision="float32 highest; bfloat16 training at paper scale",

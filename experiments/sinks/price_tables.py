@@ -33,7 +33,7 @@ def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Va
     return float(np.mean(present)), (high - low) / 2
 
 
-def cells(run: Mapping[str, Any], key: str, **labels: Any) -> list[float | None]:
+def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | None]:
     """Return a quantity of one cell of the rounding by seed; None where that model was destroyed."""
     cell_values = []
     for seed in run["by_seed"]:
@@ -209,7 +209,7 @@ def _findings(record: Record) -> list[Table]:
         difference, ratio = _ratio(base, other)
         rows.append(_finding(words, f"{published:.0f}×", _times(ratio), difference,
                              _verdict(difference, ratio, published)))  # fmt: skip
-    rows.append(_elementwise(runs, settings))
+    rows.append(_elementwise(runs))
     # Loss of the rolling cache without its first tokens.
     window = settings["window"]
     first = min((count for count in settings["streaming_keep"] if count), default=None)
@@ -235,7 +235,7 @@ def _finding(words: str, published: str, measured: str, difference: Value, verdi
     return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "said": verdict}
 
 
-def _elementwise(runs: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Any, ...]:
+def _elementwise(runs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Check whether the least sink mass of all is yet destroyed by one scale a tensor."""
     mass = {name: float(np.mean([np.mean(seed["score_LH"]) for seed in run["by_seed"]])) for name, run in runs.items()}
     rank = 1 + sum(value < mass[ELEMENT_GATE] for value in mass.values())

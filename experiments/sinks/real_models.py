@@ -24,7 +24,7 @@ from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
@@ -38,17 +38,17 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     settings, opened, ids_T = context.settings, read.opened, read.ids_T
     identity = [opened.digest(), ids_T.tolist()]
 
-    def protocol(folder: Path) -> Any:
+    def protocol(_folder: Path) -> object:
         chosen = settings["protocol"]
         return report_on_ids(opened.cfg, opened.params(), ids_T, ReportOptions(epsilon=EPSILON, **chosen))
 
-    def rounding(folder: Path) -> Any:
+    def rounding(_folder: Path) -> object:
         chosen = settings["rounding"]
         tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
         schemes = [parse_scheme(name) for name in chosen["schemes"]]
         return prices(opened.cfg, opened.params(), tokens_NT, schemes, keep=chosen["keep_sinks"])
 
-    def rolling(folder: Path) -> Any:
+    def rolling(_folder: Path) -> object:
         chosen = settings["streaming"]
         tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
         return streaming_losses(
@@ -82,11 +82,10 @@ def weights_by_kind(params: Params) -> list[dict[str, Any]]:
     return rows
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Show sinks by length, by block, super neurons, rounding, rolling cache, weights."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     page_tables = [_lengths(result), _blocks(result), _neurons(result), _rounding(record), _streaming(record)]
     return [*page_tables, _weights(result)]
 
@@ -219,11 +218,10 @@ def _range(values: Sequence[float]) -> str:
     return middle if len(values) == 1 else f"{low} … {middle} … {high}"
 
 
+@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the rate at the greatest length, and what streaming without and with one first token loses."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     protocol = result["protocol"]
     page_claims = [
         Claim(f"Heads of {result['checkpoint']} that are sinks, T = {length}", rate, format=percent(1),
@@ -239,11 +237,10 @@ def claims(record: Record) -> Sequence[Claim]:
     return page_claims
 
 
+@where_attempted
 def panels(record: Record) -> Sequence[Panel]:
     """Draw the map of the sinks, and loss against position."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     protocol = result["protocol"]
     length = max(protocol["score_by_layer_head"], key=int)
     score_LH = protocol["score_by_layer_head"][length]
@@ -267,11 +264,10 @@ def panels(record: Record) -> Sequence[Panel]:
     ]
 
 
+@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
     result = record["result"]
-    if not result["attempted"]:
-        return str(result["reason"])
     length, rate = list(result["protocol"]["sink_rate"].items())[-1]
     return f"{rate:.0%} of the heads of {result['checkpoint']} are sinks at T = {length}."
 

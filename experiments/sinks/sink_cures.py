@@ -25,6 +25,7 @@ from experiments.base import Context, Experiment, Record
 from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note
 from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
+from experiments.sinks.settings import FIVE_SEEDS, PRICED, PRICED_SHORT, PRICED_SMOKE, settings_of
 
 
 def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
@@ -178,17 +179,17 @@ EXPERIMENT = Experiment(
     ),
     settings={
         "smoke": {
-            **sink_training.settings_of("smoke", ["baseline", HEAD_NORM, "sigmoid attention"]),
-            "price": sink_training.PRICED_SMOKE,
+            **settings_of("smoke", ["baseline", HEAD_NORM, "sigmoid attention"]),
+            "price": PRICED_SMOKE,
             "timing": {"rounds": 2, "steps": 1},
         },
         "laptop": {
-            **sink_training.settings_of("laptop", MITIGATIONS),
-            "seeds": sink_training.FIVE_SEEDS,
-            "price": sink_training.PRICED,
+            **settings_of("laptop", MITIGATIONS),
+            "seeds": FIVE_SEEDS,
+            "price": PRICED,
             "timing": {"rounds": 9, "steps": 10},
         },
-        "paper": sink_training.settings_of("paper", MITIGATIONS),
+        "paper": settings_of("paper", MITIGATIONS),
     },
     cost={
         "smoke": "seconds",
@@ -216,9 +217,9 @@ EXPERIMENTS = {
         settings={
             "smoke": {**EXPERIMENT.settings["smoke"], "cures": ["baseline", "head-wise gate"]},
             "laptop": {
-                **sink_training.settings_of("larger", MITIGATIONS),
-                "seeds": sink_training.FIVE_SEEDS,
-                "price": sink_training.PRICED_SHORT,
+                **settings_of("larger", MITIGATIONS),
+                "seeds": FIVE_SEEDS,
+                "price": PRICED_SHORT,
                 "timing": {"rounds": 5, "steps": 5},
             },
         },

@@ -11,6 +11,7 @@ from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_training
 from experiments.sinks.figure12 import growth
+from experiments.sinks.settings import HELD_OUT, settings_of
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 """What the smallest model that grew a sink in every seed changes in the laptop's setting."""
@@ -54,7 +55,7 @@ def tables(record: Record) -> Sequence[Table]:
                     "sink rate": sink_training.over_seeds(run, lambda seed: list(seed["sink_rate"].values())[-1]),
                     "DomRatio, first token": sink_training.over_seeds(run, lambda seed: seed["dom_ratio_first"][-1]),
                     "above ε from step": "never" if grown is None else integer(grown),
-                    "validation loss": sink_training.over_seeds(run, lambda seed: seed["loss"][sink_training.HELD_OUT]),
+                    "validation loss": sink_training.over_seeds(run, lambda seed: seed["loss"][HELD_OUT]),
                 },
                 configuration="ours",
             )
@@ -112,7 +113,7 @@ def _variants(base: Mapping[str, Any], single: Mapping[str, Any]) -> dict[str, A
     }
 
 
-_SMALL = {"seeds": [42, 123, 1000], "variants": _variants(sink_training.settings_of("laptop", ["baseline"]), ONE_LAYER)}
+_SMALL = {"seeds": [42, 123, 1000], "variants": _variants(settings_of("laptop", ["baseline"]), ONE_LAYER)}
 
 EXPERIMENT = Experiment(
     name="sink_growth",
@@ -128,7 +129,7 @@ EXPERIMENT = Experiment(
     settings={
         "smoke": {
             "seeds": [42, 123],
-            "variants": _variants(sink_training.settings_of("smoke", ["baseline"], bos_token=True), {"num_layers": 1}),
+            "variants": _variants(settings_of("smoke", ["baseline"], bos_token=True), {"num_layers": 1}),
         },
         "laptop": _SMALL,
         "paper": _SMALL,

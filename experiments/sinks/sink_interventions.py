@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
@@ -18,7 +21,7 @@ from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.text import read_text
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import ABSENT
 
 
@@ -39,7 +42,7 @@ def run(context: Context) -> dict[str, Any]:
     short_NT = tokens_NT[: settings["intervened_sequences"], : settings["intervened_length"]]
     rng = np.random.default_rng(0)
     random_NT = rng.integers(0, cfg.vocab_size, (settings["random_sequences"], short_NT.shape[1]), dtype=np.int32)
-    note = (lambda text: None) if context.quiet else progress.note
+    note = (lambda _text: None) if context.quiet else progress.note
 
     note("sinks of the model as it is")
     plain = measure_sinks(cfg, params, tokens_NT, SinkOptions(lengths=settings["lengths"]))
@@ -117,7 +120,7 @@ def _changes(
 
 
 def _maps(
-    cfg: Any, params: Any, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
+    cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compute mean attention over the heads of the layer with the strongest sink, under each intervention."""
     position, length = settings["drawn_position"], settings["drawn_length"]
@@ -145,11 +148,10 @@ def _maps(
     }
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Show interventions; super neurons."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     # A row per intervention and position.
     rows = [
         (
@@ -202,11 +204,10 @@ def tables(record: Record) -> Sequence[Table]:
     return [interventions, neurons]
 
 
+@where_attempted
 def panels(record: Record) -> Sequence[Panel]:
     """Draw attention maps, the sink map, top channels, variance by position."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     maps, settings = result["maps"], record["settings"]
     names = list(maps["by_intervention"])
     first = sink_figures.attention_maps({name: maps["by_intervention"][name] for name in names})
@@ -243,7 +244,7 @@ def panels(record: Record) -> Sequence[Panel]:
     ]
 
 
-def _dominance(result: Mapping[str, Any]) -> Any:
+def _dominance(result: Mapping[str, Any]) -> Figure:
     figure, ax = figures.new()
     depth = np.arange(1, len(result["dom_ratio_first"]) + 1)
     figures.line(ax, depth, result["dom_ratio_first"], name="first token", colour=figures.SERIES[1], markers=True)
@@ -254,11 +255,10 @@ def _dominance(result: Mapping[str, Any]) -> Any:
     return figure
 
 
+@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the rate, and the three interventions at their strongest."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     length, rate = max(((int(length), rate) for length, rate in result["sink_rate"].items()))
     rows = result["interventions"]
 
@@ -286,11 +286,10 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
+@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
     result = record["result"]
-    if not result["attempted"]:
-        return result["reason"]
     neurons = [neuron for neuron in result["super_neurons"] if neuron["super"]]
     if not neurons:
         return ""

@@ -33,13 +33,13 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.model.interventions import Neuron, clear, silence, write
+from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
@@ -56,7 +56,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     settings, opened = context.settings, read.opened
     tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
@@ -103,7 +103,7 @@ def _runs(
 ) -> list[Run]:
     """List each run's kind, its target, the position of the sink, how the edit is made, the first token."""
 
-    def written(neurons: Sequence[Neuron], position: int) -> Any:
+    def written(neurons: Sequence[Neuron], position: int) -> Edits:
         values = {neuron: float(first_LF[neuron.block - 1, neuron.unit]) for neuron in neurons}
         return write(cfg, values, position=position)
 
@@ -170,11 +170,9 @@ def change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
     return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Show every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
-    result = record["result"]
-    if not result["attempted"]:
-        return []
     base = _base(record)
     shown = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
     shown += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
@@ -202,11 +200,9 @@ def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Any, ...]:
     return [row["kind"], row["what"], row["position"]], measured
 
 
+@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim what the strongest neuron and pair carry, what random pairs do, and whether it all comes back."""
-    result = record["result"]
-    if not result["attempted"]:
-        return []
     base = _base(record)
     silenced = _rows(record, SILENCED)
     singles = [row for row in silenced if " + " not in row["what"]]
@@ -225,11 +221,10 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
 
 
+@where_attempted
 def panels(record: Record) -> Sequence[Panel]:
     """Draw the sink rate of every block: by neurons silenced, and by the block after which the channel was cleared."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     base = _base(record)
     blocks = list(range(1, len(base["by_block"]) + 1))
     cut = [base, *_rows(record, SILENCED)]
@@ -254,11 +249,9 @@ def panels(record: Record) -> Sequence[Panel]:
     ]
 
 
+@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
-    result = record["result"]
-    if not result["attempted"]:
-        return str(result["reason"])
     base = _base(record)
     pairs = [row for row in _rows(record, SILENCED) if " + " in row["what"]]
     if not pairs:

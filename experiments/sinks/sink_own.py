@@ -23,6 +23,7 @@ from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import train_with_snapshots
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_knockout, sink_sweep, sink_training
+from experiments.sinks.settings import settings_of
 from experiments.sinks.sink_knockout import (
     AS_IT_IS,
     CLEARED,
@@ -55,7 +56,7 @@ def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, An
         windows = data.train.with_bos(bos_id)
         with progress.bar(config.steps, "baseline", unit="steps", quiet=context.quiet) as advance:
             params_by_seed, _ = train_with_snapshots(
-                config, windows, on_snapshot=lambda step, weights: None, interval=config.steps, advance=advance
+                config, windows, on_snapshot=lambda _step, _weights: None, interval=config.steps, advance=advance
             )
         # Running text and random tokens, with the BOS token in front where there is one.
         length = max(settings["lengths"])
@@ -184,7 +185,7 @@ def _variant(base: Mapping[str, Any]) -> dict[str, Any]:
 
 _KNOCKOUT = {"seed": 0, "position": 8, "top": 10, "controls": 20, "first_tokens": 8, "cleared_every": 1}
 _SWEEP = {"factor": 10.0, "blocks_every": 1, "positions_every": 1}
-_SMOKE = _variant(sink_training.settings_of("smoke", ["baseline"], bos_token=True))
+_SMOKE = _variant(settings_of("smoke", ["baseline"], bos_token=True))
 _LAPTOP = {
     "seeds": [42, 123, 1000],
     "num_sequences": 32,
@@ -192,8 +193,8 @@ _LAPTOP = {
     "knockout": _KNOCKOUT,
     "sweep": _SWEEP,
     "variants": {
-        "2 × 32": _variant(sink_training.settings_of("laptop", ["baseline"])),
-        "2 × 128": _variant(sink_training.settings_of("larger", ["baseline"])),
+        "2 × 32": _variant(settings_of("laptop", ["baseline"])),
+        "2 × 128": _variant(settings_of("larger", ["baseline"])),
     },
 }
 

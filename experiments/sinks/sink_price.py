@@ -63,7 +63,7 @@ def sites(cfg: ModelConfig) -> tuple[str, ...]:
     return (*ATTENTION_SITES * cfg.attention, *MLP_SITES * cfg.mlp, "residual")
 
 
-def unevenness(cfg: ModelConfig, params: Params, tokens_NT: Any) -> dict[str, dict[str, float | None]]:
+def unevenness(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray) -> dict[str, dict[str, float | None]]:
     """Measure how unevenly activations are spread at every site, which decides whether few bits can hold them.
 
     Returns:

@@ -12,6 +12,7 @@ from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.training import PretrainConfig
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_growth, sink_training
+from experiments.sinks.settings import settings_of
 
 SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
 """Changes that are the training's, not the model's."""
@@ -68,23 +69,23 @@ def tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
     ]
 
 
-def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: Any) -> dict[str, Any]:
+def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: object) -> dict[str, Any]:
     """Vary layers, widths, heads or schedule of the base setting; the last learning rate is a tenth of the first."""
-    schedule = dict(base["schedule"])
-    schedule |= {key: changes.pop(key) for key in SCHEDULE if key in changes}
+    schedule = {**base["schedule"], **{key: value for key, value in changes.items() if key in SCHEDULE}}
+    model: dict[str, Any] = {key: value for key, value in changes.items() if key not in SCHEDULE}
     schedule["min_learning_rate"] = schedule["learning_rate"] / 10
-    if "d_model" in changes:
-        changes["d_ff"] = 8 * round(changes["d_model"] * 8 / 3 / 8)
+    if "d_model" in model:
+        model["d_ff"] = 8 * round(model["d_model"] * 8 / 3 / 8)
     if schedule["tokenizer"] == "byte":
-        changes["vocab_size"] = 260
+        model["vocab_size"] = 260
     lengths = [length for length in base["lengths"] if length <= schedule["context"]]
     evaluation = {**base["evaluation"], "context": schedule["context"]}
     fields = {"seeds": list(base["seeds"][:seeds]), "bos_token": bos_token, "num_sequences": 30}
     fields |= {"lengths": lengths, "evaluation": evaluation}
-    return {**base, **fields, "changes": {**base["changes"], **changes}, "schedule": schedule}
+    return {**base, **fields, "changes": {**base["changes"], **model}, "schedule": schedule}
 
 
-_BASE = sink_training.settings_of("laptop", ["baseline"])
+_BASE = settings_of("laptop", ["baseline"])
 _FOUR: dict[str, Any] = {"num_heads": 4}
 
 _LAPTOP = {
@@ -117,7 +118,7 @@ _LARGER = {
     "wide, short": tried(_BASE, 3, **_WIDE | _SHORT),
 }
 
-_TINY = sink_training.settings_of("smoke", ["baseline"], bos_token=True)
+_TINY = settings_of("smoke", ["baseline"], bos_token=True)
 
 EXPERIMENT = Experiment(
     name="sink_search",

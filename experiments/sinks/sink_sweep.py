@@ -36,7 +36,7 @@ from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
@@ -55,7 +55,7 @@ def run(context: Context) -> dict[str, Any]:
     shape = (settings["random_sequences"], settings["length"])
     random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
@@ -188,11 +188,10 @@ def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
+@where_attempted
 def tables(record: Record) -> Sequence[Table]:
     """Show the interventions by the sinks they make."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     rows = [([kind], cells(result, kind)) for kind in result["kinds"]]
     note = f"{NOTE} As it is the first is one for {percent(0)(result['first'])}; λ = {record['settings']['factor']:g}."
     return [tabulate("Sinks made from one block", ["intervention"], rows, note)]
@@ -221,11 +220,10 @@ def by_block(swept: Mapping[str, Any]) -> Figure:
     return figure
 
 
+@where_attempted
 def panels(record: Record) -> Sequence[Panel]:
     """Draw by block, and every intervention by block and position."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     words = "Fraction of the heads of later blocks for which k becomes a sink"
     drawn = [Panel(by_block(result), f"{words}, mean over positions; bands span them.")]
     return drawn + [
@@ -233,11 +231,10 @@ def panels(record: Record) -> Sequence[Panel]:
     ]
 
 
+@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the most that each intervention makes, and at how many positions."""
     result = record["result"]
-    if not result["attempted"]:
-        return []
     settings = record["settings"]
     size = f"{settings['num_sequences']} sequences of {settings['length']} tokens"
     page_claims = []
@@ -250,11 +247,10 @@ def claims(record: Record) -> Sequence[Claim]:
     return page_claims
 
 
+@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
     result = record["result"]
-    if not result["attempted"]:
-        return str(result["reason"])
     positions = {kind: summary(result, kind)["positions"] for kind in result["kinds"]}
     return (
         f"In some block, the mask makes a sink at {positions[MASK]:.0%} of {integer(len(result['positions']))} "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,11 @@ from bornbiased_jax.training.data.windows import prepend_bos
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.setup import Data, load_data
 from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
-from experiments.base import Context, by_scale, cache_folder, part_of
+from experiments.base import Context, cache_folder, chunked
 from experiments.sinks.mitigations import MITIGATIONS
 from experiments.sinks.sink_price import price
 
-HELD_OUT = "held out"
 EPSILON = 0.25
-FUNCTION = "experiments.sinks.sink_training:compute"
 SNAPSHOTS = 12
 """How many snapshots of a run are measured on its way."""
 
@@ -57,37 +55,32 @@ def run_mitigations(context: Context) -> dict[str, Any]:
     count = len(settings["seeds"])
     at_once = settings.get("seeds_at_once", count)
     blocks = [(start, min(start + at_once, count)) for start in range(0, count, at_once)]
-    sources = {"work": str(context.work.parent.resolve()), "scale": context.scale, "quiet": True}
-
-    def here(request: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-        return compute(request, {**sources, "quiet": context.quiet}, chunks)
-
+    sources = {"work": str(context.work.parent.resolve()), "scale": context.scale, "quiet": context.quiet}
     parts = context.parts(
         "sink_training/models",
-        FUNCTION,
+        compute,
         {"settings": settings, "data": context.data},
         [Chunk(names.index(mitigation), *block) for mitigation in mitigations for block in blocks],
-        here=here,
         sources=sources,
     )
     outcomes = iter(parts)
     return {"cures": {mitigation: _joined([next(outcomes) for _ in blocks]) for mitigation in mitigations}}
 
 
-def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Train and measure some seeds of the mitigations whose places in :data:`MITIGATIONS` the chunks name."""
-    for chunk in chunks:
-        mitigation = list(MITIGATIONS)[chunk.seed]
-        settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
-        place = Path(locations["work"]) / "sink_training" / mitigation.replace(" ", "-")
-        context = Context(
-            scale=locations["scale"],
-            settings=settings,
-            work=cache_folder(place, [settings, request["data"]], compute),
-            data=request["data"],
-            quiet=locations["quiet"],
-        )
-        yield part_of(_trained(context, mitigation))
+@chunked
+def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunk: Chunk) -> dict[str, Any]:
+    """Train and measure some seeds of the mitigation whose place in :data:`MITIGATIONS` the chunk names."""
+    mitigation = list(MITIGATIONS)[chunk.seed]
+    settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
+    place = Path(locations["work"]) / "sink_training" / mitigation.replace(" ", "-")
+    context = Context(
+        scale=locations["scale"],
+        settings=settings,
+        work=cache_folder(place, [settings, request["data"]], compute),
+        data=request["data"],
+        quiet=locations["quiet"],
+    )
+    return _trained(context, mitigation)
 
 
 def _trained(context: Context, mitigation: str) -> dict[str, Any]:
@@ -265,86 +258,6 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
     return rows if bos_id is None else prepend_bos(rows, bos_id)
 
 
-def over_seeds(run: Mapping[str, Any], value: Any) -> tuple[float, float] | float:
+def over_seeds(run: Mapping[str, Any], value: Callable[..., float]) -> tuple[float, float] | float:
     """Return mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
     return mean_std(value(seed) for seed in run["by_seed"])
-
-
-_WIKITEXT = "hf:Salesforce/wikitext,wikitext-2-raw-v1@test"
-# The laptop's is the smallest setting of two layers found in which every seed of the baseline grows sinks on two cores.
-# One layer grows them too (``sink_growth``), but its keys are read before any attention, so that the variance of an
-# attention output, which the calibrations change, cannot matter to them. The larger one has more than eight times its
-# parameters, as found by ``sink_search_larger``: at this width sinks at T = 64 take more steps than two hours have, and
-# models trained at T = 32 grow them. The paper's is nano LLaMA-2 by Appendix B.4 on OpenWebText, sinks on WikiText-2,
-# perplexity by Table 7's protocol.
-_SIZES = by_scale(
-    ("smoke", "laptop", "larger", "paper"),
-    model=("llama-tiny", "llama-tiny", "llama-tiny", "llama-nano"),
-    changes={
-        "num_layers": (2, 2, 2, ...),
-        "d_model": (32, 32, 128, ...),
-        "num_heads": (2, 2, 4, ...),
-        "d_ff": (64, 88, 344, ...),
-        "vocab_size": (260, 513, 513, ...),
-    },
-    seeds=([42, 123], [42, 123, 1000], [42, 123, 1000], [42, 123, 1000]),
-    seeds_at_once=(..., ..., ..., 1),
-    data=("builtin:prose", "builtin:prose", "builtin:prose", "hf:Skylion007/openwebtext"),
-    schedule={
-        "tokenizer": ("byte", "bpe:512", "bpe:512", None),
-        "steps": (12, 900, 600, 200_000),
-        "batch_size": (4, 16, 32, 128),
-        "accumulation": (..., ..., ..., 2),
-        "context": (32, 64, 32, 2048),
-        "learning_rate": (1e-3, 1.5e-2, 6e-3, 6e-4),
-        "min_learning_rate": (..., 1.5e-3, 6e-3 / 10, 6e-5),
-        "warmup": (2, 100, 100, 2000),
-        "weight_decay": (..., ..., ..., 0.1),
-        "dtype": (..., ..., ..., "bfloat16"),
-    },
-    bos_token=(..., True, True, ...),
-    lengths=([16, 32], [16, 32, 64], [16, 32], [32, 64, 128, 256, 512]),
-    num_sequences=(4, 100, 100, 100),
-    sink_text=(None, None, None, _WIKITEXT),
-    texts=(
-        {HELD_OUT: None},
-        {HELD_OUT: None, "built-in code": "builtin:code"},
-        {HELD_OUT: None, "built-in code": "builtin:code"},
-        {"WikiText-2": _WIKITEXT, "C4": "hf:allenai/c4,en@validation"},
-    ),
-    evaluation={"num_sequences": (4, 128, 128, 256), "context": (32, 64, 32, 2048)},
-)
-
-
-def settings_of(size: str, mitigations: Iterable[str], **changes: Any) -> dict[str, Any]:
-    """Return settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
-    return {**_SIZES[size], "cures": list(mitigations), **changes}
-
-
-PRICED = {
-    "schemes": ["w8a8", "w6a6", "kv8", "kv4"],
-    "granularities": ["tensor", "token"],
-    "keep_sinks": [0, 1],
-    "num_sequences": 64,
-    "window": 48,
-    "streaming_keep": [0, 1, 4],
-    "streaming_length": 256,
-    "streaming_sequences": 32,
-}
-"""What the table of prices measures, beside models trained on 64 positions."""
-
-PRICED_SHORT = {**PRICED, "window": 24, "streaming_length": 128}
-"""The same beside models trained on 32 positions."""
-
-PRICED_SMOKE = {
-    "schemes": ["w8a8"],
-    "granularities": ["tensor", "token"],
-    "keep_sinks": [0, 1],
-    "num_sequences": 2,
-    "window": 8,
-    "streaming_keep": [0, 1],
-    "streaming_length": 24,
-    "streaming_sequences": 2,
-}
-
-FIVE_SEEDS = [42, 123, 1000, 7, 2024]

@@ -36,7 +36,7 @@ from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival import anatomy_runs, settings
 from experiments.survival.cross_grams import trace_z
 from experiments.survival.decay import about
 from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
@@ -281,13 +281,13 @@ EXPERIMENT = Experiment(
     title="What of a birth the outputs remember: its embedding",
     paper="Finding 7",
     description=DESCRIPTION,
-    settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in anatomy_runs.settings().items()},
+    settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in settings.anatomy_runs().items()},
     cost={
         "smoke": "seconds",
         "laptop": "ten minutes on two cores; shares its runs with decay and table4b",
         "paper": "not measured: for a GPU",
     },
-    precision=persistence_settings.PRECISION,
+    precision=settings.PRECISION,
     run=run,
     claims=claims,
     tables=tables,

@@ -29,7 +29,8 @@ from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.lineage.sketched import matched, sketch, verdict
-from experiments.survival import persistence, persistence_settings
+from experiments.survival import persistence
+from experiments.survival.settings import PRECISION, changed
 
 TESTS = {"coordinates": SIGNLESS, "rotation": TOKEN_NEURONS, "matched units": MATCHED}
 """Name -> evidence of fingerprints. Matched units are exact for a birth alone."""
@@ -44,7 +45,7 @@ def run(context: Context) -> dict[str, Any]:
     trained_run = persistence.base_run(context)
     settings = context.settings
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return _compare(trained_run, settings, context.quiet)
 
     identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"]]
@@ -251,10 +252,6 @@ def panels(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _settings(scale: str, **changes: Any) -> dict[str, Any]:
-    return {**persistence_settings.settings("llama")[scale], **changes}
-
-
 EXPERIMENT = Experiment(
     name="birth_in_weights",
     title="The birth is plain in the weights, and it says where",
@@ -266,12 +263,12 @@ EXPERIMENT = Experiment(
         "independent matchings decides, held against what models trained apart reach."
     ),
     settings={
-        "smoke": _settings("smoke", others=1, noise=0.5),
-        "laptop": _settings("laptop", seeds=list(range(100, 116)), others=3, noise=0.5),
-        "paper": _settings("paper", others=3, noise=0.5),
+        "smoke": changed("smoke", others=1, noise=0.5),
+        "laptop": changed("laptop", seeds=list(range(100, 116)), others=3, noise=0.5),
+        "paper": changed("paper", others=3, noise=0.5),
     },
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
-    precision=persistence_settings.PRECISION,
+    precision=PRECISION,
     run=run,
     claims=claims,
     tables=tables,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.config import preset
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
@@ -69,7 +69,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"snapshots": snapshots, "trained": trained}
 
 
-def _outputs(cfg: Any, params: Params, inputs: Inputs) -> np.ndarray:
+def _outputs(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarray:
     """Compute outputs; vectors have the moments of an embedding at birth, the same for all models."""
     mean, std = inputs.moments(0.0, cfg.embedding_std) or (0.0, 1.0)
     return last_outputs(cfg, params, inputs, mean=mean, std=std)

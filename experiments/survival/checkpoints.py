@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record
 from experiments.survival import persistence_tables, persistence_tracks
-from experiments.survival.persistence_settings import PRECISION, settings, shared_cost
+from experiments.survival.settings import PRECISION, settings, shared_cost
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared vectors"}
 
@@ -46,7 +47,7 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def draw_training(ax: Any, record: Record) -> None:
+def draw_training(ax: Axes, record: Record) -> None:
     """Draw held-out loss and ‖W−W₀‖/‖W₀‖ by step, with the unigram entropy and a bigram model's loss."""
     result = record["result"]
     steps = np.asarray(result["steps"])
@@ -64,11 +65,11 @@ def draw_training(ax: Any, record: Record) -> None:
     figures.legend(ax)
 
 
-def _log_steps(ax: Any, steps: np.ndarray) -> None:
+def _log_steps(ax: Axes, steps: np.ndarray) -> None:
     # Linear up to the first step, so that the birth at 0 has a place.
     ax.set_xscale("symlog", base=2, linthresh=1)
     ax.set_xticks([step for step in steps if step == 0 or step & (step - 1) == 0][::3])
-    ax.xaxis.set_major_formatter(lambda value, position: f"{value:.0f}")
+    ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
     ax.set_xlim(-0.3 if steps[0] == 0 else 0.8 * steps[0], 1.3 * steps[-1])
 
 
@@ -132,7 +133,7 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         ax.set_xscale("log", base=2)
         ax.set_yscale("symlog", linthresh=10)
         ax.set_ylim(0, 2 * ax.get_ylim()[1])
-        ax.xaxis.set_major_formatter(lambda value, position: f"{value:.0f}")
+        ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
         figures.label(ax, "step", "−log₁₀ p", words)
         figures.legend(ax)
     draw_training(axes.flat[3], record)

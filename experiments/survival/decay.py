@@ -29,7 +29,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record
-from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival import anatomy_runs, settings
 from experiments.survival.cross_grams import cross_grams, trace_z
 from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from experiments.survival.run_folder import RunFolder
@@ -290,13 +290,13 @@ EXPERIMENT = Experiment(
     name="decay",
     title="How long each matrix remembers its birth",
     description=DESCRIPTION,
-    settings={scale: {"runs": runs} for scale, runs in anatomy_runs.settings().items()},
+    settings={scale: {"runs": runs} for scale, runs in settings.anatomy_runs().items()},
     cost={
         "smoke": "seconds",
         "laptop": "a minute on two cores; trains one run, shares the other with table4b",
         "paper": "not measured: for a GPU",
     },
-    precision=persistence_settings.PRECISION,
+    precision=settings.PRECISION,
     run=run,
     claims=claims,
     tables=tables,

@@ -22,6 +22,8 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import least_squares
 
 from bornbiased_jax.errors import InputError
 
@@ -55,11 +57,11 @@ class Decay:
     farthest: float
     determined: bool = True
 
-    def cosine(self, x: Any) -> np.ndarray:
+    def cosine(self, x: ArrayLike) -> np.ndarray:
         """Compute (1 + x/τ)^(−β)."""
         return (1.0 + np.asarray(x, float) / self.scale) ** -self.exponent
 
-    def z(self, x: Any) -> np.ndarray:
+    def z(self, x: ArrayLike) -> np.ndarray:
         """Compute z at points of the clock.
 
         Raises:
@@ -70,7 +72,7 @@ class Decay:
         return z_of_cosine(self.cosine(x), self.width, self.ceiling)
 
 
-def z_of_cosine(cosine: Any, width: int, ceiling: float) -> np.ndarray:
+def z_of_cosine(cosine: ArrayLike, width: int, ceiling: float) -> np.ndarray:
     """Compute z of the trace where every coordinate has this cosine, and ``ceiling`` where that is one.
 
     Example:
@@ -82,19 +84,19 @@ def z_of_cosine(cosine: Any, width: int, ceiling: float) -> np.ndarray:
     return (width - 1) * c / np.sqrt(np.maximum(c**2 + noise, 1e-300))
 
 
-def fit(x: Any, z: Any, *, ceiling: float, width: int, farthest: float) -> Decay:
+def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: float) -> Decay:
     """Fit τ and β by least squares.
 
     Args:
         x: points of the clock, positive and ascending.
         z: what was measured there.
-        ceiling, width, farthest: as of :class:`Decay`.
+        ceiling: as of :class:`Decay`, as the next two.
+        width: see there.
+        farthest: see there.
 
     Raises:
         InputError: fewer than three points, or a ceiling that is not positive.
     """
-    from scipy.optimize import least_squares
-
     x, z = np.asarray(x, float), np.asarray(z, float)
     if len(x) < MIN_POINTS or not np.all(x > 0):
         raise InputError(
@@ -121,7 +123,7 @@ def fit(x: Any, z: Any, *, ceiling: float, width: int, farthest: float) -> Decay
     return dataclasses.replace(decay_of(best.x), determined=bool(inside))
 
 
-def check(decay: Decay, x: Any, z: Any, *, carried: float) -> dict[str, Any]:
+def check(decay: Decay, x: ArrayLike, z: ArrayLike, *, carried: float) -> dict[str, Any]:
     """Compare predictions of held-out points with what was measured.
 
     Args:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
@@ -27,7 +29,8 @@ from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.lineage.sketched import matched, sketch, verdict
-from experiments.survival import persistence, persistence_settings
+from experiments.survival import persistence
+from experiments.survival.settings import PRECISION, changed
 
 Model = tuple[ModelConfig, Params]
 
@@ -40,21 +43,41 @@ def _orders(cfg: ModelConfig, size: int, seed: int) -> np.ndarray:
     return np.stack([_draws(seed + block).permutation(size) for block in range(cfg.num_layers)])
 
 
-def rotated(cfg: ModelConfig, params: Params, seed: int) -> Model:
+class Original(NamedTuple):
+    """A trained model that is copied, with the seed of what is drawn for it and the tokens that no text has."""
+
+    cfg: ModelConfig
+    params: Params
+    seed: int
+    unused: Sequence[int]
+
+
+def rotated(model: Original) -> Model:
     """Rotate the residual stream at random."""
-    return symmetries.rotate(cfg, params, symmetries.random_rotation(cfg, seed))
+    return symmetries.rotate(model.cfg, model.params, symmetries.random_rotation(model.cfg, model.seed))
 
 
-def negated(cfg: ModelConfig, params: Params, seed: int) -> Model:
+def then_rotated(change: Callable[[Original], Model]) -> Callable[[Original], Model]:
+    """Rotate the residual stream at random after a change."""
+
+    def changed(model: Original) -> Model:
+        cfg, params = change(model)
+        return rotated(model._replace(cfg=cfg, params=params))
+
+    return changed
+
+
+def negated(model: Original) -> Model:
     """Negate about half of the residual coordinates."""
-    return symmetries.negate(cfg, params, _draws(seed).choice([-1.0, 1.0], cfg.d_model))
+    return symmetries.negate(model.cfg, model.params, _draws(model.seed).choice([-1.0, 1.0], model.cfg.d_model))
 
 
-def heads(cfg: ModelConfig, params: Params, seed: int) -> Model:
+def heads(model: Original) -> Model:
     """Permute key/value heads with their query heads; rotate value and output maps of each head."""
-    cfg, params = symmetries.permute_heads(cfg, params, _orders(cfg, cfg.kv_heads, seed))
+    orders_LH = _orders(model.cfg, model.cfg.kv_heads, model.seed)
+    cfg, params = symmetries.permute_heads(model.cfg, model.params, orders_LH)
     flat = {path: np.array(leaf) for path, leaf in flatten(params).items()}
-    draws, K = _draws(seed), cfg.key_dim
+    draws, K = _draws(model.seed), cfg.key_dim
     group = cfg.num_heads // cfg.kv_heads
     for block in range(cfg.num_layers):
         value, output = flat["blocks/attention/value/kernel"][block], flat["blocks/attention/output/kernel"][block]
@@ -66,44 +89,39 @@ def heads(cfg: ModelConfig, params: Params, seed: int) -> Model:
     return cfg, unflatten(flat)
 
 
-def rescaled(cfg: ModelConfig, params: Params, seed: int) -> Model:
+def rescaled(model: Original) -> Model:
     """Move log-normal factors of either sign from down to up, hidden unit by hidden unit."""
-    draws, shape = _draws(seed), (cfg.num_layers, cfg.d_ff)
+    draws, shape = _draws(model.seed), (model.cfg.num_layers, model.cfg.d_ff)
     factors_LF = draws.choice([-1.0, 1.0], shape) * np.exp(draws.standard_normal(shape))
-    return symmetries.rescale_units(cfg, params, factors_LF.astype(np.float32))
+    return symmetries.rescale_units(model.cfg, model.params, factors_LF.astype(np.float32))
 
 
-def unused_rows(cfg: ModelConfig, params: Params, ids: Sequence[int]) -> Model:
+def unused_rows(model: Original) -> Model:
     """Make embedding rows of tokens that no text has a thousand times as long."""
-    flat = {path: np.array(leaf) for path, leaf in flatten(params).items()}
-    flat["embed/embedding"][list(ids)] *= 1000.0
-    return cfg, unflatten(flat)
+    flat = {path: np.array(leaf) for path, leaf in flatten(model.params).items()}
+    flat["embed/embedding"][list(model.unused)] *= 1000.0
+    return model.cfg, unflatten(flat)
 
 
-def rolled(cfg: ModelConfig, params: Params, seed: int) -> Model:
-    """Roll hidden units by one, then rotate the residual stream."""
-    order_F = np.roll(np.arange(cfg.d_ff), 1)
-    cfg, params = symmetries.permute_units(cfg, params, np.tile(order_F, (cfg.num_layers, 1)))
-    return rotated(cfg, params, seed)
+def rolled(model: Original) -> Model:
+    """Roll hidden units by one."""
+    order_F = np.roll(np.arange(model.cfg.d_ff), 1)
+    return symmetries.permute_units(model.cfg, model.params, np.tile(order_F, (model.cfg.num_layers, 1)))
 
 
-CHANGES: dict[str, Callable[[ModelConfig, Params, int, Sequence[int]], Model]] = {
-    "none": lambda cfg, params, seed, unused: (cfg, params),
-    "half of the coordinates negated": lambda cfg, params, seed, unused: negated(cfg, params, seed),
-    "heads permuted, value and output maps turned": lambda cfg, params, seed, unused: heads(cfg, params, seed),
-    "up × c, down / c": lambda cfg, params, seed, unused: rescaled(cfg, params, seed),
-    "rotated": lambda cfg, params, seed, unused: rotated(cfg, params, seed),
-    "up × c, down / c, rotated": lambda cfg, params, seed, unused: rotated(*rescaled(cfg, params, seed), seed),
-    "unused embedding rows × 1,000, rotated": lambda cfg, params, seed, unused: rotated(
-        *unused_rows(cfg, params, unused), seed
+CHANGES: dict[str, Callable[[Original], Model]] = {
+    "none": lambda model: (model.cfg, model.params),
+    "half of the coordinates negated": negated,
+    "heads permuted, value and output maps turned": heads,
+    "up × c, down / c": rescaled,
+    "rotated": rotated,
+    "up × c, down / c, rotated": then_rotated(rescaled),
+    "unused embedding rows × 1,000, rotated": then_rotated(unused_rows),
+    "an idle block put in at the bottom, rotated": then_rotated(
+        lambda model: symmetries.insert_idle_block(model.cfg, model.params, 0, model.seed)
     ),
-    "an idle block put in at the bottom, rotated": lambda cfg, params, seed, unused: rotated(
-        *symmetries.insert_idle_block(cfg, params, 0, seed), seed
-    ),
-    "eight idle coordinates, rotated": lambda cfg, params, seed, unused: rotated(
-        *symmetries.widen(cfg, params, 8), seed
-    ),
-    "units rolled by one, rotated": lambda cfg, params, seed, unused: rolled(cfg, params, seed),
+    "eight idle coordinates, rotated": then_rotated(lambda model: symmetries.widen(model.cfg, model.params, 8)),
+    "units rolled by one, rotated": then_rotated(rolled),
 }
 """Name -> a copy that computes the same on tokens that are used."""
 
@@ -126,7 +144,7 @@ def run(context: Context) -> dict[str, Any]:
     trained_run = persistence.base_run(context)
     settings = context.settings
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> dict[str, Any]:
         return _rows(trained_run, settings, context.quiet)
 
     identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"], settings["copied"]]
@@ -159,7 +177,7 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
     with progress.bar(len(CHANGES) * (len(seeds) - 1), "evasions", unit="copies", quiet=quiet) as advance:
         for name, change in CHANGES.items():
             for seed, other in zip(seeds, seeds[1:], strict=False):
-                copy = change(cfg, lives[seed], seed, unused)
+                copy = change(Original(cfg, lives[seed], seed, unused))
                 suspect = sketch(Checkpoint.from_params(*copy))
                 verdicts = {test: verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
                 verdicts[CONTROL] = verdict(bases[other], suspect, TOKEN_NEURONS)
@@ -168,7 +186,7 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
                     {
                         "change": name,
                         "seed": seed,
-                        "logits": _largest_difference(cfg, lives[seed], copy, probe_BT),
+                        "logits": _largest_difference(cfg, lives[seed], copy, jnp.asarray(probe_BT)),
                         "agreement": None if matching is None else matching.agreement,
                         "tests": {
                             test: {"verdict": outcome.verdict, "z": outcome.z, "log10_p": outcome.log10_p}
@@ -180,7 +198,7 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
     return {"unused": len(unused), "rows": rows}
 
 
-def _largest_difference(cfg: ModelConfig, params: Params, copy: Model, ids_BT: Any) -> float:
+def _largest_difference(cfg: ModelConfig, params: Params, copy: Model, ids_BT: jax.Array) -> float:
     """Compute the largest difference of logits, relative to the largest."""
     old, new = (np.asarray(apply(*model, ids_BT).logits_BTV) for model in ((cfg, params), copy))
     return float(np.abs(new - old).max() / np.abs(old).max())
@@ -228,10 +246,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim(words, value, format=fixed(1), configuration="ours") for words, value in entries]
 
 
-def _settings(scale: str, **changes: Any) -> dict[str, Any]:
-    return {**persistence_settings.settings("llama")[scale], **changes}
-
-
 EXPERIMENT = Experiment(
     name="evasions",
     title="What hides a copy from a test in the weights",
@@ -242,12 +256,12 @@ EXPERIMENT = Experiment(
         "but units in another order, and then the agreement of two independent matchings sees the copy."
     ),
     settings={
-        "smoke": _settings("smoke", copied=2),
-        "laptop": _settings("laptop", seeds=list(range(100, 116)), copied=4),
-        "paper": _settings("paper", copied=2),
+        "smoke": changed("smoke", copied=2),
+        "laptop": changed("laptop", seeds=list(range(100, 116)), copied=4),
+        "paper": changed("paper", copied=2),
     },
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
-    precision=persistence_settings.PRECISION,
+    precision=PRECISION,
     run=run,
     claims=claims,
     tables=tables,

@@ -42,7 +42,7 @@ from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import anatomy_runs, persistence_settings
+from experiments.survival import anatomy_runs, settings
 from experiments.survival.anatomy import SEEN, UNIFORM, UNSEEN, probes, thinned
 from experiments.survival.decay import about
 from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
@@ -313,7 +313,7 @@ _GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_siz
 
 def _runs() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the runs of :mod:`.anatomy_runs` with more seeds, and GPT-2, whose preference is strong from the start."""
-    runs = anatomy_runs.settings()
+    runs = settings.anatomy_runs()
     of_bytes = {**runs["laptop"]["bytes"], "seeds": list(range(100, 116))}
     return runs | {
         "laptop": {
@@ -325,7 +325,7 @@ def _runs() -> dict[str, dict[str, dict[str, Any]]]:
 
 def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the run on BPE pieces, with more seeds than :mod:`.anatomy_runs` has."""
-    runs = anatomy_runs.settings()
+    runs = settings.anatomy_runs()
     seeds = list(range(100, 108))
     return {"smoke": runs["smoke"], "laptop": {"BPE": {**runs["laptop"]["BPE"], "seeds": seeds}}}
 
@@ -355,7 +355,7 @@ EXPERIMENT = Experiment(
         "laptop": "ten minutes on two cores, most of it training",
         "paper": "not measured: for a GPU",
     },
-    precision=persistence_settings.PRECISION,
+    precision=settings.PRECISION,
     run=run,
     claims=claims,
     tables=tables,

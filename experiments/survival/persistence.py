@@ -94,7 +94,7 @@ def _train(
     data_seed: int,
     initial: Sequence[tuple[ModelConfig, Params]] | None = None,
     origin: str | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> Path:
     settings = context.settings
     sources = corpora(context)
@@ -188,7 +188,7 @@ def progress_of(model: Model) -> dict[str, float]:
     """
     run = Path(model["run"])
 
-    def compute(folder: Path) -> dict[str, float]:
+    def compute(_folder: Path) -> dict[str, float]:
         facts, params = facts_of(run), load(model)
         return {
             "moved": moved(load(birth(run, model["seed"])), params),
@@ -228,7 +228,7 @@ def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple
     inputs = probe_inputs(settings, kind)
     identity = [settings["probe"], kind, inputs.moments(*moments)]
 
-    def compute(folder: Path) -> np.ndarray:
+    def compute(_folder: Path) -> np.ndarray:
         mean, std = moments
         return np.asarray(last_outputs(model_config(settings), load(model), inputs, mean=mean, std=std))
 

@@ -11,7 +11,7 @@ from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 from experiments.base import Record
 from experiments.survival.persistence_pairs import BASELINES
-from experiments.survival.persistence_settings import PAPER_TOKENS
+from experiments.survival.settings import PAPER_TOKENS
 
 ALPHA = 0.01
 MOVED, LOSS, ENTROPY = "‖W−W₀‖/‖W₀‖", "held-out loss", "unigram entropy"

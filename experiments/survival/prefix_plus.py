@@ -29,7 +29,7 @@ from bornbiased_jax.model.adapters import (
 )
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.training import PretrainConfig, begin, fit, make_loss, make_train_step
+from bornbiased_jax.training import PretrainConfig, State, begin, fit, make_loss, make_train_step
 from bornbiased_jax.training.data.windows import Windows
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state, first_state
@@ -41,7 +41,7 @@ from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, head
 
 def run(context: Context) -> dict[str, Any]:
     """Train the backbones, choose each method's learning rate on a seed that is not scored, adapt, and measure."""
-    return dict(context.cached("prefix_plus", dict(context.settings), lambda folder: _run(context)))
+    return dict(context.cached("prefix_plus", dict(context.settings), lambda _folder: _run(context)))
 
 
 def _run(context: Context) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _adapt(
     train_step = make_train_step(make_loss(config.model, adapter, dtype=config.dtype), rule)
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(states: Any, tokens: jax.Array) -> Any:
+    def step(states: State, tokens: jax.Array) -> tuple[State, dict[str, jax.Array]]:
         return jax.lax.map(lambda pair: train_step(pair[0], tokens, pair[1]), (states, frozen))
 
     history: dict[str, list[Any]] = {
@@ -132,7 +132,7 @@ def _adapt(
         "held_out": [_losses(config.model, adapter, frozen, state.params, held_NT)],
     }
 
-    def on_step(number: int, state: Any, _: Any) -> None:
+    def on_step(number: int, state: State, _metrics: object) -> None:
         if number % interval == 0 or number == steps:
             history["steps"].append(number)
             history["held_out"].append(_losses(config.model, adapter, frozen, state.params, held_NT))

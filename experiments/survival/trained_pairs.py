@@ -12,7 +12,10 @@ from typing import Any
 from bornbiased_jax.report.tables import Claim
 from experiments.base import Context, Experiment, Record
 from experiments.survival import persistence_pairs, persistence_tables
-from experiments.survival.persistence_settings import COST, FAMILIES, PRECISION, settings, shared_cost
+from experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
+
+Pairs = Mapping[tuple[int, int], tuple[float, float]]
+"""Seeds of base and suspect -> p of the t-test and of the U-test."""
 
 TRAINERS = {"llama": "table4b", "qwen": "table10"}
 
@@ -81,7 +84,7 @@ def _experiment(
     description: str,
     run: Callable[[Context], Mapping[str, Any]],
     cost: Mapping[str, str],
-    **shown: Any,
+    **shown: Callable[[Record], Any],
 ) -> Experiment:
     return Experiment(
         name=name,
@@ -96,7 +99,7 @@ def _experiment(
     )
 
 
-def _own(name: str, family: str, numbers: Any, **shown: Any) -> Experiment:
+def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any]) -> Experiment:
     title = "A birth and its own trained model"
     return _experiment(
         name,
@@ -114,7 +117,7 @@ def _own(name: str, family: str, numbers: Any, **shown: Any) -> Experiment:
     )
 
 
-def _other(name: str, family: str, numbers: Any) -> Experiment:
+def _other(name: str, family: str, numbers: Pairs) -> Experiment:
     title = "A birth and another seed's trained model"
     return _experiment(
         name,
@@ -130,7 +133,7 @@ def _other(name: str, family: str, numbers: Any) -> Experiment:
     )
 
 
-def _continued(name: str, family: str, numbers: Any) -> Experiment:
+def _continued(name: str, family: str, numbers: Mapping[tuple[str, bool], tuple[float, ...]]) -> Experiment:
     return _experiment(
         name,
         family,

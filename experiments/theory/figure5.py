@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -120,7 +120,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"stacks": stacks, "prop2": prop2(settings["num_layers"]), "epsilon": EPSILON}
 
 
-def _mean(stack: Any, key: str) -> np.ndarray:
+def _mean(stack: Mapping[str, Any], key: str) -> np.ndarray:
     return np.mean(stack[f"{key}_by_seed"], axis=0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.store import Chunk
-from experiments.base import Context, Experiment, Record, by_scale, part_of
+from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
 from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
 from theory.mean_field import profile
 
@@ -35,7 +35,6 @@ REAL: dict[str, dict[str, Any]] = {
 BATCH_POSITIONS = 4096
 # Minutes of two cores at the paper's size: what a killed run loses at most.
 BATCHES_A_CHUNK = 32
-FUNCTION = "experiments.theory.figure8:compute"
 
 
 def gap(x_BTD: jax.Array) -> jax.Array:
@@ -61,7 +60,7 @@ def attn0_gaps(x_BTD: jax.Array, num_layers: int) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="cfg")
-def model_gaps(cfg: ModelConfig, params: Any, x_BTD: jax.Array) -> jax.Array:
+def model_gaps(cfg: ModelConfig, params: models.Params, x_BTD: jax.Array) -> jax.Array:
     """Compute :func:`gap` after each block of a model [L, B]."""
 
     def reduce(captured: dict[str, jax.Array]) -> jax.Array:
@@ -88,11 +87,10 @@ def run(context: Context) -> dict[str, Any]:
     total = len(stacks) * sum(settings["num_inputs"])
     with progress.bar(total, "figure8", unit="sequences", quiet=context.quiet) as advance:
         for length, num_inputs in zip(settings["lengths"], settings["num_inputs"], strict=True):
-            step = BATCHES_A_CHUNK * batch_size(length)
-            spans = [(start, min(start + step, num_inputs)) for start in range(0, num_inputs, step)]
+            chunks = spans(num_inputs, BATCHES_A_CHUNK * batch_size(length))
             for name, cfg in stacks.items():
                 request = {**settings, "stack": name, "seq_len": length, "num_inputs": num_inputs}
-                parts = context.parts("figure8/gaps", FUNCTION, request, spans, advance=advance)
+                parts = context.parts("figure8/gaps", compute, request, chunks, advance=advance)
                 gaps_LN = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
                 curves.append(
                     {
@@ -115,20 +113,20 @@ def batch_size(length: int) -> int:
     return max(1, BATCH_POSITIONS // length)
 
 
-def compute(settings: Mapping[str, Any], _: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+@chunked
+def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> np.ndarray:
     """Compute gaps of some sequences in one stack [L, N]."""
     length, num_layers = settings["seq_len"], settings["num_layers"]
     cfg = configurations(settings).get(settings["stack"])
     params = None if cfg is None else models.init_seed(cfg, settings["seeds"][0])
     inputs = gaussian(settings["num_inputs"], length, settings["d_model"])
     size = batch_size(length)
-    for chunk in chunks:
-        parts = []
-        for start in range(chunk.start, chunk.stop, size):
-            x_BTD = inputs.batch(start, min(start + size, chunk.stop)) * np.float32(0.02)
-            gaps = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
-            parts.append(np.asarray(gaps, np.float64))
-        yield part_of(np.concatenate(parts, axis=1))
+    parts = []
+    for start in range(chunk.start, chunk.stop, size):
+        x_BTD = inputs.batch(start, min(start + size, chunk.stop)) * np.float32(0.02)
+        gaps = attn0_gaps(x_BTD, num_layers) if cfg is None else model_gaps(cfg, params, x_BTD)
+        parts.append(np.asarray(gaps, np.float64))
+    return np.concatenate(parts, axis=1)
 
 
 def theory_gap(cfg: ModelConfig | None, length: int, num_layers: int) -> np.ndarray:

@@ -96,33 +96,34 @@ def run(context: Context) -> dict[str, Any]:
     fits: list[dict[str, Any] | None] = [None] * len(probed_groups["groups"])
     for place in context.settings["fits"]:
         group = probed_groups["groups"][place]
-        fits[place] = fit(group["group"], [birth["preference"]["top1_count"] for birth in group["records"]])
+        fits[place] = fit(group["group"], births.values(group, "preference", "top1_count"))
     return {**probed_groups, "fits": fits, "coverage": coverage(probed_groups["groups"])}
 
 
-def deviations(outcome: Mapping[str, Any]) -> np.ndarray:
+def deviations(outcome: births.Probed) -> np.ndarray:
     """Return (measured − predicted)/predicted std of each seed's cosine after the last block [S]."""
     theory = outcome["theory"]
-    cosines = np.asarray([birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]])
-    return np.asarray((cosines - theory["inter_cosine_by_layer"][-1]) / theory["inter_cosine_by_layer_std"][-1])
+    return np.asarray(
+        (np.asarray(births.cosines(outcome)) - theory["inter_cosine_by_layer"][-1])
+        / theory["inter_cosine_by_layer_std"][-1]
+    )
 
 
-def inside(outcome: Mapping[str, Any]) -> int:
+def inside(outcome: births.Probed) -> int:
     """Count the seeds whose cosines lie within theory's interval."""
     theory = outcome["theory"]
     low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-    return sum(low <= birth["contraction"]["inter_cosine_by_layer"][-1] <= high for birth in outcome["records"])
+    return sum(low <= cosine <= high for cosine in births.cosines(outcome))
 
 
-def half_width(outcome: Mapping[str, Any]) -> float:
+def half_width(outcome: births.Probed) -> float:
     """Return half the width of theory's interval, in standard deviations of the measured cosine over seeds."""
     theory = outcome["theory"]
-    cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
     width = theory["inter_cosine_by_layer_high"][-1] - theory["inter_cosine_by_layer_low"][-1]
-    return float(width / 2 / np.std(cosines, ddof=1))
+    return float(width / 2 / np.std(births.cosines(outcome), ddof=1))
 
 
-def by_model(groups: Sequence[Mapping[str, Any]]) -> np.ndarray:
+def by_model(groups: Sequence[births.Probed]) -> np.ndarray:
     """Count per untrained model its measurements inside their interval, and all its measurements [models, 2].
 
     A model is a configuration, with how its embeddings are drawn, and a seed: at three lengths it is measured three
@@ -132,15 +133,15 @@ def by_model(groups: Sequence[Mapping[str, Any]]) -> np.ndarray:
     for outcome in groups:
         group, theory = outcome["group"], outcome["theory"]
         low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-        for seed, birth in zip(group["seeds"], outcome["records"], strict=True):
+        for seed, cosine in zip(group["seeds"], births.cosines(outcome), strict=True):
             key = json.dumps([group["model"], group["changes"], group["fix_embeddings"], seed], sort_keys=True)
             counts = models.setdefault(key, [0, 0])
-            counts[0] += low <= birth["contraction"]["inter_cosine_by_layer"][-1] <= high
+            counts[0] += low <= cosine <= high
             counts[1] += 1
     return np.array(list(models.values()))
 
 
-def coverage(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def coverage(groups: Sequence[births.Probed]) -> dict[str, Any]:
     """Count measurements inside their interval, with a 95% interval of that fraction, resampled by model.
 
     Percentiles of ``RESAMPLES`` draws of as many models as there are, each with all of its measurements. Where every
@@ -179,7 +180,7 @@ def panels(record: Record) -> Sequence[Panel]:
     for outcome in groups:
         x, y = series.setdefault(outcome["group"]["model"], ([], []))
         x += [outcome["theory"]["inter_cosine_by_layer"][-1]] * len(outcome["records"])
-        y += [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
+        y += births.cosines(outcome)
     # All configurations: predicted against measured cosine.
     figure, ax = figures.new(height=4.6)
     figures.predicted_against_measured(ax, series)
@@ -194,7 +195,7 @@ def panels(record: Record) -> Sequence[Panel]:
             continue
         figure, (left, right) = figures.new(columns=2, width=8.6)
         # Distribution of the fraction over seeds.
-        fractions = np.sort([birth["preference"]["top1_share"] for birth in outcome["records"]])
+        fractions = np.sort(births.values(outcome, "preference", "top1_share"))
         curve = fit["curve"]
         name = f"{births.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
         expected = 100 * np.asarray(curve["share"])
@@ -236,7 +237,7 @@ def tables(record: Record) -> Sequence[Table]:
     for outcome, fit in zip(groups, fits, strict=True):
         group, theory = outcome["group"], outcome["theory"]
         # The cosine of every configuration.
-        cosines = [birth["contraction"]["inter_cosine_by_layer"][-1] for birth in outcome["records"]]
+        cosines = births.cosines(outcome)
         z = deviations(outcome)
         settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], group["num_inputs"], len(cosines)]
         measured = {
@@ -250,7 +251,7 @@ def tables(record: Record) -> Sequence[Table]:
         if fit is None:
             continue
         # The fraction, only of configurations tested for fit.
-        fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
+        fractions = births.values(outcome, "preference", "top1_share")
         measured_fraction = {
             "fraction": (percent(2), mean_std(fractions)),
             "p10": (percent(2), float(np.quantile(fractions, 0.1))),
@@ -323,7 +324,7 @@ def claims(record: Record) -> Sequence[Claim]:
     for outcome, fit in zip(record["result"]["groups"], record["result"]["fits"], strict=True):
         if fit is None:
             continue
-        fractions = [birth["preference"]["top1_share"] for birth in outcome["records"]]
+        fractions = births.values(outcome, "preference", "top1_share")
         page_claims.append(
             Claim(
                 f"Mean fraction of the top-1 token over {len(fractions)} seeds of "
@@ -348,9 +349,9 @@ def headline(record: Record) -> str:
     )
 
 
-def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: Any) -> dict[str, Any]:
-    options: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False)
-    return births.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **options, **changes)
+def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: object) -> births.Group:
+    fields: dict[str, Any] = {"inputs": "gaussian", "fix_embeddings": False, **changes}
+    return births.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
 
 
 def _width(width: int) -> dict[str, Any]:
@@ -373,7 +374,7 @@ _SCHEMES_LAPTOP = [
 _UNSEEN_LAPTOP = [*_SCHEMES_LAPTOP, *_NANO_LAPTOP]
 _WIDE: dict[str, Any] = dict(d_model=256, d_ff=1024, num_layers=6)
 # What findings1 measures in any case, so that both together cost no more than one.
-_LAPTOP_GRID: list[dict[str, Any]] = findings1.EXPERIMENT.settings["laptop"]["groups"]
+_LAPTOP_GRID: list[births.Group] = findings1.EXPERIMENT.settings["laptop"]["groups"]
 _LAPTOP_FITS = [
     _fit_group("gpt2-tiny", 64, 1, 2_000, attention=False, activation="relu", **_WIDE),
     _fit_group("gpt2-tiny", 64, 4, 1_000, **_WIDE),

@@ -17,6 +17,7 @@ from bornbiased_jax.model.model import attn0, mlp0_config
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes import contraction
 from bornbiased_jax.probes.batching import batch_size_by_tokens
+from bornbiased_jax.probes.contraction import ContractionState
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
@@ -39,11 +40,11 @@ def _probe(cfg: ModelConfig) -> Probe:
     """Measure the outputs of one MLP₀, and of a second one and of Attn₀ applied to them."""
     block = cfg.replace(num_layers=1)
 
-    def mlp0(params: Any, layer: int, x_BTD: jax.Array) -> jax.Array:
+    def mlp0(params: models.Params, layer: int, x_BTD: jax.Array) -> jax.Array:
         weights = {**params, "blocks": jax.tree.map(lambda w: w[layer : layer + 1], params["blocks"])}
         return models.apply(block, weights, x_BTD, logits=False).final_BTD
 
-    def update(state: Any, params: Any, batch: dict[str, jax.Array]) -> Any:
+    def update(state: ContractionState, params: models.Params, batch: dict[str, jax.Array]) -> ContractionState:
         h_BTD = mlp0(params, 0, batch["x"] * cfg.embedding_std)
         again_BD = mlp0(params, 1, h_BTD[:, -1:])[:, 0]
         averaged_BD = attn0(h_BTD)[:, -1]

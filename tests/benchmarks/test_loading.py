@@ -13,7 +13,7 @@ from tests.cli.commands import commands
 def test_a_command_is_measured_beside_its_weights(tmp_path):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=16, num_heads=2, vocab_size=257)
     export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
-    found = loading.measure(str(tmp_path / "model"), "builtin:prose", ["fingerprint"])
+    found = loading.measure(str(tmp_path / "model"), "builtin:prose", ("fingerprint",))
     assert found["weights_bytes"] == sum(4 * size for size in (257 * 16 * 2, 4 * 16 * 16, 3 * 16 * 16, 3 * 16))
     row = found["commands"]["fingerprint"]
     assert row["over_weights"] == row["peak_bytes"] / found["weights_bytes"]

@@ -54,7 +54,8 @@ def test_algorithms_are_compared_by_what_they_change_in_a_probe(monkeypatch):
     tf32 = products.ALGORITHMS["TF32_TF32_F32_X3"]
     monkeypatch.setattr(products, "ALGORITHMS", {"HIGHEST": "highest", "half": HALF, "TF32": tf32})
     monkeypatch.setattr(products, "COSINE", 1e-6)
-    found = products.measure(CFG, tokens_NT)["algorithms"]
+    monkeypatch.setattr(products, "preset", lambda name: CFG)
+    found = products.measure(num_inputs=16, seq_len=4)["algorithms"]
     assert found["HIGHEST"]["keeps"] and found["HIGHEST"]["tflops"] > 0
     # As rounding to eleven bits does, beyond a bound below that.
     assert 1e-6 < found["half"]["cosine"] < 1e-2 and not found["half"]["keeps"]

@@ -33,7 +33,7 @@ def test_equal_work_finds_the_same_tokens():
 @pytest.mark.slow
 def test_the_record_has_both_ratios(tmp_path, monkeypatch):
     pytest.importorskip("transformers", exc_type=ImportError)
-    for name, value in {"model": lambda: CFG, "SEEDS": 2, "SEQUENCES": 8, "LENGTH": 6}.items():
+    for name, value in {"config_of": lambda model: CFG, "SEEDS": 2, "SEQUENCES": 8, "LENGTH": 6}.items():
         monkeypatch.setattr(sweep_vs_torch, name, value)
     monkeypatch.setattr(sweep_vs_torch, "best_batch", lambda run, sizes, repeats: 4)
     record = sweep_vs_torch.main(["--pairs", "1", "--json", str(tmp_path / "a.json")])

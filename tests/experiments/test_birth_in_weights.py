@@ -12,7 +12,7 @@ from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEME
 from bornbiased_jax.model import apply
 from bornbiased_jax.report import figures
 from experiments import results
-from experiments.lineage import court_tables
+from experiments.lineage import unrelated_tables
 from experiments.survival import birth_in_weights
 from tests.experiments.smoke import record_of
 
@@ -87,7 +87,7 @@ def committed(name):
 
 def test_the_agreement_that_verdicts_quote_is_the_records():
     rows = committed("birth_in_weights")["result"]["agreements"][birth_in_weights.TRAINED]
-    measured = max(max(row["mean"] for row in rows), court_tables.largest_unrelated_agreement(committed("court")))
+    measured = max(max(row["mean"] for row in rows), unrelated_tables.largest_unrelated_agreement(committed("court")))
     assert measured <= LARGEST_UNRELATED_AGREEMENT <= measured + 0.001
 
 

@@ -17,12 +17,12 @@ from bornbiased_jax.report import figures
 from experiments import results
 from experiments.base import Context
 from experiments.lineage import (
-    court_tests,
     descendants,
     descendants_changes,
     descendants_families,
     descendants_scores,
     descendants_tables,
+    unrelated_tests,
 )
 from experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
 from experiments.lineage.descendants_scores import Pairs
@@ -87,7 +87,7 @@ def test_every_change_stands_before_every_test(record):
     }  # fmt: skip
     assert {row["test"] for row in result["tests"]} == set(TESTS) == {cell["test"] for cell in result["cells"]}
     # Whatever the court tries is tried, under its own name or, of births, another.
-    assert {name for name, test in court_tests.OURS.items() if not test.births} <= set(TESTS)
+    assert {name for name, test in unrelated_tests.OURS.items() if not test.births} <= set(TESTS)
     check_promises(record, 6)
     for cell in result["cells"]:
         related = not cell["change"].startswith("distilled")
@@ -148,7 +148,7 @@ def test_the_readings_are_those_of_the_courts_tests():
         values = read_outputs(base, suspect, 3, kendall=True) | read_weights(base, suspect, 3)
         by_court = {
             name: test.verdict(base, suspect, {"num_permutations": 999, "seed": 3}).p_value
-            for name, test in court_tests.OURS.items() if name in values and name.startswith("weights")
+            for name, test in unrelated_tests.OURS.items() if name in values and name.startswith("weights")
         }  # fmt: skip
         for name, p in by_court.items():
             assert (10 ** values[name][1] <= 1e-4) == (p <= 1e-4), name

@@ -58,7 +58,7 @@ def test_every_copy_computes_the_same(change):
     )
     params = init_seed(cfg, 3)
     ids = np.arange(4, 28, dtype=np.int32).reshape(2, 12)
-    changed = evasions.CHANGES[change](cfg, params, 5, [0, 1])
+    changed = evasions.CHANGES[change](evasions.Original(cfg, params, 5, [0, 1]))
     logits = np.asarray(apply(cfg, params, ids).logits_BTV)
     np.testing.assert_allclose(apply(*changed, ids).logits_BTV, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
 

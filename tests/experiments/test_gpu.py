@@ -1,5 +1,7 @@
 """The command for a GPU: order, skipping and the stop before the minutes with fake steps; cheap steps at smoke size."""
 
+import importlib
+import inspect
 import json
 import shlex
 import subprocess
@@ -92,19 +94,25 @@ def test_a_step_that_ignores_sigterm_is_killed(fake, monkeypatch, tmp_path):
 
 
 def test_steps_are_in_order_of_worth_and_name_what_there_is():
-    names = [step.name for step in gpu.STEPS]
-    assert len(set(names)) == len(names)
+    step_names = [step.name for step in gpu.STEPS]
+    assert len(set(step_names)) == len(step_names)
     rows = experiments.SELECTIONS["table1_rows"]
     pairs = [name for name in experiments.SELECTIONS["table4a_sizes"] if name.startswith("table4a_llama_1024_")]
-    assert names == [
+    assert step_names == [
         "self_test", "parity", "products", "sweep_tiny", "sweep_nano", "training_rate", "seeds_at_once", *rows,
         "finding2", *pairs, "llama", "qwen",
     ]  # fmt: skip
     for step in gpu.STEPS:
         words = f"{step.command} {step.smoke}".split()
         if words[0] == "benchmarks":
-            taken = (gpu.ROOT / "benchmarks" / f"{words[1]}.py").read_text()
-            assert all(f'"{word}"' in taken for word in words if word.startswith("--")), step.name
+            module = importlib.import_module(f"benchmarks.{words[1]}")
+            # Options are parameters, or written out where a command has a parser of its own.
+            parameters = {
+                f"--{name.replace('_', '-')}" for name in ("json", *inspect.signature(module.measure).parameters)
+            }
+            text = inspect.getsource(module)
+            flags = [word for word in words if word.startswith("--")]
+            assert all(flag in parameters or f'"{flag}"' in text for flag in flags), step.name
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen"])

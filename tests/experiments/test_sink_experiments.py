@@ -27,6 +27,7 @@ from experiments.sinks import (
     sink_training,
 )
 from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
+from experiments.sinks.settings import settings_of
 from experiments.theory import figure9
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.engines import elsewhere
@@ -108,9 +109,7 @@ def without_times(made):
 def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
     """As if together, to float32's rounding in twelve steps: a program of one seed may add in another order."""
     mitigations = [HEAD_NORM] if durable else [HEAD_NORM, "baseline"]
-    settings = sink_training.settings_of(
-        "smoke", mitigations, lengths=[16], **({} if durable else {"bos_token": False})
-    )
+    settings = settings_of("smoke", mitigations, lengths=[16], **({} if durable else {"bos_token": False}))
 
     def trained(folder, engine=local, **changes):
         context = Context("smoke", {**settings, **changes}, tmp_path / folder / "work", quiet=True, engine=engine)

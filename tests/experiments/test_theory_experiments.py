@@ -267,15 +267,15 @@ def test_figure_8_goes_on_where_it_was_killed(record, tmp_path, monkeypatch):
     # Four sequences a pass, and each pass a chunk.
     monkeypatch.setattr(figure8, "BATCH_POSITIONS", 64)
     monkeypatch.setattr(figure8, "BATCHES_A_CHUNK", 1)
-    kept, computed = figure8.part_of, []
+    draw, computed = figure8.gaussian, []
 
-    def dies(value):
-        computed.append(value)
+    def dies(*sizes):
+        computed.append(sizes)
         if len(computed) == 7:
             raise KeyboardInterrupt
-        return kept(value)
+        return draw(*sizes)
 
-    monkeypatch.setattr(figure8, "part_of", dies)
+    monkeypatch.setattr(figure8, "gaussian", dies)
     with pytest.raises(KeyboardInterrupt):
         figure8.run(context)
     again = figure8.run(context)

@@ -1,9 +1,9 @@
-"""Every test of the court on one pair of models: a p, or a score, or nothing where the test is not defined."""
+"""Every test on one pair of unrelated models: a p, or a score, or nothing where the test is not defined."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax.lineage.baselines import phi_match
 from bornbiased_jax.lineage.baselines.score import LEVEL
@@ -14,6 +14,9 @@ from bornbiased_jax.lineage.verdict import Verdict
 from experiments.lineage import descendants_readings
 from experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, read_published
 from experiments.lineage.sketched import matched, verdict
+
+Signs = Literal["kept", "free"]
+Correlation = Literal["spearman", "kendall"]
 
 Draw = dict[str, Any]
 """``num_permutations`` and ``seed`` of a pair's permutations."""
@@ -31,12 +34,16 @@ class Tested(NamedTuple):
     births: int = 0
 
 
-def _outputs(**options: Any) -> Callable[[Subject, Subject, Draw], Verdict]:
-    return lambda a, b, draw: permutation_test(a.outputs["tokens"], b.outputs["tokens"], **draw, **options)
+def _outputs(
+    signs: Signs = "kept", correlation: Correlation = "spearman"
+) -> Callable[[Subject, Subject, Draw], Verdict]:
+    return lambda a, b, draw: permutation_test(
+        a.outputs["tokens"], b.outputs["tokens"], **draw, signs=signs, correlation=correlation
+    )
 
 
-def _weights(evidence: str, **options: Any) -> Callable[[Subject, Subject, Draw], Verdict]:
-    return lambda a, b, draw: verdict(a.sketches, b.sketches, evidence, Options(**draw, **options))
+def _weights(evidence: str, has_untrained: bool = False) -> Callable[[Subject, Subject, Draw], Verdict]:
+    return lambda a, b, draw: verdict(a.sketches, b.sketches, evidence, Options(**draw, has_untrained=has_untrained))
 
 
 OURS: dict[str, Tested] = {

@@ -1,4 +1,4 @@
-"""The models that stand before the court: trained apart on two corpora at two widths, and births; what tests read.
+"""Unrelated models: trained apart on two corpora at two widths, and initial weights; what tests read.
 
 For each width and corpus half of the seeds see the text in one order and half in another. No seed occurs twice, births
 included, so that every pair is unrelated.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,19 +22,10 @@ from bornbiased_jax.record import jsonable
 from bornbiased_jax.training import begin, fit, load_data
 from experiments._shared.training import in_memory, token_batches
 from experiments.base import Context
-from experiments.lineage.descendants_readings import Subject
+from experiments.lineage.descendants_readings import Origin, Subject
 
 ORDERS = (0, 1)
 _BIRTHS = 500_000
-
-
-class Origin(NamedTuple):
-    """Where a model comes from: a name that says it all; no corpus for a birth."""
-
-    width: int
-    corpus: str | None
-    order: int
-    seed: int
 
 
 def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> Subject:
@@ -57,7 +48,7 @@ def trained(context: Context, width: int) -> list[Subject]:
         first = 1_000 * (number + len(settings["corpora"]) * len(ORDERS) * settings["widths"].index(width))
         seeds = list(range(first, first + settings["seeds_an_order"]))
 
-        def compute(folder: Path, corpus: str = corpus, order: int = order, seeds: list[int] = seeds) -> np.ndarray:
+        def compute(_folder: Path, corpus: str = corpus, order: int = order, seeds: list[int] = seeds) -> np.ndarray:
             return train_run(settings["schedule"], cfg, corpus, order, seeds)
 
         identity = [settings["schedule"], cfg.to_dict(), corpus, order, seeds]
@@ -78,7 +69,7 @@ def train_run(schedule: Mapping[str, Any], cfg: ModelConfig, corpus: str, order:
 
 
 @functools.lru_cache(maxsize=4)
-def _step(cfg: ModelConfig, count: int, schedule: tuple[tuple[str, Any], ...]) -> Any:
+def _step(cfg: ModelConfig, count: int, schedule: tuple[tuple[str, Any], ...]) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Return the update of so many seeds, compiled once for all corpora and orders."""
     return begin(in_memory(cfg, "unused", dict(schedule), range(count)))[1]
 

@@ -1,4 +1,4 @@
-"""The two families of Section 5 at each scale: what is trained, and what is asked of it."""
+"""Settings of the chapter: the two families of Section 5 at each scale, and the runs of the anatomy."""
 
 from __future__ import annotations
 
@@ -57,6 +57,29 @@ def settings(family: str) -> dict[str, dict[str, Any]]:
         },
         probe={"num_inputs": (60, 1_000, 10_000), "seq_len": (8, 32, 1024), "sentences": (8, 200, 200)},
     )
+
+
+def changed(scale: str, **changes: object) -> dict[str, Any]:
+    """Return the settings of LLaMA-style models at one scale with some in place of others."""
+    return {**settings("llama")[scale], **changes}
+
+
+def anatomy_runs() -> dict[str, dict[str, Any]]:
+    """Map scale and name to settings of a run, as :mod:`.persistence` takes them; the bytes are those of Table 4b."""
+    of_bytes = settings("llama")
+    smoke = {**of_bytes["smoke"], "seeds": list(SEEDS[:2])}
+    smoke["schedule"] = {**smoke["schedule"], "steps": 64, "learning_rate": 3e-3, "min_learning_rate": 3e-4}
+    laptop = of_bytes["laptop"]
+    pieces = {**laptop, "changes": {}, "seeds": list(SEEDS[:3])}
+    pieces["schedule"] = dict(
+        tokenizer="bpe:4096", steps=600, batch_size=8, context=64, learning_rate=1e-3, min_learning_rate=1e-4,
+        warmup=60, eval_sequences=200,
+    )  # fmt: skip
+    return {
+        "smoke": {"bytes": smoke},
+        "laptop": {"bytes": laptop, "BPE": pieces},
+        "paper": {"paper's sizes": of_bytes["paper"]},
+    }
 
 
 COST = {

@@ -1,4 +1,4 @@
-"""How the court's record is shown: a line a test with its promise, then every kind of pair, then matchings."""
+"""How the record of ``court`` is shown: a line a test with its promise, then every kind of pair, then matchings."""
 
 from __future__ import annotations
 
