@@ -16,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation, unit
-from bornbiased_jax.stats.significance import log10_rayleigh_p
+from bornbiased_jax.stats.tails import log10_rayleigh_p
 
 
 class ContractionRecord(TypedDict):

@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation
-from bornbiased_jax.stats.significance import expected_top_count, log10_preference_p
+from bornbiased_jax.stats.tails import expected_top_count, log10_preference_p
 
 
 class PreferenceRecord(TypedDict):
