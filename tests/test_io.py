@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.io import MARKER, Folder
+from bornbiased_jax.folders import MARKER, Folder, replace_folder
 
 
 @contextlib.contextmanager
@@ -339,12 +339,12 @@ def test_a_kill_between_marker_and_file_leaves_the_old_file_known(tmp_path, monk
 def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path):
     target = tmp_path / "out"
     for content in ("one", "two"):
-        with io.replace_folder(target, "bornbiased x") as made:
+        with replace_folder(target, "bornbiased x") as made:
             (made / content).write_text(content)
         marked = Folder(target, "bornbiased x")
         assert marked.entries() == [content] and marked.owns(content)
     assert os.listdir(tmp_path) == ["out"]
-    with pytest.raises(ZeroDivisionError), io.replace_folder(target, "bornbiased x") as made:
+    with pytest.raises(ZeroDivisionError), replace_folder(target, "bornbiased x") as made:
         (made / "three").write_text("")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["two"]
@@ -362,17 +362,17 @@ def killed_after(renames, target, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", some)
-        with pytest.raises(InputError, match="Input/output error"), io.replace_folder(target, "bornbiased x") as made:
+        with pytest.raises(InputError, match="Input/output error"), replace_folder(target, "bornbiased x") as made:
             (made / "new").write_text("new")
 
 
 def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         (made / "old").write_text("kept")
     killed_after(1, target, monkeypatch)
     assert not target.exists() and (replaced / "old").read_text() == "kept"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         assert Folder(target, "bornbiased x").owns("old") and not replaced.exists()
         (made / "newer").write_text("newer")
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["newer"]
@@ -380,15 +380,15 @@ def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monke
 
 def test_an_older_folder_beside_its_successor_is_removed_and_beside_another_named(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         (made / "old").write_text("kept")
     killed_after(2, target, monkeypatch)
     assert (target / "new").read_text() == "new" and (replaced / "old").read_text() == "kept"
     both_left = r"\.out\.replaced is what `bornbiased y` moved aside for .*out: move one"
-    with pytest.raises(InputError, match=both_left), io.replace_folder(target, "bornbiased y"):
+    with pytest.raises(InputError, match=both_left), replace_folder(target, "bornbiased y"):
         pass
     assert (replaced / "old").read_text() == "kept"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         assert Folder(target, "bornbiased x").owns("new") and not replaced.exists()
     assert os.listdir(tmp_path) == ["out"]
 

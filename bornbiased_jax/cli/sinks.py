@@ -101,7 +101,7 @@ def sinks(
     """
     from bornbiased_jax import io
     from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
-    from bornbiased_jax.io import Folder
+    from bornbiased_jax.folders import Folder
     from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
     from bornbiased_jax.report.sink_figures import MAKER, draw_report
     from bornbiased_jax.results import Sinks

@@ -240,7 +240,8 @@ def random_rotation(cfg: ModelConfig, seed: int) -> np.ndarray:
     basis_DD = np.linalg.qr(np.column_stack([np.ones(width), draws.standard_normal((width, width - 1))]))[0]
     inner_DD = np.eye(width)
     inner_DD[1:, 1:] = _uniform(width - 1, draws)
-    return basis_DD @ inner_DD @ basis_DD.T
+    rotation_DD: np.ndarray = basis_DD @ inner_DD @ basis_DD.T
+    return rotation_DD
 
 
 def _uniform(width: int, draws: np.random.Generator) -> np.ndarray:

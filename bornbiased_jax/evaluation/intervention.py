@@ -24,9 +24,9 @@ from bornbiased_jax.model.limits import check_length, check_sequences, check_tok
 from bornbiased_jax.model.loss import loss_of_final
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import head_path
-from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 from bornbiased_jax.probes.sinks import Convention, SinkOptions, check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
@@ -89,10 +89,9 @@ def mean_loss(
 ) -> float:
     """Compute mean next-token loss over sequences of equal length, activations edited, in nats."""
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
-    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
-    reading = Reading(finish=_summed_loss, needs=(head_path(cfg),))
-    total = sum(float(loss) for loss in forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit)))
-    return total / (len(x) * (x.shape[1] - 1))
+    reading, size = Reading(finish=_summed_loss, needs=(head_path(cfg),)), batch_size_for(cfg, x.shape[1], batch_size)
+    computed = read_batches(cfg, params, x, reading, size=size, options=ForwardOptions(edit=edit))
+    return sum(float(loss) for _, loss in computed) / float(len(x) * (x.shape[1] - 1))
 
 
 def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
@@ -112,8 +111,8 @@ def first_activations(
     x = check_sequences(cfg, tokens_NT)
     total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
     # No later position can change the first.
-    parts = [batch[:, :1] for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size))]
-    for sums_LF in forward_batches(cfg, params, parts, Reading(("mlp_hidden",), _first_sums)):
+    reading, size = Reading(("mlp_hidden",), _first_sums), batch_size_for(cfg, x.shape[1], batch_size)
+    for _, sums_LF in read_batches(cfg, params, x[:, :1], reading, size=size):
         total_LF += sums_LF
     return total_LF / len(x)
 

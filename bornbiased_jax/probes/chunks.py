@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax
 
 from bornbiased_jax.checkpoints.checkpoint import open_verified
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
 from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
 from bornbiased_jax.probes.subject import Subject, given, newborn
-from bornbiased_jax.store import Chunk
 from bornbiased_jax.sweep import Mode, Probe, SweepOptions, sweep
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
@@ -23,7 +24,6 @@ from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
 from bornbiased_jax.probes.subject import Subject
-from bornbiased_jax.store import Chunk
 from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
 
 

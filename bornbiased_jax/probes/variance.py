@@ -21,9 +21,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
+from bornbiased_jax.model.streaming import Reading, Weights
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
 
@@ -89,14 +89,12 @@ def position_moments(
     # Merge the moments of batches, each centred on its own mean.
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     reading = Reading(tuple(quantities), _centered_moments)
-    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
-    computed = forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit))
-    for batch, sums in zip(parts, computed, strict=True):
+    size = batch_size_for(cfg, x.shape[1], batch_size)
+    options = ForwardOptions(edit=edit)
+    for batch, sums in read_batches(cfg, params, x, reading, size=size, options=options, advance=advance):
         for name, (mean, square) in sums.items():
             new = (len(batch), mean.astype(np.float64), square.astype(np.float64))
             totals[name] = _merge(totals[name], new) if name in totals else new
-        if advance is not None:
-            advance(len(batch))
     return {name: _moments(*total) for name, total in totals.items()}
 
 
@@ -125,7 +123,7 @@ def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
     if variance_LT.shape[-1] < 2:
         raise InputError("a single position has no discrepancy: ask for a length of at least 2")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
+        return np.asarray(variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1))
 
 
 def _centered_moments(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import largest_block
-from bornbiased_jax.io import Folder
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.report import figures
 
 MAKER = "bornbiased sinks --figures"

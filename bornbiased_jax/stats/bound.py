@@ -225,7 +225,7 @@ def increments(size: int) -> np.ndarray:
     """Return δ_1 … δ_n, rounded up: [n] float64, read-only."""
     k = np.arange(1, size + 1, dtype=np.float64)
     roots_n = np.exp(special.gammaln(k + 1) / k)
-    increments_n = np.diff(roots_n, prepend=0.0) + 16 * _EPS * k * (1 + np.log(k))
+    increments_n: np.ndarray = np.diff(roots_n, prepend=0.0) + 16 * _EPS * k * (1 + np.log(k))
     increments_n.setflags(write=False)
     return increments_n
 

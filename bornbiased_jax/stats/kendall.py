@@ -73,7 +73,8 @@ def cross_kendall(
         untied_D += np.count_nonzero(x, axis=0)
         untied_E += np.count_nonzero(y, axis=0)
     scale_DE = np.sqrt(untied_D)[:, None] * np.sqrt(untied_E)[None, :]
-    return np.divide(product_DE, scale_DE, out=product_DE, where=scale_DE > 0)
+    np.divide(product_DE, scale_DE, out=product_DE, where=scale_DE > 0)
+    return product_DE
 
 
 def _pair_chunks(num_inputs: int, num_pairs: int | None, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -93,7 +93,7 @@ def nested_bound(matrices: Sequence[np.ndarray], num_groups: int) -> Bound:
     def value(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         rounding = 64 * count**2 * _EPS * (1 + tilt * scale)
-        return -tilt * statistic + sum(_log_mean(tilt * blocks_GGrr) for blocks_GGrr in terms) + rounding
+        return float(-tilt * statistic + sum(_log_mean(tilt * blocks_GGrr) for blocks_GGrr in terms) + rounding)
 
     # Any λ is valid: the search only has to come near the best.
     low, high = math.log(1e-3 / scale), math.log(1e3 / scale)
@@ -105,7 +105,7 @@ def nested_bound(matrices: Sequence[np.ndarray], num_groups: int) -> Bound:
 
 def _log_mean(blocks_GGrr: np.ndarray) -> float:
     """Bound ln E exp(S) over nested permutations."""
-    return _log_permanent(_log_permanents(blocks_GGrr))
+    return float(_log_permanents(_log_permanents(blocks_GGrr)))
 
 
 def _log_permanents(blocks: np.ndarray) -> np.ndarray:
@@ -116,13 +116,11 @@ def _log_permanents(blocks: np.ndarray) -> np.ndarray:
     def by_rows(oriented: np.ndarray) -> np.ndarray:
         sorted_rows = -np.sort(-oriented, axis=-1)
         first = sorted_rows[..., :1]
-        return (first[..., 0] + np.log((np.exp(sorted_rows - first) * weights_n).sum(axis=-1))).sum(axis=-1)
+        logs = first[..., 0] + np.log((np.exp(sorted_rows - first) * weights_n).sum(axis=-1))
+        return np.asarray(logs.sum(axis=-1))
 
-    return np.minimum(by_rows(blocks), by_rows(np.swapaxes(blocks, -1, -2))) - math.lgamma(size + 1)
-
-
-def _log_permanent(scores_nn: np.ndarray) -> float:
-    return float(_log_permanents(scores_nn))
+    least: np.ndarray = np.minimum(by_rows(blocks), by_rows(np.swapaxes(blocks, -1, -2)))
+    return least - math.lgamma(size + 1)
 
 
 def _blocks(scores_HH: np.ndarray, num_groups: int) -> np.ndarray:

@@ -95,7 +95,7 @@ def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarr
     """
     by_row_DP = np.ascontiguousarray(permutations_PD.T)
     if cross_DD.ndim == 2:
-        return np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0, dtype=np.float64)
+        return np.asarray(np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0, dtype=np.float64))
     sums_P = np.zeros((*cross_DD.shape[:-2], len(permutations_PD)))
     for row, places_P in enumerate(by_row_DP):
         sums_P += np.take(cross_DD[..., row, :], places_P, axis=-1)

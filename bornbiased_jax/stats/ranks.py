@@ -54,7 +54,8 @@ def rank_correlation(base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
         [[1.0, -0.5], [0.0, 0.0]]
     """
     base_ND, suspect_ND = matched(base_ND, suspect_ND)
-    return unit_ranks(base_ND) @ unit_ranks(suspect_ND).T
+    correlation_DE: np.ndarray = unit_ranks(base_ND) @ unit_ranks(suspect_ND).T
+    return correlation_DE
 
 
 def unit_ranks(x_ND: np.ndarray) -> np.ndarray:

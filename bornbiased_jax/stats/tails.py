@@ -170,7 +170,7 @@ def log10_chi2_tail(value: float, dof: float) -> float:
         fraction *= change
         if abs(change - 1.0) < 1e-14:
             break
-    return (a * math.log(x) - x - special.gammaln(a) + math.log(fraction)) / LN10
+    return float(a * math.log(x) - x - special.gammaln(a) + math.log(fraction)) / LN10
 
 
 def log10_rayleigh_p(mean_cosine: float, num_vectors: int, dim: int) -> float:

@@ -20,6 +20,7 @@ from scipy import stats
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.lineage import calibration
 from bornbiased_jax.lineage.battery import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Options
@@ -28,7 +29,6 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, Record, by_scale, part_of
 from experiments.lineage.sketched import sketch, verdict
 

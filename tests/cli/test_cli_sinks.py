@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import print_table
-from bornbiased_jax.io import MARKER
+from bornbiased_jax.folders import MARKER
 
 LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")
 BORN = "seed:1@llama-tiny"

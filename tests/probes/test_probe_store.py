@@ -6,6 +6,7 @@ import pytest
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.chunk_store import Chunk, Store, task_of
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import local
@@ -14,7 +15,7 @@ from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import given, newborn
-from bornbiased_jax.store import Chunk, Store, compute_in_worker, task_of
+from bornbiased_jax.store import compute_in_worker
 from tests.fixtures.engines import elsewhere
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
