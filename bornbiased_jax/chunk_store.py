@@ -165,7 +165,7 @@ class Store(Folder):
         Raises:
             InputError: the folder is no store, or a task was edited.
         """
-        if not self.made_here:
+        if not self.is_marked:
             raise InputError(f"{self.path} is no store: name the folder that was given to --resume")
         tasks = []
         for key in self.entries():

@@ -33,7 +33,7 @@ class Folder:
     def __init__(self, path: Path | str, maker: str, *, overwrite: bool | None = None) -> None:
         self.path, self.maker, self.overwrite = io.user_path(path), maker, overwrite
         self._digests: dict[str, set[str]] = {}
-        self._is_marked = self._read()
+        self._has_marker = self._read()
 
     def _read(self) -> bool:
         """Read the marker; return whether there is one of this command. A line cut short by a kill does not count."""
@@ -52,9 +52,9 @@ class Folder:
         return is_marked
 
     @property
-    def made_here(self) -> bool:
+    def is_marked(self) -> bool:
         """Whether the folder is one that this command made."""
-        return self._is_marked
+        return self._has_marker
 
     def check(self, *names: str, ignore: Callable[[str], bool] = lambda _name: False) -> None:
         """Check whether the command may write there, before any work; nothing is created.
@@ -70,7 +70,7 @@ class Folder:
             raise InputError(f"cannot write {self.path}: it is a file; name a folder")
         if self.overwrite:
             return
-        foreign = [] if self._is_marked else [name for name in self.entries() if not ignore(name)]
+        foreign = [] if self._has_marker else [name for name in self.entries() if not ignore(name)]
         # Another process of the same command may have begun the folder since: its marker came before its files.
         if foreign and not self._read():
             remedy = "name a new or empty folder"
@@ -78,7 +78,7 @@ class Folder:
                 remedy += f", or give {OVERWRITE} to take this one: files of the same names are replaced, others stay"
             rest = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
             raise InputError(f"{self.path} holds {foreign[0]}{rest}, which `{self.maker}` did not write: {remedy}")
-        self._is_marked = self._is_marked or bool(foreign)
+        self._has_marker = self._has_marker or bool(foreign)
         for name in names:
             if not ignore(name):
                 self._check_file(name)
@@ -105,7 +105,7 @@ class Folder:
 
     def claim(self) -> None:
         """Make the folder and its marker now, where they are not there yet."""
-        if not self._is_marked:
+        if not self._has_marker:
             self._append({"made_by": self.maker})
 
     def note(self, name: str, digest: str) -> None:
@@ -125,7 +125,7 @@ class Folder:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
-        self._is_marked = True
+        self._has_marker = True
 
     def write_bytes(self, name: str, data: bytes) -> Path:
         """Write one file of the folder, atomically.
@@ -165,7 +165,7 @@ def replace_folder(folder: Path, maker: str) -> Iterator[Path]:
         if not os.path.lexists(folder):
             with contextlib.suppress(OSError):
                 os.rename(replaced, folder)
-        elif Folder(folder, maker).made_here:
+        elif Folder(folder, maker).is_marked:
             shutil.rmtree(replaced, ignore_errors=True)
         else:
             raise InputError(f"{replaced} is what `{maker}` moved aside for {folder}: move one of the two away")

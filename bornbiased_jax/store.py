@@ -318,7 +318,7 @@ def status(folder: Path | str) -> Status:
     if not path.is_dir():
         raise InputError(f"{path} is no folder: name the one that was given to --resume")
     places = [marker.parent for marker in sorted(io.below(path, MARKER))]
-    stores = [store for store in map(Store, places) if store.made_here]
+    stores = [store for store in map(Store, places) if store.is_marked]
     if not stores:
         raise InputError(f"{path} holds no store: name the folder that was given to --resume")
     rows = [_task_status(tasks) for store in stores for tasks in store.tasks()]

@@ -276,11 +276,11 @@ def test_a_folder_that_goes_away_while_it_is_listed_is_named(tmp_path, monkeypat
 def test_a_new_folder_is_marked_with_its_first_file(tmp_path):
     folder = Folder(tmp_path / "out", "bornbiased x")
     folder.check("a.json")
-    assert not folder.path.exists() and not folder.made_here
+    assert not folder.path.exists() and not folder.is_marked
     folder.write_json("a.json", {"a": 1})
     again = Folder(folder.path, "bornbiased x")
     again.check("a.json")
-    assert again.made_here and again.owns("a.json") and again.entries() == ["a.json"]
+    assert again.is_marked and again.owns("a.json") and again.entries() == ["a.json"]
     again.write_json("a.json", {"a": 2})
     assert json.loads((folder.path / "a.json").read_text()) == {"a": 2}
     assert io.read_json(folder.path / "a.json") == {"a": 2}
@@ -397,7 +397,7 @@ def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
     ours, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
     Folder(tmp_path, "bornbiased x").write_text("a", "by another process")
     ours.check("a")
-    assert ours.made_here and ours.owns("a")
+    assert ours.is_marked and ours.owns("a")
     with pytest.raises(InputError, match="did not write"):
         strange.check()
 

@@ -173,7 +173,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
     from bornbiased_jax import parallel, progress
     from bornbiased_jax.probes.inputs import parse_inputs
     from bornbiased_jax.probes.run import ProbeOptions
-    from bornbiased_jax.probes.subject import given, newborn
+    from bornbiased_jax.probes.subject import from_weights, untrained
     from bornbiased_jax.results.birth import measured
 
     store_settings, mesh, seeds, lengths = _prepare(arguments)
@@ -186,7 +186,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
         from bornbiased_jax.checkpoints import open_checkpoint
 
         checkpoint = open_checkpoint(arguments["checkpoint"], sharding=parallel.shardings(mesh))
-        subject = given(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
+        subject = from_weights(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
         if tokenizer is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
             tokenizer = checkpoint.tokenizer
         seeds = seeds[:1]
@@ -198,7 +198,7 @@ def _run(arguments: dict[str, Any], part: Part) -> tuple[ModelConfig, list[dict[
     else:
         cfg = options.model_config(arguments["model"], arguments["settings"])
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
-        subject = newborn(cfg, fixed_embedding_seed=fixed)
+        subject = untrained(cfg, fixed_embedding_seed=fixed)
     probe_options = ProbeOptions(
         range_size=store_settings.pop("range_size"),
         **{name: arguments[name] for name in ("batch_size", "mode", "chunk")},

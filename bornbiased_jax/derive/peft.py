@@ -2,7 +2,7 @@
 
 ``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module of the
 Hugging Face model: A [r, in] and B [out, r]. Merged, W [out, in] becomes W + (α/r) B A, with α/√r where the adapter was
-trained with rank-stabilised scaling.
+trained with rank-stabilized scaling.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
     """Merge an adapter into the weights, float32 NumPy.
 
     Args:
-        cfg, params: the model that it was trained on, of a family that transformers has.
+        cfg: the architecture, of a family that transformers has.
+        params: its weights, which the adapter was trained on.
         adapter: the adapter.
 
     Raises:

@@ -180,8 +180,8 @@ def intervene_checkpoint(
     if not (options.silence or options.write or options.clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
     # Parse the interventions by name.
-    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
-    neurons = [parse_neuron(name) for name, _ in written]
+    writes = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
+    neurons = [parse_neuron(name) for name, _ in writes]
     named = [*map(parse_neuron, options.silence), *neurons]
     if len(set(named)) < len(named):
         raise InputError("a neuron is named twice: silence it, or write it at one position")
@@ -189,15 +189,15 @@ def intervene_checkpoint(
     edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
     check_overflow(cfg, opened.params())
-    used = read_text(text)
-    tokens_NT = cut_sequences(tokenizer.encode(used), length, options.num_sequences)
+    source_text = read_text(text)
+    tokens_NT = cut_sequences(tokenizer.encode(source_text), length, options.num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
         measure = functools.partial(effect, cfg, opened.params(), epsilon=epsilon, position=position, advance=advance)
         # The model as it is, then with all interventions at once.
         before = measure(tokens_NT)
         if neurons:
             first_LF = first_activations(cfg, opened.params(), tokens_NT)
-            for neuron, (_, place) in zip(neurons, written, strict=True):
+            for neuron, (_, place) in zip(neurons, writes, strict=True):
                 edits.append(_written(cfg, neuron, first_LF, place, length))
         changed_NT = tokens_NT.copy()
         if first_token is not None:
@@ -215,7 +215,7 @@ def intervene_checkpoint(
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
         "text": str(text),
-        "text_digest": text_digest(used),
+        "text_digest": text_digest(source_text),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,13 @@ def preactivation(
     params: Weights,
     x: ArrayLike,
     *,
-    edges: Any = None,
+    edges: ArrayLike | None = None,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Preactivation:
     """Measure the distribution of MLP pre-activations in every layer (the gate's, when the MLP is gated).
 
-    With unit-variance inputs to the MLP (LayerNorm) it has std 0.02·√D at initialisation, 0.554 at D = 768;
+    With unit-variance inputs to the MLP (LayerNorm) it has std 0.02·√D at initialization, 0.554 at D = 768;
     without a norm and with inputs of std 0.02, 0.011 in the first layer.
 
     Args:

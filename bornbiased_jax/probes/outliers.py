@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.streaming import Reading, Weights, parameter
 from bornbiased_jax.probes.batching import batch_size_for, read_batches
+
+Array = TypeVar("Array", np.ndarray, jax.Array)
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
 MASSIVE_ABSOLUTE = 100.0
@@ -49,7 +51,7 @@ class Outliers(NamedTuple):
     """Rows (states) in that matrix."""
 
 
-def dom_ratio(h: Any) -> Any:
+def dom_ratio(h: Array) -> Array:
     """Compute dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
 
     NaN for a vector of zeros, which has no dominant dimension.
@@ -58,12 +60,13 @@ def dom_ratio(h: Any) -> Any:
         >>> float(dom_ratio(np.array([0.0, 0.0, -8.0, 0.0])))
         4.0
     """
-    size = abs(h)
-    return size.max(axis=-1) / size.mean(axis=-1)
+    size: Array = abs(h)
+    ratio: Array = size.max(axis=-1) / size.mean(axis=-1)
+    return ratio
 
 
 def effective_rank(gram_DD: np.ndarray) -> float:
-    """Compute exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centred).
+    """Compute exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centered).
 
     Args:
         gram_DD: XᵀX in float64; its eigenvalues are σ².
@@ -155,7 +158,7 @@ def measure_outliers(
         dom_ratio_LT=ratio_LT / N,
         first_LD=first_LD / N,
         rest_LD=(all_LD - first_LD) / (N * max(1, T - 1)),
-        effective_rank_L=np.array([effective_rank(_gram([part[layer] for part in states])) for layer in range(L)]),
+        effective_rank_L=np.array([effective_rank(_gram([part[layer] for part in states], D)) for layer in range(L)]),
         rank_rows=sum(part.shape[1] for part in states),
     )
 
@@ -255,9 +258,9 @@ def super_neurons(
     return neurons
 
 
-def _gram(states: Sequence[np.ndarray]) -> np.ndarray:
+def _gram(states: Sequence[np.ndarray], width: int) -> np.ndarray:
     """Compute XᵀX in float64 of the states [R, D] of one block, part by part."""
-    gram_DD = np.zeros((states[0].shape[1], states[0].shape[1]))
+    gram_DD = np.zeros((width, width))
     for states_RD in states:
         wide_RD = states_RD.astype(np.float64)
         gram_DD += wide_RD.T @ wide_RD

@@ -101,7 +101,7 @@ def measure_sinks(
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> sinks = measure_sinks(cfg, init_seed(cfg, 0), np.zeros((2, 32), int))
-        >>> sinks["sink_rate"], sinks["score_LH"].shape  # at birth attention is all but uniform
+        >>> sinks["sink_rate"], sinks["score_LH"].shape  # untrained, attention is all but uniform
         (0.0, (2, 2))
     """
     x = check_sequences(cfg, tokens_NT)
@@ -213,7 +213,7 @@ class AttentionSums:
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
         if self.normalise:
             sum_BHT1 = jnp.sum(weights_BHTT, axis=-1, keepdims=True)
-            # A row that adds up to nothing (softpick, clipped, centred attention) has no shares: 0, not 0/0.
+            # A row that adds up to nothing (softpick, clipped, centered attention) has no shares: 0, not 0/0.
             has_sum_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)
             weights_BHTT = jnp.where(has_sum_BHT1, weights_BHTT / jnp.where(has_sum_BHT1, sum_BHT1, 1.0), 0.0)
         column_BHT = jnp.take(weights_BHTT, self.position - 1, axis=-1)

@@ -3,7 +3,7 @@
 Two variances are told apart. ``pooled`` is over sequences and coordinates together, which is what Figure 9
 plots. ``across`` is over sequences in each coordinate, averaged over coordinates: it leaves out the part that
 all sequences share, so it is the one whose centre an intervention can keep while it is amplified. At
-initialisation both are σ²/i in expectation for uniform attention; in a trained model they are not.
+initialization both are σ²/i in expectation for uniform attention; in a trained model they are not.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def position_moments(
             raise InputError(f"the model has no attention (attention=false), so it has no {name}")
         if name.startswith("mlp") and not cfg.mlp:
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
-    # Merge the moments of batches, each centred on its own mean.
+    # Merge the moments of batches, each centered on its own mean.
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     reading = Reading(tuple(quantities), _centered_moments)
     size = batch_size_for(cfg, x.shape[1], batch_size)

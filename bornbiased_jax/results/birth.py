@@ -338,13 +338,13 @@ def _newborn(
     input_seed: int = 0,
     embedding_seed: int | None = 0,
 ) -> list[dict[str, Any]]:
-    from bornbiased_jax.probes import newborn
+    from bornbiased_jax.probes import untrained
     from bornbiased_jax.probes.inputs import random_inputs
 
     if theory:
         check(inputs)
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
-    return measured(newborn(cfg, fixed_embedding_seed=embedding_seed), seeds, drawn, part)
+    return measured(untrained(cfg, fixed_embedding_seed=embedding_seed), seeds, drawn, part)
 
 
 def _to_json(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

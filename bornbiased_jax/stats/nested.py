@@ -61,11 +61,11 @@ def nested_sums(scores_HH: np.ndarray, num_groups: int, num_permutations: int, *
     size = blocks_GGrr.shape[-1]
     # Streams: one for the groups, and one for the members of each.
     first = group * (num_groups + 1)
-    outer_PG = _drawn(num_groups, num_permutations, seed, first)
+    outer_PG = _random_permutations(num_groups, num_permutations, seed, first)
     sums_P = np.zeros(num_permutations)
     rows_r = np.arange(size)
     for place in range(num_groups):
-        inner_Pr = _drawn(size, num_permutations, seed, first + 1 + place)
+        inner_Pr = _random_permutations(size, num_permutations, seed, first + 1 + place)
         sums_P += blocks_GGrr[place, outer_PG[:, place, None], rows_r[None, :], inner_Pr].sum(axis=1)
     return sums_P
 
@@ -129,7 +129,7 @@ def _blocks(scores_HH: np.ndarray, num_groups: int) -> np.ndarray:
     return np.asarray(scores_HH, np.float64).reshape(num_groups, size, num_groups, size).transpose(0, 2, 1, 3)
 
 
-def _drawn(size: int, count: int, seed: int, group: int) -> np.ndarray:
+def _random_permutations(size: int, count: int, seed: int, group: int) -> np.ndarray:
     if size == 1:
         return np.zeros((count, 1), np.int64)
     return np.concatenate(list(permutations(size, count, seed=seed, group=group)))

@@ -107,7 +107,7 @@ def _ranks(folder: Path) -> str:
 def _encode_ranks(folder: Path, path: Path) -> Any:
     """As if a model were known by so few ranks."""
     special = {bpe.END_OF_TEXT: len(RANKS)}
-    scheme = dict(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    scheme = bpe.ByteLevel(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
     with mock.patch.dict(bpe.TIKTOKEN_SCHEMES, {len(RANKS): scheme}):
         return _encode(folder, path)
 
