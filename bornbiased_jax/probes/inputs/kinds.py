@@ -12,7 +12,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length, check_tokens, check_width
 
 Array: TypeAlias = np.ndarray | jax.Array
+HostOrDevice = TypeVar("HostOrDevice", np.ndarray, jax.Array)
 _CHUNK_TOKENS = 1 << 20
 
 
@@ -74,9 +75,12 @@ class Inputs:
         """Return the mean and standard deviation to give these inputs: as they are for vectors, None for ids."""
         return (mean, std) if self.vectors else None
 
-    def scaled(self, x: Array, mean: float, std: float) -> Array:
+    def scaled(self, x: HostOrDevice, mean: float, std: float) -> HostOrDevice:
         """Give a generated batch the mean and standard deviation of an embedding; ids stay as they are."""
-        return x * np.float32(std) + np.float32(mean) if self.vectors else x
+        if not self.vectors:
+            return x
+        scaled: HostOrDevice = x * np.float32(std) + np.float32(mean)
+        return scaled
 
     def batch(self, start: int, stop: int) -> np.ndarray:
         """Return sequences ``start`` to ``stop`` − 1, on the host: int32 [B, T] or float32 [B, T, D].
@@ -175,13 +179,15 @@ class InputKind:
 def _generate_tokens(inputs: Inputs, indices: Array) -> Array:
     assert inputs.seed is not None and inputs.vocab_size is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
-    return draw_ids(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
+    ids_BT: jax.Array = draw_ids(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
+    return ids_BT
 
 
 def _generate_vectors(inputs: Inputs, indices: Array) -> Array:
     assert inputs.seed is not None and inputs.d_model is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
-    return _draw_vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
+    x_BTD: jax.Array = _draw_vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
+    return x_BTD
 
 
 def _look_up(inputs: Inputs, indices: Array) -> Array:
