@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("theory", "bornbiased_jax", "experiments")
 SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
-    *("bornbiased_jax.code", "bornbiased_jax.executors", "bornbiased_jax.store"),
+    *("bornbiased_jax.code", "bornbiased_jax.executors", "bornbiased_jax.store", "bornbiased_jax.chunk_store"),
     *("experiments.base", "experiments.runner"),
 )
 """Modules that no number depends on: display, the command line, and the machinery that keeps records."""

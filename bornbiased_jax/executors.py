@@ -7,6 +7,7 @@ keep no results: finished chunks lie in the store. Where a worker dies, a future
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import multiprocessing
@@ -17,13 +18,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
 
 from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Job = Callable[[], object]
 Engine = Callable[[Path, int], Executor]
 """(folder of the store, number of jobs) -> an executor."""
 
@@ -73,9 +78,9 @@ def engine_named(
 class InProcessExecutor(Executor):
     """Runs each job in this process, before ``submit`` returns."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a job; Ctrl-C ends the caller, any other error is the future's."""
-        future: Future[Any] = Future()
+        future: Future[R] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
         except Exception as error:
@@ -119,6 +124,21 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+class SlurmTask(Protocol):
+    """What is used of a job of submitit."""
+
+    job_id: str
+
+    def result(self) -> list[object]:
+        """Wait, and return the result."""
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+
+    def cancel(self) -> None:
+        """End it."""
+
+
 class SlurmExecutor(Executor):
     """Gathers jobs and submits them as one array of Slurm tasks; local processes where there is no Slurm.
 
@@ -137,23 +157,22 @@ class SlurmExecutor(Executor):
             raise InputError(f"submitit does not take {dict(parameters)}: {' '.join(str(error).split())}") from error
         self._lost_errors = submitit.core.utils.UncompletedJobError
         self._num_jobs, self._num_tasks = num_jobs, min(workers, num_jobs)
-        self._jobs: list[tuple[Future[Any], tuple[Any, ...]]] = []
-        self._tasks: list[Any] = []
+        self._jobs: list[tuple[Future[Any], Job]] = []
+        self._tasks: list[SlurmTask] = []
         self._watchers = ThreadPoolExecutor(self._num_tasks)
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Add a job; the last one of the announced number sends all of them."""
-        future: Future[Any] = Future()
-        self._jobs.append((future, args))
+        future: Future[R] = Future()
+        self._jobs.append((future, functools.partial(fn, *args, **kwargs)))
         if len(self._jobs) == self._num_jobs:
             parts = [self._jobs[first :: self._num_tasks] for first in range(self._num_tasks)]
-            calls = [(fn, [arguments for _, arguments in part]) for part in parts]
-            self._tasks = self._executor.map_array(_run_part, calls)
+            self._tasks = self._executor.map_array(_run_part, [[job for _, job in part] for part in parts])
             for task, part in zip(self._tasks, parts, strict=True):
                 self._watchers.submit(self._watch, task, [entry for entry, _ in part])
         return future
 
-    def _watch(self, task: Any, futures: list[Future[Any]]) -> None:
+    def _watch(self, task: SlurmTask, futures: list[Future[Any]]) -> None:
         """Wait for a task and hand its results, or its error, to the futures of its jobs."""
         try:
             for future, result in zip(futures, task.result(), strict=True):
@@ -164,7 +183,7 @@ class SlurmExecutor(Executor):
             for future in futures:
                 future.set_exception(error)
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - of the base class
         """Cancel the tasks that are not done."""
         for task in self._tasks:
             if not task.done():
@@ -172,10 +191,9 @@ class SlurmExecutor(Executor):
         self._watchers.shutdown(wait=False)
 
 
-def _run_part(part: tuple[Callable[..., Any], list[tuple[Any, ...]]]) -> list[Any]:
+def _run_part(jobs: list[Job]) -> list[object]:
     """Run the jobs of one Slurm task."""
-    function, calls = part
-    return [function(*arguments) for arguments in calls]
+    return [job() for job in jobs]
 
 
 def _break(futures: list[Future[Any]], reason: str) -> None:
@@ -203,10 +221,10 @@ class RayExecutor(Executor):
         self._remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         self._tasks: list[tuple[Any, Future[Any]]] = []
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Submit a job; Ray's own error on a crashed worker becomes :class:`BrokenExecutor`."""
         reference = self._remote(fn).remote(*args, **kwargs)
-        future: Future[Any] = Future()
+        future: Future[R] = Future()
 
         def finish(ended: Future[Any]) -> None:
             error = ended.exception()
@@ -221,7 +239,7 @@ class RayExecutor(Executor):
         self._tasks.append((reference, future))
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - of the base class
         """Cancel the tasks that are not done, and end the cluster that this executor started."""
         for reference, future in self._tasks:
             if not future.done():

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut
@@ -24,7 +24,7 @@ def is_named(text: str | Path) -> bool:
     return str(text).startswith(PREFIX)
 
 
-def library(module: str, extra: str, reference: str, description: str) -> Any:
+def library(module: str, extra: str, reference: str, description: str) -> ModuleType:
     """Import the library that fetches a reference.
 
     Args:

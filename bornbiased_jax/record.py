@@ -130,11 +130,11 @@ def _reset_peak() -> bool:
 
 def provenance(
     *,
-    config: Any = None,
+    config: object = None,
     seeds: Sequence[int] | None = None,
     precision: str | None = None,
     measurement: Measurement | None = None,
-    **extra: Any,
+    **extra: object,
 ) -> dict[str, Any]:
     """Collect everything a reader needs to get the same number again, as JSON-ready values.
 
@@ -169,7 +169,8 @@ def provenance(
     # Where the device counts its memory (a GPU).
     if (peak := hardware.memory_in_use_peak()) is not None:
         record["device_peak_memory_bytes"] = peak
-    return record | jsonable(extra)
+    record.update(jsonable(extra))
+    return record
 
 
 OF_THE_MACHINE = (
@@ -258,7 +259,7 @@ def git_revision() -> dict[str, Any] | None:
     """
     package = Path(bornbiased_jax.__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return told_revision()
+        return environment_revision()
     revision = _git(package, "rev-parse", "HEAD")
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     if revision is None or changes is None:
@@ -266,7 +267,7 @@ def git_revision() -> dict[str, Any] | None:
     return {"revision": revision, "dirty": bool(changes)}
 
 
-def told_revision() -> dict[str, Any] | None:
+def environment_revision() -> dict[str, Any] | None:
     """Return the commit that the environment names, or None where it names none."""
     revision = os.environ.get(REVISION_VARIABLE, "")
     return {"revision": revision, "dirty": False} if re.fullmatch("[0-9a-f]{40}", revision) else None
@@ -282,7 +283,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return process.stdout.strip()
 
 
-def jsonable(value: Any) -> Any:
+def jsonable(value: object) -> Any:
     """Convert a value to JSON's own types: dataclasses, arrays, NumPy scalars, paths and tuples.
 
     Raises:

@@ -19,7 +19,7 @@ DEEPEST = 100
 """Objects and lists inside each other, in a JSON text."""
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Write a value as an error shows it: as Python writes it, cut where it is long."""
     try:
         text = repr(value)
@@ -98,7 +98,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     return value
 
 
-def _deeper(value: Any, levels: int) -> bool:
+def _deeper(value: object, levels: int) -> bool:
     """Return whether lists and objects nest deeper than ``levels``; in breadth, so that depth costs no stack."""
     layer = [value]
     for _ in range(levels):

@@ -1,346 +1,55 @@
-"""Store chunks of long work in a folder: executors on any machine compute what is missing, and a kill loses nothing.
+"""Compute the chunks that a store lacks: executors on any machine take part, and a kill loses nothing.
 
-A store has a folder for each task, named by the digest of everything that its numbers depend on, and in it a file for
-each finished chunk, named by its seed and its range of inputs. Files are written atomically, and nobody reserves a
-chunk: several processes may fill one store, and a chunk computed twice is the same file.
+:mod:`bornbiased_jax.chunk_store` is the folder itself.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
-import importlib
-import json
-import os
 import random
-import re
 import time
-import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed
-from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired
+from typing import NamedTuple, NotRequired
 
 import jax
 import numpy as np
-from annotated_types import Len
-from flax.traverse_util import flatten_dict, unflatten_dict
 from typing_extensions import TypedDict
 
-from bornbiased_jax import io, progress, schema
+from bornbiased_jax import io, progress
+from bornbiased_jax.chunk_store import (
+    TASK_FILE,
+    Chunk,
+    Compute,
+    Results,
+    Settings,
+    Store,
+    TaskStore,
+    read_task,
+    resolve,
+    task_of,
+)
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, InProcessExecutor, local
-from bornbiased_jax.record import library_versions
+from bornbiased_jax.folders import MARKER
 
-# Names of files and of the maker are those of stores of earlier versions.
-MAKER = "bornbiased ledger"
-TASK_FILE = "task.json"
-REQUESTED, FAILED = "asked-", "failed-"
-MAX_FAILED_ROUNDS = 5
-"""Rounds in a row that may pass without a single new chunk."""
 RATE_WINDOW = 3600.0
 """Seconds before the latest chunk over which its rate is taken."""
 SHOWN_FAILURES = 10
+MAX_FAILED_ROUNDS = 5
+"""Rounds in a row that may pass without a single new chunk."""
 ONE_COMPUTATION = (
     "processes that compute together (--coordinator) keep no store: leave --resume out, or give --engine processes or "
     "start each process on its own with the same folder instead of --coordinator"
 )
 """Error of a call with a store that is one of several processes of one computation."""
-_FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
-_REMOVE = "it was edited or damaged: remove it"
-
-Tree = Mapping[str, Any]
-"""A chunk's result: a nested dict of arrays."""
-Compute = Callable[[Mapping[str, Any], Mapping[str, Any], list["Chunk"]], Iterable[Tree]]
-"""A task's function: (settings, sources, chunks) -> their results, in this order."""
-
-
-class Chunk(NamedTuple):
-    """The smallest unit of work: one seed on a range of inputs, the end left out.
-
-    A task of one model has seed 0, and so has a task over something else than inputs: its ranges are of that.
-    """
-
-    seed: int
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        return f"seed{self.seed}-inputs{self.start}-{self.stop}.npz"
-
-    @classmethod
-    def named(cls, name: str) -> Chunk | None:
-        """Return the chunk whose file has this name, or None.
-
-        Example:
-            >>> Chunk.named(Chunk(42, 0, 2000).name)
-            Chunk(seed=42, start=0, stop=2000)
-        """
-        match = re.fullmatch(r"seed(\d+)-inputs(\d+)-(\d+)\.npz", name)
-        return None if match is None else cls(*map(int, match.groups()))
-
-
-class TaskRecord(TypedDict):
-    """``task.json``: everything that the numbers of a task depend on, but for seed and range."""
-
-    function: str
-    settings: dict[str, Any]
-    code: str
-    libraries: dict[str, str]
-    device: str
-
-
-class RequestedRecord(TypedDict):
-    """``asked-….json``: requested chunks, every seed on every range."""
-
-    seeds: list[int]
-    ranges: list[Annotated[list[int], Len(2, 2)]]
-
-
-class FailedRecord(TypedDict):
-    """``failed-….json``: a chunk, and the exception of its computation."""
-
-    chunk: Annotated[list[int], Len(3, 3)]
-    error: str
-
-
-class Task(NamedTuple):
-    """A function and what its results depend on besides seed and range of inputs.
-
-    Attributes:
-        function: ``module:compute``, a :data:`Compute`.
-        settings: JSON-ready; they cross to other processes as JSON.
-        code: digest of the code behind the function.
-        libraries: their versions.
-        device: the platform that computes ("cpu", "gpu").
-    """
-
-    function: str
-    settings: Mapping[str, Any]
-    code: str
-    libraries: Mapping[str, str]
-    device: str
-
-    @property
-    def key(self) -> str:
-        """16 hexadecimal digits of all of it: the name of its folder."""
-        text = json.dumps(self._asdict(), sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def task_of(function: str, settings: Mapping[str, Any]) -> Task:
-    """Return the task of a function with these settings, by code, libraries and devices of this process."""
-    libraries = {name: version for name, version in library_versions().items() if name != "python"}
-    plain = json.loads(json.dumps(settings, allow_nan=False))
-    return Task(function, plain, code_digest(resolve(function)), libraries, jax.default_backend())
-
-
-@functools.cache
-def resolve(function: str) -> Compute:
-    """Import the function that ``module:compute`` names, of this project alone: a store may come from elsewhere.
-
-    Raises:
-        InputError: it is another's, or there is none.
-    """
-    module = function.removesuffix(":compute")
-    try:
-        if not _FUNCTION.fullmatch(function):
-            raise ImportError("it is none of this project")
-        compute: Compute = importlib.import_module(module).compute
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"a task is of the function {schema.shown(function)}, which cannot be imported: {error}"
-        ) from error
-    return compute
-
-
-class Store:
-    """A folder of tasks.
-
-    Attributes:
-        path: where it is; made when the first task is written.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self._folder = io.Folder(path, MAKER)
-        self.path = self._folder.path
-
-    def check(self) -> None:
-        """Refuse a folder of other things; nothing is made."""
-        self._folder.check()
-
-    def claim(self) -> None:
-        """Make the folder where it is not there yet."""
-        self._folder.claim()
-
-    def task(self, task: Task) -> TaskStore:
-        """Return the chunks of a task; there may be none."""
-        return TaskStore(self, task)
-
-    def tasks(self) -> list[TaskStore]:
-        """Return all tasks, by their names.
-
-        Raises:
-            InputError: the folder is no store, or a task was edited.
-        """
-        if not self._folder.made_here:
-            raise InputError(f"{self.path} is no store: name the folder that was given to --resume")
-        tasks = []
-        for key in self._folder.entries():
-            place = self.path / key / TASK_FILE
-            if place.is_file():
-                task = _read_task(place)
-                if task.key != key:
-                    raise InputError(f"{place} does not belong into its folder: {_REMOVE}")
-                tasks.append(self.task(task))
-        return tasks
-
-
-def _read_task(place: Path) -> Task:
-    """Read the task that a folder of a store is of."""
-    return Task(**schema.check(TaskRecord, io.read_json(place), str(place), _REMOVE))
-
-
-class TaskStore:
-    """The finished chunks of one task, as files of its folder."""
-
-    def __init__(self, store: Store, task: Task) -> None:
-        self.store, self.task = store, task
-        self.path = store.path / task.key
-
-    def names(self) -> list[str]:
-        """List the names of all files, from one look at the folder."""
-        try:
-            with os.scandir(self.path) as entries:
-                return [entry.name for entry in entries]
-        except OSError:
-            return []
-
-    def chunks(self) -> set[Chunk]:
-        """Return the finished chunks; whether their files are intact is checked when they are read."""
-        return {chunk for chunk in map(Chunk.named, self.names()) if chunk is not None}
-
-    def open(self, requested: Iterable[Chunk]) -> None:
-        """Begin the task, or continue it: record what it is and which chunks are requested.
-
-        Raises:
-            InputError: it cannot be written.
-        """
-        self.store.claim()
-        rows = sorted(set(requested))
-        content = {
-            "seeds": sorted({chunk.seed for chunk in rows}),
-            "ranges": sorted({(chunk.start, chunk.stop) for chunk in rows}),
-        }
-        # Named by its content, so that processes do not collide.
-        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-        for name, record in ((TASK_FILE, self.task._asdict()), (f"{REQUESTED}{digest}.json", content)):
-            if not (self.path / name).is_file():
-                io.write_json(self.path / name, record)
-        io.check_writable(self.path / TASK_FILE)
-
-    def requested(self) -> set[Chunk]:
-        """Return every chunk that was requested so far."""
-        chunks: set[Chunk] = set()
-        for name in self.names():
-            if name.startswith(REQUESTED):
-                place = str(self.path / name)
-                record = schema.check(RequestedRecord, io.read_json(place), place, _REMOVE)
-                chunks |= {Chunk(seed, start, stop) for seed in record["seeds"] for start, stop in record["ranges"]}
-        return chunks
-
-    def write(self, chunk: Chunk, tree: Tree) -> None:
-        """Store one result: the same bytes for the same numbers.
-
-        Raises:
-            InputError: it cannot be written.
-        """
-        flat = {name: np.asarray(leaf) for name, leaf in flatten_dict(tree, sep="/").items()}
-        about = {"page": self.task.key, "chunk": chunk.name, "names": list(flat), "sha256": _digest(flat)}
-        buffer = BytesIO()
-        arrays: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
-        np.savez(buffer, about=np.asarray(json.dumps(about)), **arrays)
-        io.write_bytes(self.path / chunk.name, buffer.getvalue())
-        (self.path / f"{FAILED}{chunk.name}.json").unlink(missing_ok=True)
-
-    def read(self, chunk: Chunk) -> dict[str, Any] | None:
-        """Read one result, or None where there is none; a corrupted one is named, set aside, and counts as none."""
-        path = self.path / chunk.name
-        if not os.path.lexists(path):
-            return None
-        try:
-            with io.check_regular(path).open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-                about = json.loads(str(stored["about"]))
-                flat = {name: stored[f"leaf{i}"] for i, name in enumerate(about["names"])}
-            if (about["page"], about["chunk"]) != (self.task.key, chunk.name):
-                raise ValueError("it is another chunk's")
-            if about["sha256"] != _digest(flat):
-                raise ValueError("it is not what was written")
-            tree: dict[str, Any] = unflatten_dict(flat, sep="/")
-            return tree
-        except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-            place = io.set_aside(path)
-            progress.warn(f"{path} is damaged ({error}): set aside as {place.name}, and computed again")
-            return None
-
-    def put(self, name: str, array: np.ndarray) -> str:
-        """Write an array that workers need next to the chunks; return its path."""
-        buffer = BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        return str(io.write_bytes(self.path / f"{name}.npy", buffer.getvalue()).resolve())
-
-    def fail(self, chunks: Iterable[Chunk], error: BaseException) -> None:
-        """Record that chunks could not be computed, and why."""
-        text = schema.cut(f"{type(error).__name__}: {error}")
-        for chunk in chunks:
-            io.write_json(self.path / f"{FAILED}{chunk.name}.json", {"chunk": list(chunk), "error": text})
-
-    def failures(self) -> dict[Chunk, str]:
-        """Return chunks that failed and were not computed since, with the reason."""
-        reasons = {}
-        for name in self.names():
-            if name.startswith(FAILED):
-                place = str(self.path / name)
-                try:
-                    entry = schema.check(FailedRecord, io.read_json(place), place, _REMOVE)
-                except InputError:
-                    # The chunk was computed meanwhile: its record is gone.
-                    if os.path.lexists(place):
-                        raise
-                    continue
-                reasons[Chunk(*entry["chunk"])] = entry["error"]
-        finished = self.chunks()
-        return {chunk: reason for chunk, reason in reasons.items() if chunk not in finished}
-
-    def times(self) -> list[float]:
-        """Return when each finished chunk was written, in seconds since 1970, ascending."""
-        times = []
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                if Chunk.named(entry.name) is not None:
-                    # A chunk that is set aside meanwhile is no longer there.
-                    with contextlib.suppress(FileNotFoundError):
-                        times.append(entry.stat().st_mtime)
-        return sorted(times)
-
-
-def _digest(flat: Mapping[str, np.ndarray]) -> str:
-    hasher = hashlib.sha256()
-    for name, leaf in flat.items():
-        hasher.update(f"{name}\0{leaf.dtype.str}{list(leaf.shape)}\0".encode())
-        hasher.update(np.ascontiguousarray(leaf).tobytes())
-    return hasher.hexdigest()
 
 
 def compute_chunks(
     tasks: TaskStore,
     chunks: Sequence[Chunk],
-    sources: Mapping[str, Any],
+    sources: Settings,
     compute: Compute,
     on_present: Callable[[Chunk], None] | None = None,
 ) -> None:
@@ -365,20 +74,21 @@ def compute_chunks(
         for chunk, tree in zip(missing, compute(tasks.task.settings, sources, missing), strict=True):
             tasks.write(chunk, tree)
     except Exception as error:
+        # A refusal is the caller's; any other error is recorded with its chunks.
         if not isinstance(error, InputError):
             present = tasks.chunks()
             tasks.fail([chunk for chunk in missing if chunk not in present], error)
         raise
 
 
-def compute_in_worker(folder: str, key: str, chunks: Sequence[Chunk], sources: Mapping[str, Any]) -> str | None:
+def compute_in_worker(folder: str, key: str, chunks: Sequence[Chunk], sources: Settings) -> str | None:
     """Compute the missing chunks of a task in a worker; return the sentence of an InputError.
 
     Not every executor carries exceptions. A worker refuses a task where it has other code, libraries or devices than
     the process that opened it.
     """
     try:
-        task = _read_task(Path(folder) / key / TASK_FILE)
+        task = read_task(Path(folder) / key / TASK_FILE)
         own_task = task_of(task.function, task.settings)
         for name in ("code", "libraries", "device"):
             expected, own = getattr(task, name), getattr(own_task, name)
@@ -414,11 +124,11 @@ class Request(NamedTuple):
     """
 
     function: str
-    settings: Mapping[str, Any]
+    settings: Settings
     chunks: Sequence[Chunk]
     compute: Compute | None = None
     block: int = 1
-    sources: Mapping[str, Any] = {}
+    sources: Settings = {}
     arrays: Mapping[str, np.ndarray] = {}
 
 
@@ -442,7 +152,7 @@ def fulfill(
     folder: Path | str | None,
     engine: Engine = local,
     advance: Callable[[int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Results]:
     """Return the results of a request, in the order of its chunks, through a store where a folder is named.
 
     Several processes may do this for one task at the same time, with whatever engines: each goes through the missing
@@ -475,7 +185,7 @@ def fulfill(
 
     # With one: read its chunks, and compute what it lacks.
     tasks = Store(folder).task(task_of(request.function, request.settings))
-    results: dict[Chunk, dict[str, Any]] = {}
+    results: dict[Chunk, Results] = {}
     missing = _read_finished(tasks, request.chunks, results)
     for chunk in results:
         report_present(chunk)
@@ -540,12 +250,12 @@ def _compute_in_workers(
             advance(sum(chunk.stop - chunk.start for chunk in futures[future]))
 
 
-def _sources(tasks: TaskStore, request: Request) -> dict[str, Any]:
+def _sources(tasks: TaskStore, request: Request) -> Results:
     """Store the arrays of a request; return its sources with their paths."""
     return {**request.sources, **{name: tasks.put(name, array) for name, array in request.arrays.items()}}
 
 
-def _read_finished(tasks: TaskStore, chunks: Sequence[Chunk], results: dict[Chunk, dict[str, Any]]) -> list[Chunk]:
+def _read_finished(tasks: TaskStore, chunks: Sequence[Chunk], results: dict[Chunk, Results]) -> list[Chunk]:
     """Read finished chunks that were not read yet; return those that are missing."""
     present = tasks.chunks()
     missing = []
@@ -573,7 +283,7 @@ class TaskStatus(TypedDict):
     page: str
     """Folder of the store and name of the task."""
     function: str
-    settings: dict[str, Any]
+    settings: Results
     same_code: bool
     """Whether it was made by the code that is installed here; a task of other code is not resumed."""
     done: int
@@ -607,11 +317,11 @@ def status(folder: Path | str) -> Status:
     path = io.user_path(folder)
     if not path.is_dir():
         raise InputError(f"{path} is no folder: name the one that was given to --resume")
-    places = [marker.parent for marker in sorted(io.below(path, io.MARKER))]
-    places = [place for place in places if io.Folder(place, MAKER).made_here]
-    if not places:
+    places = [marker.parent for marker in sorted(io.below(path, MARKER))]
+    stores = [store for store in map(Store, places) if store.is_marked]
+    if not stores:
         raise InputError(f"{path} holds no store: name the folder that was given to --resume")
-    rows = [_task_status(tasks) for place in places for tasks in Store(place).tasks()]
+    rows = [_task_status(tasks) for store in stores for tasks in store.tasks()]
     done, requested, failed = (sum(row[name] for row in rows) for name in ("done", "asked", "failed"))
     return {"folder": str(path), "done": done, "asked": requested, "failed": failed, "pages": rows}
 

@@ -13,7 +13,7 @@ from typing import Any
 from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
-from bornbiased_jax.probes.subject import newborn
+from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale
@@ -31,7 +31,12 @@ def run(context: Context) -> dict[str, Any]:
         cfg = preset(settings["model"], **settings["changes"])
         inputs = random_tokens(settings["num_inputs"], settings["seq_len"], cfg.vocab_size)
         rows = probe(
-            newborn(cfg), settings["seeds"], inputs, mesh=context.mesh, resume=folder / "partial", engine=context.engine
+            untrained(cfg),
+            settings["seeds"],
+            inputs,
+            mesh=context.mesh,
+            resume=folder / "partial",
+            engine=context.engine,
         )
         return [{"seed": row["seed"], "share": row["preference"]["top1_share"]} for row in rows]
 

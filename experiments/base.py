@@ -18,13 +18,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bornbiased_jax import io, progress
+from bornbiased_jax.chunk_store import Chunk, Compute
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.io import Folder
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table
-from bornbiased_jax.store import Chunk, Compute, Request, fulfill
+from bornbiased_jax.store import Request, fulfill
 
 MAKER = "bornbiased reproduce"
 

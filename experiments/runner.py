@@ -22,7 +22,7 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.io import Folder
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
@@ -272,8 +272,8 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
     folder = Folder(out, MAKER, overwrite=overwrite)
     # One that was made before there were markers is known by its records, or by what experiments keep.
     entries = {*folder.entries()}
-    old = not folder.made_here and entries <= OLD_ENTRIES and not entries.isdisjoint({RECORDS, "work"})
-    compared = Folder(folder.path / COMPARE, MAKER).made_here
+    old = not folder.is_marked and entries <= OLD_ENTRIES and not entries.isdisjoint({RECORDS, "work"})
+    compared = Folder(folder.path / COMPARE, MAKER).is_marked
     folder.check(PAGE, ignore=lambda name: old or (name == COMPARE and compared))
     if old:
         for path in (folder.path / PAGE, *(folder.path / RECORDS).glob("*.json")):

@@ -28,10 +28,10 @@ bornbiased_jax.probes.inputs.kinds.random_inputs
 bornbiased_jax.probes.inputs.spec.parse_inputs
 bornbiased_jax.progress.bar
 bornbiased_jax.progress.duration
-bornbiased_jax.probes.subject.newborn
+bornbiased_jax.probes.subject.untrained
 bornbiased_jax.probes.run.probe
-bornbiased_jax.probes.preference.summarise
-bornbiased_jax.probes.contraction.summarise
+bornbiased_jax.probes.preference.summarize
+bornbiased_jax.probes.contraction.summarize
 bornbiased_jax.probes.activation.preactivation
 bornbiased_jax.probes.outliers.dom_ratio
 bornbiased_jax.probes.outliers.effective_rank
@@ -70,7 +70,6 @@ bornbiased_jax.stats.kendall.tau_b
 bornbiased_jax.stats.multiple.holm
 bornbiased_jax.stats.multiple.holm_log10
 bornbiased_jax.stats.permutations.moments
-bornbiased_jax.stats.permutations.permutation_p
 bornbiased_jax.stats.ranks.rank_correlation
 """.split()
 

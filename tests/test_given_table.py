@@ -11,7 +11,7 @@ from bornbiased_jax.parameters import flatten
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
-from bornbiased_jax.probes.subject import newborn
+from bornbiased_jax.probes.subject import untrained
 
 SMALL = dict(vocab_size=1024, d_model=64, num_heads=2, d_ff=256)
 
@@ -53,7 +53,7 @@ def test_eight_in_ten_seeds_lie_inside(changes):
     for table in range(4):
         low, high = given_table.top1_given_table(cfg, 16, 400, table)[1:]
         inputs = random_tokens(400, 16, cfg.vocab_size, seed=table)
-        records = probe(newborn(cfg, fixed_embedding_seed=table), list(range(100, 132)), inputs)
+        records = probe(untrained(cfg, fixed_embedding_seed=table), list(range(100, 132)), inputs)
         fractions = np.array([record["preference"]["top1_share"] for record in records])
         inside += int(((fractions >= low) & (fractions <= high)).sum())
         fresh_inside += int(((fractions >= fresh["top1_share_p10"]) & (fractions <= fresh["top1_share_p90"])).sum())

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.io import MARKER, Folder
+from bornbiased_jax.folders import MARKER, Folder, replace_folder
 
 
 @contextlib.contextmanager
@@ -276,11 +276,11 @@ def test_a_folder_that_goes_away_while_it_is_listed_is_named(tmp_path, monkeypat
 def test_a_new_folder_is_marked_with_its_first_file(tmp_path):
     folder = Folder(tmp_path / "out", "bornbiased x")
     folder.check("a.json")
-    assert not folder.path.exists() and not folder.made_here
+    assert not folder.path.exists() and not folder.is_marked
     folder.write_json("a.json", {"a": 1})
     again = Folder(folder.path, "bornbiased x")
     again.check("a.json")
-    assert again.made_here and again.owns("a.json") and again.entries() == ["a.json"]
+    assert again.is_marked and again.owns("a.json") and again.entries() == ["a.json"]
     again.write_json("a.json", {"a": 2})
     assert json.loads((folder.path / "a.json").read_text()) == {"a": 2}
     assert io.read_json(folder.path / "a.json") == {"a": 2}
@@ -339,12 +339,12 @@ def test_a_kill_between_marker_and_file_leaves_the_old_file_known(tmp_path, monk
 def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path):
     target = tmp_path / "out"
     for content in ("one", "two"):
-        with io.replace_folder(target, "bornbiased x") as made:
+        with replace_folder(target, "bornbiased x") as made:
             (made / content).write_text(content)
         marked = Folder(target, "bornbiased x")
         assert marked.entries() == [content] and marked.owns(content)
     assert os.listdir(tmp_path) == ["out"]
-    with pytest.raises(ZeroDivisionError), io.replace_folder(target, "bornbiased x") as made:
+    with pytest.raises(ZeroDivisionError), replace_folder(target, "bornbiased x") as made:
         (made / "three").write_text("")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["two"]
@@ -362,17 +362,17 @@ def killed_after(renames, target, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", some)
-        with pytest.raises(InputError, match="Input/output error"), io.replace_folder(target, "bornbiased x") as made:
+        with pytest.raises(InputError, match="Input/output error"), replace_folder(target, "bornbiased x") as made:
             (made / "new").write_text("new")
 
 
 def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         (made / "old").write_text("kept")
     killed_after(1, target, monkeypatch)
     assert not target.exists() and (replaced / "old").read_text() == "kept"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         assert Folder(target, "bornbiased x").owns("old") and not replaced.exists()
         (made / "newer").write_text("newer")
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["newer"]
@@ -380,15 +380,15 @@ def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monke
 
 def test_an_older_folder_beside_its_successor_is_removed_and_beside_another_named(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         (made / "old").write_text("kept")
     killed_after(2, target, monkeypatch)
     assert (target / "new").read_text() == "new" and (replaced / "old").read_text() == "kept"
     both_left = r"\.out\.replaced is what `bornbiased y` moved aside for .*out: move one"
-    with pytest.raises(InputError, match=both_left), io.replace_folder(target, "bornbiased y"):
+    with pytest.raises(InputError, match=both_left), replace_folder(target, "bornbiased y"):
         pass
     assert (replaced / "old").read_text() == "kept"
-    with io.replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as made:
         assert Folder(target, "bornbiased x").owns("new") and not replaced.exists()
     assert os.listdir(tmp_path) == ["out"]
 
@@ -397,7 +397,7 @@ def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
     ours, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
     Folder(tmp_path, "bornbiased x").write_text("a", "by another process")
     ours.check("a")
-    assert ours.made_here and ours.owns("a")
+    assert ours.is_marked and ours.owns("a")
     with pytest.raises(InputError, match="did not write"):
         strange.check()
 

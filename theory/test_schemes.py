@@ -11,7 +11,7 @@ import theory.predict
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.prediction import predict, stack_of
-from bornbiased_jax.probes import newborn, probe
+from bornbiased_jax.probes import probe, untrained
 from bornbiased_jax.probes.inputs import random_tokens
 from theory import finite_width, kernels
 from theory.activations import ACTIVATIONS, DERIVATIVES, ODD_PARTS
@@ -106,7 +106,9 @@ def test_predicted_cosines_hold_the_measured_ones(name):
     """
     cfg = CASES[name]
     predicted = predict(cfg, LENGTH, num_inputs=INPUTS)
-    records = list(probe(newborn(cfg, fixed_embedding_seed=None), range(SEEDS), random_tokens(INPUTS, LENGTH, 512, 3)))
+    records = list(
+        probe(untrained(cfg, fixed_embedding_seed=None), range(SEEDS), random_tokens(INPUTS, LENGTH, 512, 3))
+    )
     low, high = (np.array(predicted[f"inter_cosine_by_layer_{end}"]) for end in ("low", "high"))
     measured = np.array([record["contraction"]["inter_cosine_by_layer"] for record in records])
     if cfg.init.endswith("-balanced"):

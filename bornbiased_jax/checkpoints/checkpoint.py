@@ -31,7 +31,7 @@ from bornbiased_jax.checkpoints.tensors import (
 )
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.io import Folder
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.model.memory import streamed_bytes
 from bornbiased_jax.model.streaming import StreamedWeights, Weights
 from bornbiased_jax.parameters import Params, parameter_table

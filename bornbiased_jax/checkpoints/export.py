@@ -18,6 +18,7 @@ from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT, WEI
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import OVERWRITE, Folder, replace_folder
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.parameters import Params, flatten
@@ -63,7 +64,7 @@ def export_hugging_face(
     ...     family, open_checkpoint(folder).digest() == born.digest()
     ('llama', True)
     """
-    place = io.Folder(folder, MAKER, overwrite=overwrite)
+    place = Folder(folder, MAKER, overwrite=overwrite)
     _check_replaceable(place)
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))
@@ -75,7 +76,7 @@ def export_hugging_face(
                 f"transformers' {family.name} has no {path}, and these weights have one that is not zero: "
                 "train with bias=false to export"
             )
-    with io.replace_folder(place.path, MAKER) as fresh:
+    with replace_folder(place.path, MAKER) as fresh:
         entries = family.entries(shapes)
         _write_weights(fresh / WEIGHTS, cfg, flat, entries, shapes)
         if tokenizer is not None:
@@ -84,7 +85,7 @@ def export_hugging_face(
         config = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
         io.write_json(fresh / "config.json", config if context is None else {**config, TRAINING_CONTEXT: context})
         # Again, now that the time has passed that writing took.
-        _check_replaceable(io.Folder(folder, MAKER, overwrite=overwrite))
+        _check_replaceable(Folder(folder, MAKER, overwrite=overwrite))
     return family.name
 
 
@@ -99,7 +100,7 @@ def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = 
     Raises:
         InputError: the folder holds other things, or the model itself.
     """
-    place = io.Folder(folder, MAKER, overwrite=overwrite)
+    place = Folder(folder, MAKER, overwrite=overwrite)
     target = place.path.resolve()
     for source in filter(None, (checkpoint, checkpoint.rpartition("@")[0])):
         # A reference may be no path at all, or one that no file can have: then it is not there.
@@ -109,7 +110,7 @@ def check_folder(folder: str | Path, checkpoint: str = "", *, overwrite: bool = 
     _check_replaceable(place)
 
 
-def _check_replaceable(place: io.Folder) -> None:
+def _check_replaceable(place: Folder) -> None:
     """Refuse a folder that holds more than an earlier export, untouched; or, to be overwritten, a model's files."""
     if place.path.exists() and not place.path.is_dir():
         raise InputError(f"cannot write {place.path}: it is a file; name a folder")
@@ -122,7 +123,7 @@ def _check_replaceable(place: io.Folder) -> None:
         if not place.overwrite:
             origin = "was changed since an export wrote it" if place.knows(name) else "no export of this program wrote"
             raise InputError(
-                f"{place.path} holds a {name} that {origin}: choose a new folder, or give {io.OVERWRITE} to "
+                f"{place.path} holds a {name} that {origin}: choose a new folder, or give {OVERWRITE} to "
                 "replace the model there"
             )
 

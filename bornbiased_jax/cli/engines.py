@@ -87,7 +87,8 @@ def store_settings(arguments: dict[str, Any]) -> dict[str, Any]:
         InputError: the folder holds other things, there is none for what needs one, the call is one of several
             processes of one computation, or as :func:`engine`.
     """
-    from bornbiased_jax.store import ONE_COMPUTATION, Store
+    from bornbiased_jax.chunk_store import Store
+    from bornbiased_jax.store import ONE_COMPUTATION
 
     resume, range_size = arguments.pop("resume"), arguments.pop("range_size")
     # Before the processes join: one that ended afterwards would take the others with it before they say why.

@@ -14,7 +14,7 @@ import click
 
 from bornbiased_jax import io
 from bornbiased_jax.cli.options import OUTPUT, given
-from bornbiased_jax.io import Folder
+from bornbiased_jax.folders import Folder
 
 if TYPE_CHECKING:
     from bornbiased_jax.results import Listing, Result

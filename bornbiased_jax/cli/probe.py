@@ -177,12 +177,12 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
     if arguments["checkpoint"]:
         result = kind(*_probe_checkpoint(arguments, part, prepared))
     else:
-        from bornbiased_jax.probes.subject import newborn
+        from bornbiased_jax.probes.subject import untrained
 
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
         records: list[dict[str, Any]] = []
         for cfg, value in prepared.models:
-            rows = _probe(newborn(cfg, fixed_embedding_seed=fixed), arguments, part, prepared, fixed)
+            rows = _probe(untrained(cfg, fixed_embedding_seed=fixed), arguments, part, prepared, fixed)
             records += [{**value, **row} for row in rows]
         # All values of a sweep share the other fields.
         base = options.model_config(arguments["model"], arguments["settings"])
@@ -196,7 +196,7 @@ def _probe_checkpoint(
     """Probe a checkpoint; return its records and its configuration."""
     from bornbiased_jax import parallel
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.probes.subject import given
+    from bornbiased_jax.probes.subject import from_weights
 
     if options.given("seeds"):
         progress.warn("--seeds has no meaning here: a checkpoint has its weights already")
@@ -206,7 +206,7 @@ def _probe_checkpoint(
         progress.warn(
             f"--seq-len {longest} is longer than the {checkpoint.cfg.max_seq_len} positions of the checkpoint"
         )
-    subject = given(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
+    subject = from_weights(checkpoint.cfg, checkpoint.params(), checkpoint.digest(), checkpoint.reference)
     if arguments["tokenizer"] is None and arguments["input_spec"] not in options.RANDOM_INPUTS:
         arguments = {**arguments, "tokenizer": checkpoint.tokenizer}
     rows = _probe(subject, arguments, part, prepared._replace(seeds=prepared.seeds[:1]), None)

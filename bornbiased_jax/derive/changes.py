@@ -48,10 +48,10 @@ class Kind:
     Attributes:
         form: how it is written on the command line.
         description: what it does, in words.
-        preserves: whether the function stays: all logits, or those of the token ids that ``kept`` names.
+        preserves: whether the function stays: all logits, or those of the token ids that ``preserved_ids`` names.
         read: the text after the first colon to the argument; raises ValueError with what it should be.
         apply: the change.
-        kept: whether each token id's logits stay, for changes of the vocabulary: [V], V before the change.
+        preserved_ids: whether each token id's logits stay, for changes of the vocabulary: [V], V before the change.
     """
 
     form: str
@@ -59,7 +59,7 @@ class Kind:
     preserves: bool
     read: Callable[[str], Any]
     apply: Callable[[Model, Any, Context], Model]
-    kept: Callable[[ModelConfig, Any, Context], np.ndarray] | None = None
+    preserved_ids: Callable[[ModelConfig, Any, Context], np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Change:
         except InputError as error:
             raise InputError(f"{self.text}: {error}") from error
 
-    def kept(self, cfg: ModelConfig, context: Context) -> np.ndarray:
+    def preserved_ids(self, cfg: ModelConfig, context: Context) -> np.ndarray:
         """Tell whether each token id's logits stay, of a change that preserves the function: [V]."""
-        if self.kind.kept is None:
+        if self.kind.preserved_ids is None:
             return np.ones(cfg.vocab_size, bool)
-        return self.kind.kept(cfg, self.argument, context)
+        return self.kind.preserved_ids(cfg, self.argument, context)
 
 
 def parse_change(text: str) -> Change:
@@ -178,14 +178,14 @@ def _orders(seed: int, *shape: int) -> np.ndarray:
 
 
 def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, Context], Model]:
-    def apply(model: Model, argument: tuple[str, float], context: Context) -> Model:
+    def apply(model: Model, argument: tuple[str, float], _context: Context) -> Model:
         second = open_checkpoint(argument[0])
         return model[0], combine(model, (second.cfg, second.params()), argument[1], argument[0])
 
     return apply
 
 
-def _drop(model: Model, blocks: list[int], context: Context) -> Model:
+def _drop(model: Model, blocks: list[int], _context: Context) -> Model:
     cfg, params = model
     _check_blocks(cfg, max(blocks))
     remaining = [block for block in range(1, cfg.num_layers + 1) if block not in blocks]
@@ -194,7 +194,7 @@ def _drop(model: Model, blocks: list[int], context: Context) -> Model:
     return damage.keep_blocks(cfg, params, remaining)
 
 
-def _repeat(model: Model, span: tuple[int, int], context: Context) -> Model:
+def _repeat(model: Model, span: tuple[int, int], _context: Context) -> Model:
     cfg, params = model
     first, last = span
     _check_blocks(cfg, last)
@@ -207,7 +207,7 @@ def _check_blocks(cfg: ModelConfig, largest: int) -> None:
         raise InputError(f"the model has no block {largest}: it has {cfg.num_layers}, counted from 1")
 
 
-def _negate(model: Model, seed: int | None, context: Context) -> Model:
+def _negate(model: Model, seed: int | None, _context: Context) -> Model:
     cfg, params = model
     if seed is None:
         return symmetries.negate(cfg, params, -np.ones(cfg.d_model))
@@ -216,7 +216,7 @@ def _negate(model: Model, seed: int | None, context: Context) -> Model:
     return symmetries.negate(cfg, params, _draws(seed).choice([-1.0, 1.0], cfg.d_model))
 
 
-def _rescale(model: Model, seed: int, context: Context) -> Model:
+def _rescale(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
     draws = _draws(seed)
@@ -225,19 +225,19 @@ def _rescale(model: Model, seed: int, context: Context) -> Model:
     return symmetries.rescale_units(cfg, params, factors_LF.astype(np.float32))
 
 
-def _permute(model: Model, seed: int, context: Context) -> Model:
+def _permute(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
     experts = () if cfg.num_experts is None else (cfg.num_experts,)
     return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, *experts, cfg.d_ff))
 
 
-def _experts(model: Model, seed: int, context: Context) -> Model:
+def _experts(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     return symmetries.permute_experts(cfg, params, _orders(seed, cfg.num_layers, cfg.num_experts or 1))
 
 
-def _heads(model: Model, seed: int, context: Context) -> Model:
+def _heads(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "attention")
     groups, size = cfg.kv_heads, cfg.num_heads // cfg.kv_heads
@@ -250,7 +250,7 @@ def _check_has(cfg: ModelConfig, sublayer: str) -> None:
         raise InputError(f"the model has {sublayer}=false: there is nothing to change")
 
 
-def _insert(model: Model, seed: int, context: Context) -> Model:
+def _insert(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     if not cfg.residual:
         raise InputError("without residual connections no block is idle: choose a model with residual=true")
@@ -277,14 +277,14 @@ KINDS: dict[str, Kind] = {
         "this fraction of every matrix, the smallest entries, set to zero",
         False,
         _number(0.0, 1.0),
-        lambda model, fraction, context: (model[0], damage.prune(model[1], fraction)),
+        lambda model, fraction, _context: (model[0], damage.prune(model[1], fraction)),
     ),
     "round": Kind(
         "round:8",
         "weights rounded to so many bits, symmetric, a step for each output channel",
         False,
         _integer(2, 16),
-        lambda model, bits, context: (model[0], damage.round_weights(model[1], bits)),
+        lambda model, bits, _context: (model[0], damage.round_weights(model[1], bits)),
     ),
     "merge": Kind(
         "merge:OTHER:0.5",
@@ -305,7 +305,7 @@ KINDS: dict[str, Kind] = {
         "a LoRA adapter of this model, as PEFT stores it, merged in",
         False,
         _folder,
-        lambda model, folder, context: (model[0], merge_adapter(*model, read_adapter(folder))),
+        lambda model, folder, _context: (model[0], merge_adapter(*model, read_adapter(folder))),
     ),
     "drop-layers": Kind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),
     "rotate": Kind(
@@ -313,7 +313,7 @@ KINDS: dict[str, Kind] = {
         "the residual stream turned by a random orthogonal matrix, norm scales folded, the head untied",
         True,
         _SEED,
-        lambda model, seed, context: symmetries.rotate(*model, symmetries.random_rotation(model[0], seed)),
+        lambda model, seed, _context: symmetries.rotate(*model, symmetries.random_rotation(model[0], seed)),
     ),
     "permute": Kind("permute:SEED", "hidden units of every MLP in a random order", True, _SEED, _permute),
     "negate": Kind(
@@ -331,15 +331,15 @@ KINDS: dict[str, Kind] = {
         "residual coordinates in a random order",
         True,
         _SEED,
-        lambda model, seed, context: symmetries.permute_coordinates(*model, _orders(seed, model[0].d_model)),
+        lambda model, seed, _context: symmetries.permute_coordinates(*model, _orders(seed, model[0].d_model)),
     ),
     "resize-vocab": Kind(
         "resize-vocab:N",
         "the vocabulary cut, or extended by rows equal to the mean",
         True,
         _integer(1, 1 << 24),
-        lambda model, size, context: damage.resize_vocabulary(*model, size),
-        lambda cfg, size, context: np.arange(cfg.vocab_size) < size,
+        lambda model, size, _context: damage.resize_vocabulary(*model, size),
+        lambda cfg, size, _context: np.arange(cfg.vocab_size) < size,
     ),
     "repeat-layers": Kind("repeat-layers:A-B", "blocks A to B a second time after B", False, _span, _repeat),
     "insert-layer": Kind(
@@ -355,7 +355,7 @@ KINDS: dict[str, Kind] = {
         True,
         _number(0.0, math.inf),
         _scale_unused,
-        lambda cfg, scale, context: context.is_used(cfg),
+        lambda cfg, _scale, context: context.is_used(cfg),
     ),
 }
 """Every change by name."""

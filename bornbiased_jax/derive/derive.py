@@ -69,19 +69,21 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
     model: Model = (checkpoint.cfg, jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), checkpoint.params()))
     del checkpoint
     # The function must stay for the ids that every change preserves.
-    kept_V = np.ones(model[0].vocab_size, bool)
+    is_preserved_V = np.ones(model[0].vocab_size, bool)
     for change in changes:
-        shared = min(len(kept_V), model[0].vocab_size)
+        shared = min(len(is_preserved_V), model[0].vocab_size)
         if change.kind.preserves:
             # Ids appended by an earlier change are none of the parent's.
-            kept_V[:shared] &= change.kept(model[0], context)[:shared]
-            kept_V[shared:] = False
+            is_preserved_V[:shared] &= change.preserved_ids(model[0], context)[:shared]
+            is_preserved_V[shared:] = False
         model = change.apply(model, context)
     # Compare logits with the parent, which is read again block by block.
     preserved = all(change.kind.preserves for change in changes)
     difference = None
-    if preserved and kept_V.any():
-        difference = logit_difference(open_checkpoint(parent), Checkpoint.from_params(*model), np.flatnonzero(kept_V))
+    if preserved and is_preserved_V.any():
+        difference = logit_difference(
+            open_checkpoint(parent), Checkpoint.from_params(*model), np.flatnonzero(is_preserved_V)
+        )
         if difference > _SAME:
             raise InputError(
                 f"{', '.join(change.text for change in changes)} should leave the function alone, and moved logits by "
@@ -94,7 +96,7 @@ def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> D
 def logit_difference(first: Checkpoint, second: Checkpoint, ids_I: np.ndarray) -> float:
     """Return the largest difference of two models' logits on random tokens of these ids, over these ids.
 
-    Logits are centred over the ids at each position, and the difference is in standard deviations of the first
+    Logits are centered over the ids at each position, and the difference is in standard deviations of the first
     model's. Of a model whose logits do not vary, the difference itself.
     """
     length = min(_LENGTH, first.cfg.max_seq_len, second.cfg.max_seq_len)

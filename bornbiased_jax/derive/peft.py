@@ -2,7 +2,7 @@
 
 ``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module of the
 Hugging Face model: A [r, in] and B [out, r]. Merged, W [out, in] becomes W + (α/r) B A, with α/√r where the adapter was
-trained with rank-stabilised scaling.
+trained with rank-stabilized scaling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.tensors import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.io import Folder
+from bornbiased_jax.folders import Folder
 from bornbiased_jax.model.adapters import IN, OUT
 from bornbiased_jax.model.adapters import Adapter as Trained
 from bornbiased_jax.parameters import Params, flatten, unflatten
@@ -144,7 +144,8 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
     """Merge an adapter into the weights, float32 NumPy.
 
     Args:
-        cfg, params: the model that it was trained on, of a family that transformers has.
+        cfg: the architecture, of a family that transformers has.
+        params: its weights, which the adapter was trained on.
         adapter: the adapter.
 
     Raises:

@@ -72,7 +72,8 @@ def rotate(cfg: ModelConfig, params: Params, rotation_DD: np.ndarray) -> Model:
     """Rotate the residual stream: x becomes x Q everywhere.
 
     Args:
-        cfg, params: a pre-norm model.
+        cfg: the architecture, pre-norm.
+        params: its weights.
         rotation_DD: orthogonal; with LayerNorm it must leave the vector of ones alone (:func:`random_rotation`).
     """
     flat = _flat(cfg, params)
@@ -116,7 +117,8 @@ def permute_heads(
     """Permute the key/value heads of every block, the query heads of each group with them.
 
     Args:
-        cfg, params: the model.
+        cfg: the architecture.
+        params: its weights.
         orders_LG: new key/value head g of block l is the old ``orders_LG[l, g]``.
         within_LGR: the order of the query heads within each (old) group; kept unless given.
     """
@@ -240,7 +242,8 @@ def random_rotation(cfg: ModelConfig, seed: int) -> np.ndarray:
     basis_DD = np.linalg.qr(np.column_stack([np.ones(width), draws.standard_normal((width, width - 1))]))[0]
     inner_DD = np.eye(width)
     inner_DD[1:, 1:] = _uniform(width - 1, draws)
-    return basis_DD @ inner_DD @ basis_DD.T
+    rotation_DD: np.ndarray = basis_DD @ inner_DD @ basis_DD.T
+    return rotation_DD
 
 
 def _uniform(width: int, draws: np.random.Generator) -> np.ndarray:

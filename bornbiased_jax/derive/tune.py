@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bornbiased_jax.checkpoints import open_checkpoint
@@ -10,15 +11,15 @@ from bornbiased_jax.model.adapters import Adapter, adapted
 from bornbiased_jax.training import from_schedule, open_initial, pretrain
 
 
-def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, Any]:
+def adapt(reference: str, adapter: Adapter | None, *, seeds: Sequence[int] = (0,), **changes: object) -> dict[str, Any]:
     """Fine-tune a checkpoint; the same call again resumes where it was stopped.
 
     Args:
         reference: the checkpoint to begin with.
         adapter: what is trained beside its weights, which stay; None: the weights themselves.
+        seeds: of the adapter's initialization, or of the weights.
         changes: fields of :class:`~bornbiased_jax.training.PretrainConfig`, ``data``, ``out`` and ``steps`` among them,
-            beside the schedule "adapt". ``seeds`` are those of the adapter's beginning, ``data_seed`` that of the order
-            of the data.
+            alongside the schedule "adapt"; ``data_seed`` is that of the order of the data.
 
     Returns:
         What :func:`bornbiased_jax.training.pretrain` returns, and ``checkpoint``, ``method`` ("full", "lora", "prefix"
@@ -28,7 +29,6 @@ def adapt(reference: str, adapter: Adapter | None, **changes: Any) -> dict[str, 
         InputError: as :func:`~bornbiased_jax.training.pretrain`, the adapter does not fit the model, or several seeds
             that would stay copies of one another.
     """
-    seeds = changes.get("seeds", (0,))
     if adapter is not None and adapter.method == "prefix-plus" and len(seeds) > 1:
         raise InputError(
             f"prefix-plus begins at zero whatever the seed, so that {len(seeds)} seeds would stay copies of each "

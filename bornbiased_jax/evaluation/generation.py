@@ -80,8 +80,8 @@ def generate_text(checkpoint: Checkpoint, prompt: str, max_new_tokens: int) -> t
     first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     ids = first + [int(token) for token in tokenizer.encode(prompt)]
     output_ids = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id)
-    spoken = output_ids[:-1] if len(output_ids) > len(ids) and output_ids[-1] == tokenizer.eos_id else output_ids
-    return output_ids, tokenizer.decode(spoken[len(first) :])
+    text_ids = output_ids[:-1] if len(output_ids) > len(ids) and output_ids[-1] == tokenizer.eos_id else output_ids
+    return output_ids, tokenizer.decode(text_ids[len(first) :])
 
 
 @functools.partial(jax.jit, static_argnames=("cfg", "max_new_tokens"))
@@ -99,10 +99,10 @@ def _decode(
     token = choose(first.logits_BTV)
     tokens = jnp.full((max_new_tokens,), -1, jnp.int32).at[0].set(token)
 
-    def going(state: tuple[Any, ...]) -> jax.Array:
+    def is_unfinished(state: tuple[Any, ...]) -> jax.Array:
         _, count, last, _ = state
-        going_on: jax.Array = (count < max_new_tokens) & (last != stop)
-        return going_on
+        goes_on: jax.Array = (count < max_new_tokens) & (last != stop)
+        return goes_on
 
     def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
         tokens, count, last, cache = state
@@ -111,5 +111,5 @@ def _decode(
         return tokens.at[count].set(token), count + 1, token, out.cache
 
     state: tuple[Any, ...] = (tokens, jnp.asarray(1, jnp.int32), token, first.cache)
-    tokens, count, _, _ = jax.lax.while_loop(going, step, state)
+    tokens, count, _, _ = jax.lax.while_loop(is_unfinished, step, state)
     return tokens, count

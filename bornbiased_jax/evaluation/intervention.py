@@ -24,9 +24,9 @@ from bornbiased_jax.model.limits import check_length, check_sequences, check_tok
 from bornbiased_jax.model.loss import loss_of_final
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import head_path
-from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 from bornbiased_jax.probes.sinks import Convention, SinkOptions, check_epsilon, measure_sinks
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
 
@@ -89,10 +89,9 @@ def mean_loss(
 ) -> float:
     """Compute mean next-token loss over sequences of equal length, activations edited, in nats."""
     x = check_tokens(check_sequences(cfg, tokens_NT), cfg.vocab_size)
-    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
-    reading = Reading(finish=_summed_loss, needs=(head_path(cfg),))
-    total = sum(float(loss) for loss in forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit)))
-    return total / (len(x) * (x.shape[1] - 1))
+    reading, size = Reading(finish=_summed_loss, needs=(head_path(cfg),)), batch_size_for(cfg, x.shape[1], batch_size)
+    computed = read_batches(cfg, params, x, reading, size=size, options=ForwardOptions(edit=edit))
+    return sum(float(loss) for _, loss in computed) / float(len(x) * (x.shape[1] - 1))
 
 
 def _summed_loss(cfg: ModelConfig, params: Params, final_BTD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
@@ -112,8 +111,8 @@ def first_activations(
     x = check_sequences(cfg, tokens_NT)
     total_LF = np.zeros((cfg.num_layers, cfg.d_ff))
     # No later position can change the first.
-    parts = [batch[:, :1] for batch in batches(x, batch_size_for(cfg, x.shape[1], batch_size))]
-    for sums_LF in forward_batches(cfg, params, parts, Reading(("mlp_hidden",), _first_sums)):
+    reading, size = Reading(("mlp_hidden",), _first_sums), batch_size_for(cfg, x.shape[1], batch_size)
+    for _, sums_LF in read_batches(cfg, params, x[:, :1], reading, size=size):
         total_LF += sums_LF
     return total_LF / len(x)
 
@@ -181,8 +180,8 @@ def intervene_checkpoint(
     if not (options.silence or options.write or options.clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
     # Parse the interventions by name.
-    written = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
-    neurons = [parse_neuron(name) for name, _ in written]
+    writes = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
+    neurons = [parse_neuron(name) for name, _ in writes]
     named = [*map(parse_neuron, options.silence), *neurons]
     if len(set(named)) < len(named):
         raise InputError("a neuron is named twice: silence it, or write it at one position")
@@ -190,15 +189,15 @@ def intervene_checkpoint(
     edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
     check_overflow(cfg, opened.params())
-    used = read_text(text)
-    tokens_NT = cut_sequences(tokenizer.encode(used), length, options.num_sequences)
+    source_text = read_text(text)
+    tokens_NT = cut_sequences(tokenizer.encode(source_text), length, options.num_sequences)
     with progress.bar(2 * len(tokens_NT), "intervening", unit="sequences", quiet=quiet) as advance:
         measure = functools.partial(effect, cfg, opened.params(), epsilon=epsilon, position=position, advance=advance)
         # The model as it is, then with all interventions at once.
         before = measure(tokens_NT)
         if neurons:
             first_LF = first_activations(cfg, opened.params(), tokens_NT)
-            for neuron, (_, place) in zip(neurons, written, strict=True):
+            for neuron, (_, place) in zip(neurons, writes, strict=True):
                 edits.append(_written(cfg, neuron, first_LF, place, length))
         changed_NT = tokens_NT.copy()
         if first_token is not None:
@@ -216,7 +215,7 @@ def intervene_checkpoint(
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
         "text": str(text),
-        "text_digest": text_digest(used),
+        "text_digest": text_digest(source_text),
     }
 
 

@@ -57,7 +57,7 @@ def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> flo
 
 
 def _pair(first: np.ndarray, second: np.ndarray, vocab_size: int) -> np.ndarray:
-    return first.astype(np.int64) * vocab_size + second
+    return np.asarray(first.astype(np.int64) * vocab_size + second)
 
 
 def baselines(train: Tokens, held_out: Tokens, vocab_size: int, *, max_tokens: int = MAX_TOKENS) -> dict[str, float]:

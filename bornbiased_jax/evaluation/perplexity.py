@@ -28,8 +28,8 @@ from bornbiased_jax.text.tokenizers import encode_documents
 
 LARGEST_CONTEXT = 2048
 """Table 7's context, used where neither the caller nor a training run names one and the model has as many positions."""
-HELD = 1 << 20
-"""Tokens of a text that are held at once, or those of a batch where they are more."""
+PIECE_TOKENS = 1 << 20
+"""Tokens of a piece of text in memory, or those of a batch where they are more."""
 
 
 def evaluate(
@@ -45,7 +45,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate by Table 7's protocol: the first sequences of a text, each scored on its own.
 
-    Documents are tokenised, ended with ``eos_id`` and joined; the result is cut into sequences of ``context`` tokens,
+    Documents are tokenized, ended with ``eos_id`` and joined; the result is cut into sequences of ``context`` tokens,
     each of which predicts all its tokens but the first (as ``transformers`` does for ``labels=input_ids``).
 
     Args:
@@ -54,7 +54,8 @@ def evaluate(
         documents: the text, as :func:`bornbiased_jax.text.documents.read_documents` yields it; no more is read than
             is needed.
         tokenizer: the model's own.
-        num_sequences: how many sequences; fewer where the text ends before. No more than ``HELD`` tokens are held.
+        num_sequences: how many sequences; fewer where the text ends before. No more than ``PIECE_TOKENS`` tokens are in
+            memory.
         context: tokens a sequence.
         batch_size: sequences at a time; memory only.
         quiet: no progress display.
@@ -84,10 +85,10 @@ def evaluate(
     if context > cfg.max_seq_len:
         progress.warn(f"a context of {context} is longer than the {cfg.max_seq_len} positions the model is made for")
     # Whole batches, so that every sum is that of the text in one piece.
-    held = max(1, HELD // (batch_size * context)) * batch_size
-    pieces = _pieces(encode_documents(tokenizer, documents), num_sequences, context, held)
+    piece_size = max(1, PIECE_TOKENS // (batch_size * context)) * batch_size
+    pieces = _pieces(encode_documents(tokenizer, documents), num_sequences, context, piece_size)
     first = next(pieces)
-    total = None if len(first) == held < num_sequences else len(first)
+    total = None if len(first) == piece_size < num_sequences else len(first)
     size = min(batch_size, len(first))
     reading = Reading(finish=_score, needs=(head_path(cfg),), inputs=_inputs)
     options = ForwardOptions(dtype=np.float32, unroll=unrolled_blocks(cfg))
@@ -206,31 +207,31 @@ def cut(ids: Iterable[np.ndarray], num_sequences: int, context: int) -> np.ndarr
     return next(_pieces(ids, num_sequences, context, num_sequences))
 
 
-def _pieces(ids: Iterable[np.ndarray], num_sequences: int, context: int, held: int) -> Iterator[np.ndarray]:
-    """Yield the result of :func:`cut`, ``held`` sequences at a time, reading no more of ``ids`` than a piece needs."""
-    iterator, rest, left = iter(ids), np.empty(0, np.int32), num_sequences
+def _pieces(ids: Iterable[np.ndarray], num_sequences: int, context: int, piece_size: int) -> Iterator[np.ndarray]:
+    """Yield the result of :func:`cut`, ``piece_size`` sequences at a time; no more ids are read than a piece needs."""
+    iterator, rest, num_left = iter(ids), np.empty(0, np.int32), num_sequences
     while True:
-        needed = min(left, held) * context
+        needed = min(num_left, piece_size) * context
         # Read documents until the piece is full.
         documents, have = [rest], len(rest)
         while have < needed and (document := next(iterator, None)) is not None:
             documents.append(document)
             have += len(document)
-        count = min(left, held, have // context)
+        count = min(num_left, piece_size, have // context)
         if count < 1:
-            if left < num_sequences:
+            if num_left < num_sequences:
                 return
             raise InputError(f"the text has {have} tokens, less than one sequence of {context}: shorten the context")
         joined = np.concatenate(documents)
         yield joined[: count * context].reshape(count, context)
-        rest, left = joined[count * context :], left - count
-        if not left:
+        rest, num_left = joined[count * context :], num_left - count
+        if not num_left:
             return
 
 
 def _inputs(tokens_BT1: np.ndarray) -> np.ndarray:
     """Return the tokens of a batch that :func:`.loss.loss_sum` feeds the model."""
-    return np.maximum(tokens_BT1[:, :-1], 0)
+    return np.asarray(np.maximum(tokens_BT1[:, :-1], 0))
 
 
 def _score(

@@ -21,9 +21,9 @@ from bornbiased_jax.model import ForwardOptions, logits_of
 from bornbiased_jax.model.cache import RollingCache
 from bornbiased_jax.model.limits import check_length, check_tokens
 from bornbiased_jax.model.model import head_path
-from bornbiased_jax.model.streaming import Reading, forward_batches
+from bornbiased_jax.model.streaming import Reading
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 from bornbiased_jax.stats.intervals import mean_interval
 
 LOGIT_BYTES = 2**28
@@ -94,13 +94,9 @@ def streaming_losses(
     for width, count in cells:
         # Without a window everything is kept.
         rolling = RollingCache(jnp.asarray(count, jnp.int32), jnp.asarray(width or T, jnp.int32))
-        parts = list(batches(x, size))
-        losses = []
-        for loss_BT in forward_batches(cfg, params, parts, reading, ForwardOptions(rolling=rolling)):
-            losses.append(loss_BT.astype(np.float64))
-            if advance is not None:
-                advance(len(loss_BT))
-        loss_NT = np.concatenate(losses)
+        options = ForwardOptions(rolling=rolling)
+        computed = read_batches(cfg, params, x, reading, size=size, options=options, advance=advance)
+        loss_NT = np.concatenate([loss_BT.astype(np.float64) for _, loss_BT in computed])
         # Average where every cache has dropped something.
         loss_N = loss_NT[:, start:].mean(axis=1)
         finite = bool(np.isfinite(loss_N).all())

@@ -100,7 +100,7 @@ class ReportOptions(SinkOptions):
         lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their prefixes.
         num_sequences: how many windows are drawn at random from the text.
         details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
-        schemes, granularities, keep_sinks: what is quantised, see :func:`bornbiased_jax.quantization.prices`; on
+        schemes, granularities, keep_sinks: what is quantized, see :func:`bornbiased_jax.quantization.prices`; on
             ``DETAIL_SEQUENCES`` sequences of the longest length.
         streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
             :func:`~bornbiased_jax.evaluation.rolling_cache.streaming_losses`, measured on the same sequences.
@@ -227,7 +227,7 @@ def sinks_report(
     Args:
         checkpoint: what :func:`bornbiased_jax.checkpoints.open_checkpoint` opens, or what it returned.
         text: a file, a folder, ``builtin:prose``, ``builtin:code`` or ``hf:NAME``, taken as one running text.
-        options: what is measured. A GGUF file's weights are quantised already and are taken as they are stored, so
+        options: what is measured. A GGUF file's weights are quantized already and are taken as they are stored, so
             that its ``schemes`` lose their bits for weights.
         tokenizer: in place of the checkpoint's own.
         by_step: of a pretraining run, also the sinks of every seed at birth and at every checkpoint, at the greatest
@@ -253,7 +253,7 @@ def sinks_report(
     if tokenizer is None:
         raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
     check_overflow(opened.cfg, opened.weights)
-    # A GGUF file's weights are quantised already.
+    # A GGUF file's weights are quantized already.
     if opened.kind == "gguf":
         schemes = [_stored_weights(scheme) for scheme in options.schemes]
         if schemes != list(options.schemes):
@@ -262,8 +262,8 @@ def sinks_report(
             )
         options = dataclasses.replace(options, schemes=schemes)
     # Draw the windows and measure, with one progress bar for all.
-    used = read_text(text)
-    ids = tokenizer.encode(used)
+    source_text = read_text(text)
+    ids = tokenizer.encode(source_text)
     with progress.bar(count_sequences(opened.cfg, options), "sinks", unit="sequences", quiet=quiet) as advance:
         report = report_on_ids(opened.cfg, opened.weights, ids, options, advance=advance)
     if by_step:
@@ -273,7 +273,7 @@ def sinks_report(
         "checkpoint": opened.description,
         "weights_digest": opened.digest(),
         "text": str(text),
-        "text_digest": text_digest(used),
+        "text_digest": text_digest(source_text),
         "tokenizer": tokenizer.name,
         "tokenizer_digest": tokenizer.digest,
     }

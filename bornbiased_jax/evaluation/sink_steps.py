@@ -1,12 +1,10 @@
-"""When sinks are born: every seed of a pretraining run at birth and at each of its checkpoints."""
+"""When sinks appear: all seeds of a pretraining run at initialization and at each of its checkpoints."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TypedDict
 
-import jax
-import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
@@ -14,8 +12,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.sinks import measure_sinks_of_seeds
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 
 
 class StepSinks(TypedDict):
@@ -42,10 +39,10 @@ def check_run(opened: Checkpoint) -> None:
 def sinks_by_step(
     opened: Checkpoint, tokens_NT: ArrayLike, *, epsilon: float = 0.25, quiet: bool = False
 ) -> list[StepSinks]:
-    """Measure sinks at the first position of all seeds of a run, step by step, seeds in one vectorized pass.
+    """Measure sinks at the first position of all seeds of a run, step by step.
 
     Args:
-        opened: any checkpoint of the run. Step 0 is drawn from the seeds where the run kept none and began at a birth.
+        opened: any checkpoint of the run. Step 0 is drawn from the seeds where the run saved none and began untrained.
         tokens_NT: N sequences of T token ids.
         epsilon: a head is a sink where its score exceeds this.
         quiet: show no progress.
@@ -58,26 +55,21 @@ def sinks_by_step(
     config = read_run(folder)["config"]
     seeds = [int(seed) for seed in config["seeds"]]
     saved_steps = find_steps(folder)
-    born = config.get("init_from") is None and config.get("adapter") is None
-    steps = [0, *saved_steps] if born and 0 not in saved_steps else saved_steps
+    is_untrained = config.get("init_from") is None and config.get("adapter") is None
+    steps = [0, *saved_steps] if is_untrained and 0 not in saved_steps else saved_steps
     rows: list[StepSinks] = []
     with progress.bar(len(steps), "sinks by step", unit="steps", quiet=quiet) as advance:
         for step in steps:
-            params_by_seed = [
-                open_checkpoint(f"{folder}@seed={seed},step={step}").params()
-                if step in saved_steps
-                else init_seed(opened.cfg, seed)
-                for seed in seeds
-            ]
-            params_S: Params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params_by_seed)
-            measured = measure_sinks_of_seeds(opened.cfg, params_S, tokens_NT, epsilon=epsilon)
-            rows.append(
-                {
-                    "step": step,
-                    "seeds": seeds,
-                    "sink_rate": measured.rate_S.tolist(),
-                    "largest_score": measured.score_SLH.max(axis=(1, 2)).tolist(),
-                }
-            )
+            row: StepSinks = {"step": step, "seeds": seeds, "sink_rate": [], "largest_score": []}
+            for seed in seeds:
+                # Weights of a step that was not saved are the initial ones.
+                if step in saved_steps:
+                    params = open_checkpoint(f"{folder}@seed={seed},step={step}").params()
+                else:
+                    params = init_seed(opened.cfg, seed)
+                sinks = measure_sinks(opened.cfg, params, tokens_NT, SinkOptions(epsilon=epsilon))
+                row["sink_rate"].append(sinks["sink_rate_per_sequence"])
+                row["largest_score"].append(float(sinks["score_LH"].max()))
+            rows.append(row)
             advance(1)
     return rows

@@ -14,6 +14,7 @@ from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.checkpoint import open_verified
 from bornbiased_jax.checkpoints.reference import portable_source
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage.outputs import check_memory, last_outputs, storage_of
@@ -21,7 +22,6 @@ from bornbiased_jax.model.memory import FLOAT, weights_bytes
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of, facts_of, from_facts
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS
-from bornbiased_jax.store import Chunk
 
 FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
 _REQUESTED = ("mean", "std", "layer", "batch_size")

@@ -15,12 +15,13 @@ import numpy as np
 
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_unit
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.schemes import Kind
-from bornbiased_jax.store import Chunk, Request
+from bornbiased_jax.store import Request
 
 SEARCH_ENTRIES = 256
 """Numbers drawn of each seed in the search."""

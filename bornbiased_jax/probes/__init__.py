@@ -1,7 +1,7 @@
-"""Measurements on (configuration, weights): preference and contraction at birth, variances, outliers, sinks.
+"""Measurements on (configuration, weights): initial preference and contraction, variances, outliers, sinks.
 
-:func:`probe` measures newborn models, many seeds at once, or one model with its weights; the other functions look at
-one given model. Nothing here opens a checkpoint, reads a text or draws a figure.
+:func:`probe` measures untrained models, many seeds at once, or one model with its weights; the other functions look at
+one model. Nothing here opens a checkpoint, reads a text or draws a figure.
 """
 
 from bornbiased_jax.probes.activation import Preactivation, preactivation
@@ -10,7 +10,7 @@ from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, 
 from bornbiased_jax.probes.preference import PreferenceRecord
 from bornbiased_jax.probes.run import ProbeOptions, ProbeRecord, probe
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
-from bornbiased_jax.probes.subject import Subject, given, newborn
+from bornbiased_jax.probes.subject import Subject, from_weights, newborn, untrained
 from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "discrepancy",
     "dom_ratio",
     "effective_rank",
-    "given",
+    "from_weights",
     "measure_outliers",
     "measure_sinks",
     "newborn",
@@ -34,4 +34,5 @@ __all__ = [
     "preactivation",
     "probe",
     "super_neurons",
+    "untrained",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.model.streaming import Reading, Weights
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 
 
 class Preactivation(NamedTuple):
@@ -34,13 +34,13 @@ def preactivation(
     params: Weights,
     x: ArrayLike,
     *,
-    edges: Any = None,
+    edges: ArrayLike | None = None,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Preactivation:
     """Measure the distribution of MLP pre-activations in every layer (the gate's, when the MLP is gated).
 
-    With unit-variance inputs to the MLP (LayerNorm) it has std 0.02·√D at initialisation, 0.554 at D = 768;
+    With unit-variance inputs to the MLP (LayerNorm) it has std 0.02·√D at initialization, 0.554 at D = 768;
     without a norm and with inputs of std 0.02, 0.011 in the first layer.
 
     Args:
@@ -71,20 +71,18 @@ def preactivation(
     count = 0
     mean_L = variance_L = np.zeros(cfg.num_layers)
     bins_LE = np.zeros((cfg.num_layers, len(edges) - 1))
-    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
     reading = Reading(("mlp_preactivation",), Histogram(jnp.asarray(edges, jnp.float32)))
-    for batch, statistics in zip(parts, forward_batches(cfg, params, parts, reading), strict=True):
+    size = batch_size_for(cfg, x.shape[1], batch_size)
+    for batch, statistics in read_batches(cfg, params, x, reading, size=size, advance=advance):
         stats = {name: value.astype(np.float64) for name, value in statistics.items()}
         # Merge with what went before (Chan et al., 1983).
-        size = len(batch) * x.shape[1] * cfg.d_ff
-        weight = size / (count + size)
+        batch_count = len(batch) * x.shape[1] * cfg.d_ff
+        weight = batch_count / (count + batch_count)
         shift_L = stats["mean"] - mean_L
         variance_L = variance_L + weight * (stats["spread"] - variance_L) + weight * (1 - weight) * np.square(shift_L)
         mean_L = mean_L + weight * shift_L
         bins_LE += stats["bins"]
-        count += size
-        if advance is not None:
-            advance(len(batch))
+        count += batch_count
     histogram_LE = bins_LE / (count * np.diff(edges)[None, :])
     return Preactivation(mean_L, np.sqrt(variance_L), histogram_LE, edges)
 

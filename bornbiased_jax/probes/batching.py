@@ -1,14 +1,16 @@
-"""How many sequences make a batch, by memory or by tokens, and sequences cut into batches."""
+"""Batches of sequences: their size by memory or by tokens, and forward passes over all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model import ForwardOptions
+from bornbiased_jax.model.streaming import PyTree, Reading, Weights, forward_batches
 
 # Bytes that one batch may take in the largest array of one layer.
 LAYER_BYTES = 256 * 2**20
@@ -49,3 +51,33 @@ def batches(x: np.ndarray, size: int) -> Iterator[np.ndarray]:
     """Yield slices of ``size`` sequences; the last one may be shorter (and is compiled for its own shape)."""
     for start in range(0, len(x), size):
         yield x[start : start + size]
+
+
+def read_batches(
+    cfg: ModelConfig,
+    params: Weights,
+    x: np.ndarray,
+    reading: Reading,
+    *,
+    size: int,
+    options: ForwardOptions = ForwardOptions(),  # noqa: B008
+    advance: Callable[[int], None] | None = None,
+) -> Iterator[tuple[np.ndarray, PyTree]]:
+    """Run a forward pass for each batch of some sequences; yield the batch with what is read of it, on the host.
+
+    Args:
+        cfg: the architecture.
+        params: its weights, in memory or streamed.
+        x: tokens [N, T] or vectors [N, T, D].
+        reading: what a pass gives.
+        size: sequences in a batch.
+        options: of the pass.
+        advance: called with the number of sequences after each batch.
+    """
+    parts = list(batches(x, size))
+    # Streamed weights are read once for all batches: an empty list has nothing to read them for.
+    computed = forward_batches(cfg, params, parts, reading, options) if parts else iter(())
+    for part, values in zip(parts, computed, strict=True):
+        yield part, values
+        if advance is not None:
+            advance(len(part))

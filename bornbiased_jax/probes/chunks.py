@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 
 from bornbiased_jax.checkpoints.checkpoint import open_verified
+from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
 from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
-from bornbiased_jax.probes.subject import Subject, given, newborn
-from bornbiased_jax.store import Chunk
-from bornbiased_jax.sweep import Mode, Probe, SweepOptions, sweep
+from bornbiased_jax.probes.subject import Subject, from_weights, untrained
+from bornbiased_jax.sweep import InitParams, Mode, Probe, SweepOptions, sweep
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"
 
@@ -43,7 +44,7 @@ class Pass(NamedTuple):
     shards: int = 1
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Params | InitParams:
         """Initial weights as a function of the seed, or the weights of the one model."""
         if self.subject.weights is not None:
             return self.subject.weights
@@ -54,7 +55,7 @@ class Pass(NamedTuple):
         scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
         return last_token_probe(self.subject.cfg, scale, self.intra, self.second_moment, self.dtype, partial)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Results:
         """Return all that the numbers depend on besides seed and range, JSON-ready."""
         return {
             "subject": self.subject.description,
@@ -69,27 +70,27 @@ class Pass(NamedTuple):
         }
 
 
-def compute(settings: Mapping[str, Any], found_at: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
+def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
     """Compute chunks of one range in a worker.
 
     Raises:
         InputError: the inputs, or the weights, are not those of the settings.
     """
-    texts = (json.dumps(part, sort_keys=True) for part in (settings, found_at))
+    texts = (json.dumps(part, sort_keys=True) for part in (settings, sources))
     yield from compute_pass(_open_pass(*texts), chunks)
 
 
 @functools.lru_cache(maxsize=2)
-def _open_pass(settings: str, found_at: str) -> Pass:
+def _open_pass(settings: str, sources: str) -> Pass:
     content = json.loads(settings)
     about = content["subject"]
     cfg = ModelConfig.from_dict(about["model"])
     if "weights" in about:
-        opened = open_verified(json.loads(found_at)["checkpoint"], about["weights"])
-        subject = given(cfg, opened.params(), about["weights"])
+        opened = open_verified(json.loads(sources)["checkpoint"], about["weights"])
+        subject = from_weights(cfg, opened.params(), about["weights"])
     else:
-        subject = newborn(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
-    inputs = from_facts(content["inputs"], cfg, json.loads(found_at))
+        subject = untrained(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])
+    inputs = from_facts(content["inputs"], cfg, json.loads(sources))
     return Pass(
         subject,
         inputs,
@@ -104,7 +105,7 @@ def compute_pass(
     *,
     mesh: jax.sharding.Mesh | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Results]:
     """Compute the results of some seeds on one range of inputs, in the order of the chunks.
 
     Args:

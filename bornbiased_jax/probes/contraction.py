@@ -16,11 +16,11 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation, unit
-from bornbiased_jax.stats.significance import log10_rayleigh_p
+from bornbiased_jax.stats.tails import log10_rayleigh_p
 
 
 class ContractionRecord(TypedDict):
-    """What :func:`summarise` returns, JSON-ready; lists are by block."""
+    """What :func:`summarize` returns, JSON-ready; lists are by block."""
 
     num_inputs: int
     inter_cosine_by_layer: list[float]
@@ -193,7 +193,7 @@ def reduce(state: ContractionState) -> ContractionSums:
     )
 
 
-def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = True) -> ContractionRecord:
+def summarize(sums: ContractionSums, *, d_model: int, intra: bool, remove_same_last: bool = True) -> ContractionRecord:
     """Turn sums into a record of cosines.
 
     Returns:
@@ -208,7 +208,7 @@ def summarise(sums: Any, *, d_model: int, intra: bool, remove_same_last: bool = 
         >>> pointing = dict(resultant_L=[9.0, 3.0], moment_L=[9.0, 3.0])  # all the same way, then all at right angles
         >>> nothing = dict(same_last_L=[0.0, 0.0], same_last_pairs=0.0, intra_sum_L=[0.0], intra_squared_L=[0.0])
         >>> sums = ContractionSums(num=3.0, own_L=[3.0, 3.0], own_squared_L=[3.0, 3.0], **pointing, **nothing)
-        >>> record = summarise(sums, d_model=4, intra=False)
+        >>> record = summarize(sums, d_model=4, intra=False)
         >>> record["inter_cosine_by_layer"], record["inter_cosine_final"]
         ([1.0], 0.0)
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,27 @@ import numpy as np
 
 from bornbiased_jax import hardware, keys
 from bornbiased_jax import model as models
+from bornbiased_jax.chunk_store import Results
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_forward, check_weights, forward_bytes, weights_bytes
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes import contraction, preference
 from bornbiased_jax.probes.inputs import Inputs
+from bornbiased_jax.probes.inputs.kinds import Array
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import InitParams, Probe
+
+Batch = dict[str, jax.Array]
+"""``x`` [B, T] or [B, T, D], ``weight`` (0 for padding) and ``last`` (the last token), both [B]."""
+
+
+class Sums(TypedDict):
+    """The state of a probe: running sums over the sequences of one seed."""
+
+    preference: preference.PreferenceState
+    contraction: contraction.ContractionState
+
 
 RANGE_OPERATIONS = 2.0**47
 """Of one seed on one range of inputs: about a quarter of an hour of two cores, the most that a kill can cost."""
@@ -53,10 +66,10 @@ def last_token_probe(
         partial: a seed's result is its sums over a range of inputs, of which :func:`merge_ranges` makes one.
     """
 
-    def init() -> Any:
+    def init() -> Sums:
         return {"preference": preference.init(cfg), "contraction": contraction.init(cfg, second_moment=second_moment)}
 
-    def update(state: Any, params: Params, batch: dict[str, jax.Array]) -> Any:
+    def update(state: Sums, params: Params, batch: Batch) -> Sums:
         x = batch["x"]
         if scale is not None:
             # Vectors take the moments of the embedding in whose place they are fed.
@@ -68,9 +81,9 @@ def last_token_probe(
             "contraction": contraction.update(state["contraction"], observation, batch["weight"], batch["last"]),
         }
 
-    def finish(state: Any, params: Params) -> dict[str, Any]:
+    def finish(state: Sums, params: Params) -> Results:
         if partial:
-            return {name: sums._asdict() for name, sums in state.items()}
+            return {"preference": state["preference"]._asdict(), "contraction": state["contraction"]._asdict()}
         direction_D = contraction.direction(state["contraction"])
         return {
             "preference": state["preference"]._asdict(),
@@ -89,7 +102,7 @@ def _finish_seed(probe: Probe, init_params: InitParams | None) -> Callable[[Any,
     )
 
 
-def merge_ranges(probe: Probe, params: Any, seed: int, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge_ranges(probe: Probe, params: Params | InitParams, seed: int, parts: Sequence[Results]) -> Results:
     """Compute one seed's result from its sums over successive ranges of inputs.
 
     Args:
@@ -100,13 +113,14 @@ def merge_ranges(probe: Probe, params: Any, seed: int, parts: Sequence[dict[str,
     """
     counts = [preference.PreferenceState(**part["preference"]) for part in parts]
     sums = [contraction.ContractionState(**part["contraction"]) for part in parts]
-    state = {
+    state: Sums = {
         "preference": functools.reduce(preference.merge, counts),
         "contraction": functools.reduce(contraction.merge, sums),
     }
-    is_drawn = callable(params)
-    finish = _finish_seed(probe, params if is_drawn else None)
-    result: dict[str, Any] = jax.device_get(finish(np.uint32(seed), state, None if is_drawn else params))
+    # Initial weights are drawn again inside the compiled function.
+    init_params: InitParams | None = params if callable(params) else None
+    finish = _finish_seed(probe, init_params)
+    result: Results = jax.device_get(finish(np.uint32(seed), state, params if init_params is None else None))
     return result
 
 
@@ -137,16 +151,16 @@ def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs, *, second_moment:
     return MemoryNeeded(weights_bytes(cfg), 2.0 * sums, forward_bytes(cfg, size, inputs.seq_len, logits=1))
 
 
-def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, born: bool, second_moment: bool) -> None:
+def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, is_untrained: bool, second_moment: bool) -> None:
     """Refuse what does not fit: one seed's weights, sums and forward pass, and the last tokens of all inputs.
 
     Raises:
         InputError: it does not.
     """
-    if born:
+    if is_untrained:
         check_weights(cfg)
     needed = memory_needed(cfg, size, inputs, second_moment=second_moment)
-    check_forward(cfg, size, inputs.seq_len, logits=1, also=needed.state + born * needed.weights)
+    check_forward(cfg, size, inputs.seq_len, logits=1, also=needed.state + is_untrained * needed.weights)
     # Last tokens, their order, and the same sorted.
     hardware.check_memory(16.0 * inputs.num_inputs, f"{inputs.num_inputs:,} inputs", "ask for fewer", on_host=True)
 
@@ -195,7 +209,7 @@ def input_ranges(
     return ends
 
 
-def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:
+def stream(inputs: Inputs, batches: Batches, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Array]]:
     """Yield batches of equal shape of all sequences in order, or of a range; padding of the last has weight 0."""
     n = len(batches.order_N) if stop is None else stop
     for begin in range(start, n, batches.size):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,10 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.streaming import Reading, Weights, forward_batches, parameter
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.model.streaming import Reading, Weights, parameter
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
+
+Array = TypeVar("Array", np.ndarray, jax.Array)
 
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
 MASSIVE_ABSOLUTE = 100.0
@@ -48,7 +51,7 @@ class Outliers(NamedTuple):
     """Rows (states) in that matrix."""
 
 
-def dom_ratio(h: Any) -> Any:
+def dom_ratio(h: Array) -> Array:
     """Compute dimension disparity max_j |h_j| / mean_j |h_j| over the last axis: 1 if flat, D for a single spike.
 
     NaN for a vector of zeros, which has no dominant dimension.
@@ -57,12 +60,13 @@ def dom_ratio(h: Any) -> Any:
         >>> float(dom_ratio(np.array([0.0, 0.0, -8.0, 0.0])))
         4.0
     """
-    size = abs(h)
-    return size.max(axis=-1) / size.mean(axis=-1)
+    size: Array = abs(h)
+    ratio: Array = size.max(axis=-1) / size.mean(axis=-1)
+    return ratio
 
 
 def effective_rank(gram_DD: np.ndarray) -> float:
-    """Compute exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centred).
+    """Compute exp(−Σ p_i ln p_i) with p_i = σ_i / Σσ, σ the singular values of a matrix X [R, D] (not centered).
 
     Args:
         gram_DD: XᵀX in float64; its eigenvalues are σ².
@@ -120,17 +124,16 @@ def measure_outliers(
 
     largest_L, at_L3, massive_L = np.zeros(L), np.zeros((L, 3), int), np.zeros(L)
     ratio_LT, first_LD, all_LD = np.zeros((L, T)), np.zeros((L, D)), np.zeros((L, D))
-    # The first sequences also give the matrix of the effective rank.
-    grams = _Grams(L, D, for_rank * T)
-    offset = rows = 0
-    parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    begins = np.cumsum([0, *map(len, parts)])
-    with_states = sum(int(begin) < for_rank for begin in begins[:-1])
-    readings = Reading(("residual",), _with_states), Reading(("residual",), _without_states)
-    pieces = parts[:with_states], parts[with_states:]
-    passes = (forward_batches(cfg, params, *work) for work in zip(pieces, readings, strict=True) if work[0])
-    computed = itertools.chain.from_iterable(passes)
-    for batch, statistics in zip(parts, computed, strict=True):
+    # The first sequences, whole batches of them, also give the matrix of the effective rank.
+    states: list[np.ndarray] = []
+    offset = 0
+    size = batch_size_for(cfg, T, batch_size)
+    first = math.ceil(for_rank / size) * size
+    computed = itertools.chain(
+        read_batches(cfg, params, x[:first], Reading(("residual",), _with_states), size=size, advance=advance),
+        read_batches(cfg, params, x[first:], Reading(("residual",), _without_states), size=size, advance=advance),
+    )
+    for batch, statistics in computed:
         for layer in range(L):
             # Where the largest value of the block is, over all batches so far.
             best = int(np.argmax(statistics["largest"][layer]))
@@ -146,12 +149,8 @@ def measure_outliers(
         first_LD += statistics["first"]
         all_LD += statistics["all"]
         if "states" in statistics:
-            states_LRD = statistics["states"][:, : for_rank - offset].reshape(L, -1, D)
-            rows += states_LRD.shape[1]
-            grams.add(states_LRD)
+            states.append(np.array(statistics["states"][:, : for_rank - offset]).reshape(L, -1, D))
         offset += len(batch)
-        if advance is not None:
-            advance(len(batch))
     return Outliers(
         largest_L=largest_L,
         largest_at_L3=at_L3,
@@ -159,8 +158,8 @@ def measure_outliers(
         dom_ratio_LT=ratio_LT / N,
         first_LD=first_LD / N,
         rest_LD=(all_LD - first_LD) / (N * max(1, T - 1)),
-        effective_rank_L=np.array([effective_rank(gram_DD) for gram_DD in grams]),
-        rank_rows=rows,
+        effective_rank_L=np.array([effective_rank(_gram([part[layer] for part in states], D)) for layer in range(L)]),
+        rank_rows=sum(part.shape[1] for part in states),
     )
 
 
@@ -211,13 +210,10 @@ def super_neurons(
 
     # Mean activations at the first position and at the others.
     sums = [np.zeros((cfg.num_layers, cfg.d_ff)) for _ in range(3)]
-    parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    computed = forward_batches(cfg, params, parts, Reading(("mlp_hidden",), _firing_sums))
-    for batch, added in zip(parts, computed, strict=True):
-        for total, new in zip(sums, added, strict=True):
-            total += np.asarray(new)
-        if advance is not None:
-            advance(len(batch))
+    reading, size = Reading(("mlp_hidden",), _firing_sums), batch_size_for(cfg, T, batch_size)
+    for _, batch_sums in read_batches(cfg, params, x, reading, size=size, advance=advance):
+        for total, batch_sum in zip(sums, batch_sums, strict=True):
+            total += np.asarray(batch_sum)
     signed_LF, first_LF, rest_LF = sums[0] / N, sums[1] / N, sums[2] / (N * (T - 1))
 
     # The channel that each neuron writes most to, and with which weight.
@@ -262,42 +258,13 @@ def super_neurons(
     return neurons
 
 
-class _Grams:
-    """XᵀX of the states X [R, D] of each block, float64, added up batch by batch.
-
-    What is kept meanwhile is the smaller of the sums and the states in float32, as sums of all blocks may be larger
-    than the model; both give the same numbers, the same products being added in the same order.
-    """
-
-    def __init__(self, num_layers: int, width: int, rows: int) -> None:
-        self._width = width
-        self._states: list[np.ndarray] | None = [] if 4 * rows < 8 * width else None
-        self._sums_LDD = np.zeros((num_layers if self._states is None else 0, width, width))
-        self._num_layers = num_layers
-
-    def add(self, states_LRD: np.ndarray) -> None:
-        """Take the states of one batch."""
-        if self._states is not None:
-            self._states.append(np.array(states_LRD))
-            return
-        # Block by block: float64 copies of all blocks would be larger than the model.
-        for gram_DD, states_RD in zip(self._sums_LDD, states_LRD, strict=True):
-            _add_gram(gram_DD, states_RD)
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        if self._states is None:
-            yield from self._sums_LDD
-            return
-        for layer in range(self._num_layers):
-            gram_DD = np.zeros((self._width, self._width))
-            for states_LRD in self._states:
-                _add_gram(gram_DD, states_LRD[layer])
-            yield gram_DD
-
-
-def _add_gram(gram_DD: np.ndarray, states_RD: np.ndarray) -> None:
-    wide_RD = states_RD.astype(np.float64)
-    gram_DD += wide_RD.T @ wide_RD
+def _gram(states: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """Compute XᵀX in float64 of the states [R, D] of one block, part by part."""
+    gram_DD = np.zeros((width, width))
+    for states_RD in states:
+        wide_RD = states_RD.astype(np.float64)
+        gram_DD += wide_RD.T @ wide_RD
+    return gram_DD
 
 
 def _without_states(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -330,4 +297,4 @@ def _norm_ratio(cfg: ModelConfig, kernel_of: Callable[[int], np.ndarray]) -> np.
     """Divide the norm of each neuron's input column by the median of its layer, [L, F]; kernels [D, F] by layer."""
     kernels = map(kernel_of, range(cfg.num_layers))
     norm_LF = np.stack([np.linalg.norm(kernel_DF.astype(np.float64), axis=0) for kernel_DF in kernels])
-    return norm_LF / np.median(norm_LF, axis=-1, keepdims=True)
+    return np.asarray(norm_LF / np.median(norm_LF, axis=-1, keepdims=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,11 @@ import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation
-from bornbiased_jax.stats.significance import expected_top_count, log10_preference_p
+from bornbiased_jax.stats.tails import expected_top_count, log10_preference_p
 
 
 class PreferenceRecord(TypedDict):
-    """What :func:`summarise` returns, JSON-ready."""
+    """What :func:`summarize` returns, JSON-ready."""
 
     num_inputs: int
     top1_id: int
@@ -66,7 +66,7 @@ def merge(first: PreferenceState, second: PreferenceState) -> PreferenceState:
     return PreferenceState(*(np.asarray(left) + np.asarray(right) for left, right in zip(first, second, strict=True)))
 
 
-def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> PreferenceRecord:
+def summarize(state: PreferenceState, *, vocab_size: int, num_ranked: int = 30) -> PreferenceRecord:
     """Turn counts into a record.
 
     Returns:
@@ -80,7 +80,7 @@ def summarise(state: Any, *, vocab_size: int, num_ranked: int = 30) -> Preferenc
 
     Example:
         >>> counts = PreferenceState(np.array([1, 3, 0, 0]), np.array([[2, 2]]))
-        >>> record = summarise(counts, vocab_size=4)
+        >>> record = summarize(counts, vocab_size=4)
         >>> record["top1_id"], record["top1_share"], record["num_distinct_tokens"]
         (1, 0.75, 2)
     """

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
+from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
@@ -23,7 +24,6 @@ from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
 from bornbiased_jax.probes.subject import Subject
-from bornbiased_jax.store import Chunk
 from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
 
 
@@ -77,7 +77,7 @@ def probe(
     """Measure preference and contraction of every seed on the same inputs, one record a seed, in order.
 
     Args:
-        subject: :func:`.subject.newborn` or :func:`.subject.given`.
+        subject: :func:`.subject.untrained` or :func:`.subject.from_weights`.
         seeds: the seeds of the initial weights.
         inputs: N sequences of T tokens, or of T vectors as wide as the model.
         options: what is measured, and in what layout.
@@ -93,9 +93,9 @@ def probe(
     Example:
         >>> from bornbiased_jax.config import preset
         >>> from bornbiased_jax.probes.inputs import random_tokens
-        >>> from bornbiased_jax.probes.subject import newborn
+        >>> from bornbiased_jax.probes.subject import untrained
         >>> cfg = preset("gpt2-tiny", num_layers=1, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> records = list(probe(newborn(cfg), [42, 43], random_tokens(8, 4, 32)))
+        >>> records = list(probe(untrained(cfg), [42, 43], random_tokens(8, 4, 32)))
         >>> [record["seed"] for record in records]
         [42, 43]
         >>> 1 <= records[0]["preference"]["top1_count"] <= 8
@@ -109,7 +109,7 @@ def probe(
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)
     size = -(-size // shards) * shards
-    check_probe(cfg, size, inputs, born=subject.weights is None, second_moment=options.second_moment)
+    check_probe(cfg, size, inputs, is_untrained=subject.weights is None, second_moment=options.second_moment)
     batches = order_inputs(inputs, size)
     dtype = None if options.dtype is None else jnp.dtype(options.dtype).name
     probe_pass = chunks.Pass(
@@ -160,7 +160,7 @@ def _request(
     if not is_local and mesh is not None:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
 
-    def compute_here(_: Any, __: Any, group: list[Chunk]) -> Iterator[dict[str, Any]]:
+    def compute_here(_settings: Settings, _sources: Settings, group: list[Chunk]) -> Iterator[Results]:
         ticker = _Ticker(advance, probe_pass.batches, *group[0][1:])
         return chunks.compute_pass(probe_pass, group, mesh=mesh, advance=ticker)
 
@@ -176,8 +176,8 @@ def _request(
 
 
 def _result_of_seed(
-    probe_pass: chunks.Pass, seed: int, spans: Sequence[tuple[int, int]], parts: dict[Chunk, dict[str, Any]]
-) -> dict[str, Any]:
+    probe_pass: chunks.Pass, seed: int, spans: Sequence[tuple[int, int]], parts: dict[Chunk, Results]
+) -> Results:
     """Return the result of the only range, or of the merged sums of several."""
     sums = [parts[Chunk(seed, *span)] for span in spans]
     return sums[0] if len(sums) == 1 else merge_ranges(probe_pass.probe(), probe_pass.params, seed, sums)
@@ -202,12 +202,12 @@ class _Ticker:
             self.advance(num_seeds * min(size, total - begin))
 
 
-def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: dict[str, Any], intra: bool) -> ProbeRecord:
+def _record(cfg: ModelConfig, seed: int, inputs: Inputs, result: Results, intra: bool) -> ProbeRecord:
     counts = preference.PreferenceState(**result["preference"])
     sums = contraction.ContractionSums(**result["contraction"])
-    preferred = preference.summarise(counts, vocab_size=cfg.vocab_size)
+    preferred = preference.summarize(counts, vocab_size=cfg.vocab_size)
     chance = inputs.equal_last_tokens_by_chance
-    contracted = contraction.summarise(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)
+    contracted = contraction.summarize(sums, d_model=cfg.d_model, intra=intra, remove_same_last=chance)
     direction_token = int(result["direction_token"])
     return {
         "seed": seed,

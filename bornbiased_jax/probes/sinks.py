@@ -14,9 +14,8 @@ reduced to sums inside the scan over layers; nothing holds [N, L, H, T, T].
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +24,12 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model import ForwardOptions, apply
+from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.model import STATIC
-from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
-from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.model.streaming import Reading, Weights
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 
 Convention = Literal["all_rows", "rows_from_k"]
 Threshold = Literal["per_sequence", "average"]
@@ -103,7 +101,7 @@ def measure_sinks(
         >>> from bornbiased_jax.init import init_seed
         >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
         >>> sinks = measure_sinks(cfg, init_seed(cfg, 0), np.zeros((2, 32), int))
-        >>> sinks["sink_rate"], sinks["score_LH"].shape  # at birth attention is all but uniform
+        >>> sinks["sink_rate"], sinks["score_LH"].shape  # untrained, attention is all but uniform
         (0.0, (2, 2))
     """
     x = check_sequences(cfg, tokens_NT)
@@ -115,15 +113,13 @@ def measure_sinks(
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
-    parts = list(batches(x, batch_size_for(cfg, T, batch_size)))
-    computed = forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit))
-    for batch, (column_LBHT, sums_LBHT) in zip(parts, computed, strict=True):
+    size, passes = batch_size_for(cfg, T, batch_size), ForwardOptions(edit=edit)
+    computed = read_batches(cfg, params, x, reading, size=size, options=passes, advance=advance)
+    for _, (column_LBHT, sums_LBHT) in computed:
         received_LHT += np.sum(sums_LBHT, axis=1, dtype=np.float64)
         cumulative_LBHT = np.cumsum(column_LBHT, axis=-1, dtype=np.float64)
         for length in lengths_reported:
             scores[length].append(cumulative_LBHT[..., length - 1] / _rows(length, position, convention))
-        if advance is not None:
-            advance(len(batch))
     # Threshold the scores.
     by_length = {length: _rates(np.concatenate(parts, axis=1), epsilon) for length, parts in scores.items()}
     chosen = "sink_rate_of_average" if options.threshold == "average" else "sink_rate_per_sequence"
@@ -145,64 +141,6 @@ def measure_sinks(
     }
 
 
-class SeedSinks(NamedTuple):
-    """Sinks of several models of one architecture, float64."""
-
-    rate_S: np.ndarray
-    """Sink rate of each model, thresholded in each sequence and averaged."""
-    score_SLH: np.ndarray
-    """Mean score of the first position."""
-
-
-def measure_sinks_of_seeds(
-    cfg: ModelConfig, params_S: Params, tokens_NT: ArrayLike, *, epsilon: float = 0.25, batch_size: int | None = None
-) -> SeedSinks:
-    """Measure sinks at the first position of models stacked along an axis of seeds, in one vectorized pass.
-
-    Args:
-        cfg: the architecture of all.
-        params_S: their weights, every leaf [S, …].
-        tokens_NT: N sequences of T token ids, or of vectors [N, T, D].
-        epsilon: a head is a sink where its score exceeds this.
-        batch_size: sequences in one forward pass; chosen by memory unless given.
-
-    Raises:
-        InputError: as :func:`measure_sinks`.
-
-    Example:
-        >>> from bornbiased_jax.config import preset
-        >>> from bornbiased_jax.init import init_seed
-        >>> cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=32)
-        >>> untrained = jax.vmap(lambda seed: init_seed(cfg, seed))(jnp.arange(3))
-        >>> measure_sinks_of_seeds(cfg, untrained, np.zeros((2, 32), int)).rate_S.tolist()  # untrained, none has a sink
-        [0.0, 0.0, 0.0]
-    """
-    x = check_sequences(cfg, tokens_NT)
-    check_epsilon(epsilon)
-    _check_attention(cfg)
-    num_seeds = jax.tree.leaves(params_S)[0].shape[0]
-    size = max(1, batch_size_for(cfg, x.shape[1], batch_size) // num_seeds)
-    parts = []
-    for batch in batches(x, size):
-        column_SLBHT = jax.device_get(_seed_columns(cfg, params_S, batch))
-        parts.append(np.mean(column_SLBHT, axis=-1, dtype=np.float64))
-    score_SLNH = np.concatenate(parts, axis=2)
-    return SeedSinks((score_SLNH > epsilon).mean(axis=(1, 2, 3)), score_SLNH.mean(axis=2))
-
-
-@functools.partial(jax.jit, static_argnames=("cfg",))
-def _seed_columns(cfg: ModelConfig, params_S: Params, x: jax.Array) -> jax.Array:
-    """Compute what the first position receives from every query, [S, L, B, H, T]."""
-
-    def column(params: Params) -> jax.Array:
-        layers = apply(cfg, params, x, logits=False, capture=_WEIGHTS, reduce=AttentionSums(1)).layers
-        column_LBHT: jax.Array = layers[0]
-        return column_LBHT
-
-    columns: jax.Array = jax.vmap(column)(params_S)
-    return columns
-
-
 def attention_maps(
     cfg: ModelConfig,
     params: Weights,
@@ -220,8 +158,8 @@ def attention_maps(
     x = check_sequences(cfg, tokens_NT)
     _check_attention(cfg)
     total_LHTT = np.zeros((cfg.num_layers, cfg.num_heads, x.shape[1], x.shape[1]))
-    parts = list(batches(x, 1))
-    for map_LHTT in forward_batches(cfg, params, parts, Reading(_WEIGHTS, _summed_weights), ForwardOptions(edit=edit)):
+    reading, passes = Reading(_WEIGHTS, _summed_weights), ForwardOptions(edit=edit)
+    for _, map_LHTT in read_batches(cfg, params, x, reading, size=1, options=passes):
         total_LHTT += map_LHTT
     return total_LHTT / len(x)
 
@@ -275,9 +213,9 @@ class AttentionSums:
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
         if self.normalise:
             sum_BHT1 = jnp.sum(weights_BHTT, axis=-1, keepdims=True)
-            # A row that adds up to nothing (softpick, clipped, centred attention) has no shares: 0, not 0/0.
-            some_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)
-            weights_BHTT = jnp.where(some_BHT1, weights_BHTT / jnp.where(some_BHT1, sum_BHT1, 1.0), 0.0)
+            # A row that adds up to nothing (softpick, clipped, centered attention) has no shares: 0, not 0/0.
+            has_sum_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)
+            weights_BHTT = jnp.where(has_sum_BHT1, weights_BHTT / jnp.where(has_sum_BHT1, sum_BHT1, 1.0), 0.0)
         column_BHT = jnp.take(weights_BHTT, self.position - 1, axis=-1)
         return column_BHT, jnp.sum(weights_BHTT, axis=2)
 

@@ -1,4 +1,4 @@
-"""What is probed: models at birth, many seeds of one configuration, or one model with its weights."""
+"""Probed models: untrained ones, many seeds of one configuration, or one model with its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EMBEDDING_SEED = 0
 
 
 class Subject(NamedTuple):
-    """What is probed: newborn models of a configuration, or one model with its weights."""
+    """Untrained models of a configuration, or one model with its weights."""
 
     cfg: ModelConfig
     fixed_embedding_seed: int | None
@@ -26,20 +26,24 @@ class Subject(NamedTuple):
     """Under which other processes open the same weights, where they can."""
 
 
-def newborn(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
+def untrained(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
     """Return untrained models. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2).
 
     Example:
         >>> from bornbiased_jax.config import preset
-        >>> newborn(preset("gpt2-tiny")).embedding_std
+        >>> untrained(preset("gpt2-tiny")).embedding_std
         0.02
     """
     about = {"model": cfg.to_dict(), "fixed_embedding_seed": fixed_embedding_seed}
     return Subject(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
 
 
-def given(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> Subject:
+def from_weights(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> Subject:
     """Return one model with its weights; the seed is ignored. Other processes need its ``reference``."""
     table = np.asarray(on_host(params["embed"]["embedding"]), np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
     return Subject(cfg, None, params, float(table.mean()), float(table.std()), about, reference)
+
+
+newborn = untrained
+"""The former name."""

@@ -3,7 +3,7 @@
 Two variances are told apart. ``pooled`` is over sequences and coordinates together, which is what Figure 9
 plots. ``across`` is over sequences in each coordinate, averaged over coordinates: it leaves out the part that
 all sequences share, so it is the one whose centre an intervention can keep while it is amplified. At
-initialisation both are σ²/i in expectation for uniform attention; in a trained model they are not.
+initialization both are σ²/i in expectation for uniform attention; in a trained model they are not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import Edit, Edits
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
+from bornbiased_jax.model.streaming import Reading, Weights
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.probes.batching import batch_size_for, batches
+from bornbiased_jax.probes.batching import batch_size_for, read_batches
 
 QUANTITIES = ("attention_output", "attention_update", "residual", "mlp_update", "values")
 
@@ -86,17 +86,15 @@ def position_moments(
             raise InputError(f"the model has no attention (attention=false), so it has no {name}")
         if name.startswith("mlp") and not cfg.mlp:
             raise InputError(f"the model has no MLP (mlp=false), so it has no {name}")
-    # Merge the moments of batches, each centred on its own mean.
+    # Merge the moments of batches, each centered on its own mean.
     totals: dict[str, tuple[int, np.ndarray, np.ndarray]] = {}
     reading = Reading(tuple(quantities), _centered_moments)
-    parts = list(batches(x, batch_size_for(cfg, x.shape[1], batch_size)))
-    computed = forward_batches(cfg, params, parts, reading, ForwardOptions(edit=edit))
-    for batch, sums in zip(parts, computed, strict=True):
+    size = batch_size_for(cfg, x.shape[1], batch_size)
+    options = ForwardOptions(edit=edit)
+    for batch, sums in read_batches(cfg, params, x, reading, size=size, options=options, advance=advance):
         for name, (mean, square) in sums.items():
             new = (len(batch), mean.astype(np.float64), square.astype(np.float64))
             totals[name] = _merge(totals[name], new) if name in totals else new
-        if advance is not None:
-            advance(len(batch))
     return {name: _moments(*total) for name, total in totals.items()}
 
 
@@ -125,7 +123,7 @@ def discrepancy(variance_LT: np.ndarray) -> np.ndarray:
     if variance_LT.shape[-1] < 2:
         raise InputError("a single position has no discrepancy: ask for a length of at least 2")
     with np.errstate(divide="ignore", invalid="ignore"):
-        return variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1)
+        return np.asarray(variance_LT[..., 0] / np.median(variance_LT[..., 1:], axis=-1))
 
 
 def _centered_moments(captured: dict[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:

@@ -1,7 +1,7 @@
 """Symmetric rounding to b bits with a dynamic scale: x ↦ s·round(x/s), s = max|x| / (2^(b−1) − 1).
 
 The scale is that of a whole sequence ("tensor"), of one position ("token") or of one channel over the positions of a
-sequence ("channel"). Ties go to the even neighbour. Source: as in SmoothQuant (Xiao et al., 2023), dynamic form.
+sequence ("channel"). Ties go to the even neighbor. Source: as in SmoothQuant (Xiao et al., 2023), dynamic form.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 
 
 @dataclasses.dataclass(frozen=True)
-class FakeQuantiser:
-    """Quantise an activation [B, T, …]; an edit for any site of a block.
+class FakeQuantizer:
+    """Quantize an activation [B, T, …]; an edit for any site of a block.
 
     Attributes:
         bits: at least 2.
@@ -50,7 +50,7 @@ class FakeQuantiser:
         return jnp.where(is_kept, x, round_to(jnp.where(is_kept, 0.0, x), self.bits, axes))
 
 
-def quantise_kernel(kernel_LIO: jax.Array, bits: int, granularity: Granularity) -> jax.Array:
+def quantize_kernel(kernel_LIO: jax.Array, bits: int, granularity: Granularity) -> jax.Array:
     """Round kernels [L, in, out]: one scale a matrix for "tensor", one an output channel otherwise.
 
     Per-token and per-channel activations are paired with a scale for each output channel, as engines do: only that

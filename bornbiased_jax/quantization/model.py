@@ -6,22 +6,22 @@ import jax.numpy as jnp
 
 from bornbiased_jax.model.interventions import Edits, as_edits
 from bornbiased_jax.parameters import Params, flatten, unflatten
-from bornbiased_jax.quantization.fake import FakeQuantiser, Granularity, quantise_kernel
+from bornbiased_jax.quantization.fake import FakeQuantizer, Granularity, quantize_kernel
 from bornbiased_jax.quantization.schemes import Scheme
 
 
-def quantised_params(params: Params, bits: int | None, granularity: Granularity) -> Params:
+def quantized_params(params: Params, bits: int | None, granularity: Granularity) -> Params:
     """Round the blocks' kernels; embedding, head, norms and biases stay, as does everything for None bits."""
     if bits is None:
         return params
     flat = flatten(params)
     for path, leaf in flat.items():
         if path.startswith("blocks/") and path.endswith("/kernel"):
-            flat[path] = quantise_kernel(jnp.asarray(leaf), bits, granularity)
+            flat[path] = quantize_kernel(jnp.asarray(leaf), bits, granularity)
     return unflatten(flat)
 
 
-def quantised_edits(scheme: Scheme, granularity: Granularity, *, keep: int = 0) -> Edits:
+def quantized_edits(scheme: Scheme, granularity: Granularity, *, keep: int = 0) -> Edits:
     """Return edits that round the inputs of the blocks' linear maps, and keys and values after RoPE.
 
     Args:
@@ -34,9 +34,9 @@ def quantised_edits(scheme: Scheme, granularity: Granularity, *, keep: int = 0) 
     """
     reads = cache = None
     if scheme.activations is not None:
-        reads = FakeQuantiser(scheme.activations, granularity, keep)
+        reads = FakeQuantizer(scheme.activations, granularity, keep)
     if scheme.cache is not None:
-        cache = FakeQuantiser(scheme.cache, granularity, keep)
+        cache = FakeQuantizer(scheme.cache, granularity, keep)
     return as_edits(
         Edits(
             attention_input=reads,

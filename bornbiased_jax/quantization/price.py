@@ -1,7 +1,7 @@
-"""What a quantisation costs: loss, distance from the full-precision distribution, and how much of it the sinks cause.
+"""What a quantization costs: loss, distance from the full-precision distribution, and how much of it the sinks cause.
 
 Everything is paired: each sequence against itself in float32. Δ is the mean over sequences of the difference in mean
-loss, with a 95% interval of Student's t over sequences. D_sink = Δ(all positions quantised) − Δ(the first k kept in
+loss, with a 95% interval of Student's t over sequences. D_sink = Δ(all positions quantized) − Δ(the first k kept in
 full precision). A cell whose loss exceeds ten times the reference is called destroyed, and says no D_sink.
 """
 
@@ -24,7 +24,7 @@ from bornbiased_jax.model.limits import check_sequences, check_tokens
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batches
 from bornbiased_jax.quantization.fake import Granularity
-from bornbiased_jax.quantization.model import quantised_edits, quantised_params
+from bornbiased_jax.quantization.model import quantized_edits, quantized_params
 from bornbiased_jax.quantization.schemes import Scheme
 from bornbiased_jax.stats.intervals import mean_interval
 
@@ -47,7 +47,7 @@ class Price(TypedDict):
     delta_interval: list[float] | None
     """95%, over sequences; None for a single sequence."""
     kl_median: float | None
-    """Median over positions of KL(full precision ‖ quantised), nats."""
+    """Median over positions of KL(full precision ‖ quantized), nats."""
     same_top1: float
     """Fraction of positions with the same most likely token."""
     d_sink: float | None
@@ -74,7 +74,7 @@ def prices(
         cfg: the architecture.
         params: its weights, float32.
         tokens_NT: N sequences of T token ids.
-        schemes: what is quantised.
+        schemes: what is quantized.
         granularities: whose largest value sets a scale.
         keep: how many first positions stay in full precision.
         batch_size: sequences in one forward pass; chosen by memory unless given.
@@ -103,8 +103,8 @@ def prices(
     cells: list[Price] = []
     for scheme in schemes:
         for granularity in granularities:
-            weights = quantised_params(params, scheme.weights, granularity)
-            edits = {count: quantised_edits(scheme, granularity, keep=count) for count in sorted(set(keep))}
+            weights = quantized_params(params, scheme.weights, granularity)
+            edits = {count: quantized_edits(scheme, granularity, keep=count) for count in sorted(set(keep))}
             measured: dict[int, list[Any]] = {count: [] for count in edits}
             full: list[np.ndarray] = []
             for batch in batches(x, size):

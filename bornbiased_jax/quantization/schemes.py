@@ -1,4 +1,4 @@
-"""What is quantised to how many bits, by name: ``w8a8``, ``kv4``, ``w4a8kv4``."""
+"""What is quantized to how many bits, by name: ``w8a8``, ``kv4``, ``w4a8kv4``."""
 
 from __future__ import annotations
 

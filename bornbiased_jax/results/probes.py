@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.probes import ProbeOptions, ProbeRecord, newborn, run
+from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
+from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.record import provenance
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
@@ -389,7 +390,7 @@ def _of_untrained(
 ) -> list[dict[str, Any]]:
     check_number(inputs)
     options = ProbeOptions(intra=part == "contraction")
-    records = run.probe(newborn(cfg, fixed_embedding_seed=embedding_seed), seeds, inputs, options)
+    records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), seeds, inputs, options)
     return [part_of(record, part, cfg, inputs) for record in records]
 
 

@@ -1,6 +1,6 @@
-r"""A certified upper bound on the tail of a sum over random relabellings, however small.
+r"""A certified upper bound on the tail of a sum over random relabelings, however small.
 
-With c the doubly centred n × n score matrix, S = Σ c_ii, γ_k = (k!)^{1/k}, γ_0 = 0, δ_k = γ_k − γ_{k−1}, and
+With c the doubly centered n × n score matrix, S = Σ c_ii, γ_k = (k!)^{1/k}, γ_0 = 0, δ_k = γ_k − γ_{k−1}, and
 a_{i(1)} ≥ a_{i(2)} ≥ … row i of λc_ij − v_j sorted, for every λ > 0 and every real v
 
     ln P(S(π) ≥ S) ≤ −λS + Σ_j v_j + Σ_i ln Σ_k δ_k exp(a_{i(k)}) − ln n!.
@@ -96,7 +96,7 @@ def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = N
     """Bound log₁₀ P(S(π) ≥ S) over uniform permutations π, independent for each matrix.
 
     Args:
-        scores: [n, n] scores of label i of one model with label j of the other (centred here), or several.
+        scores: [n, n] scores of label i of one model with label j of the other (centered here), or several.
         top: keep so many of each row exactly and a grid of the rest; all of them up to n = 1,024 by default,
             64 beyond.
         scale: try Sinkhorn's scaling too.
@@ -105,7 +105,7 @@ def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = N
         ValueError: not square matrices of finite numbers with n ≥ 2.
 
     Example:
-        >>> bound = tail_bound(np.eye(30))  # one labelling of 30! reaches the trace
+        >>> bound = tail_bound(np.eye(30))  # one labeling of 30! reaches the trace
         >>> round(bound.log10_p, 2), round(-math.lgamma(31) / LN10, 2)
         (-32.42, -32.42)
     """
@@ -115,7 +115,7 @@ def tail_bound(scores: np.ndarray | Sequence[np.ndarray], *, top: int | None = N
 
 def joint_bound(groups: Sequence[Rows]) -> Bound:
     """Bound the sum over groups that are permuted independently, λ optimized (convex, by Newton's method)."""
-    log_p, tilt = _minimised(groups)
+    log_p, tilt = _minimized(groups)
     by_rows = sum(rows.orientation == "rows" for rows in groups)
     orientation: Orientation = "rows" if 2 * by_rows >= len(groups) else "columns"
     if not log_p < 0.0:
@@ -129,7 +129,7 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
     A group's own best choice is made at its own λ; in a sum it is valid at any.
 
     Args:
-        scores_nn: [n, n], of any float type; centred here, in float64, a few rows at a time.
+        scores_nn: [n, n], of any float type; centered here, in float64, a few rows at a time.
         top: as in :func:`tail_bound`.
         scale: try Sinkhorn's scaling too (a float32 copy of the scores is held).
 
@@ -150,23 +150,23 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
     best: Rows | None = None
     least = math.inf
     for orientation, oriented_nn in (("rows", scores_nn), ("columns", scores_nn.T)):
-        centred = _Centred(oriented_nn)
-        plain = _sort(centred, np.zeros(size), min(top, size), orientation, scaled=False)
-        log_p, tilt = _minimised([plain])
+        centered = _Centered(oriented_nn)
+        plain = _sort(centered, np.zeros(size), min(top, size), orientation, scaled=False)
+        log_p, tilt = _minimized([plain])
         if best is None or log_p < least:
             best, least = plain, log_p
         # Below the floor 1/n! nothing is to be won, and without a λ there is nothing to scale by.
         if scale and tilt > 0 and log_p > -math.lgamma(size + 1) + 0.01:
-            moved = _sort(centred, _scaling(centred, tilt), min(top, size), orientation, scaled=True)
-            log_p, _ = _minimised([moved])
+            moved = _sort(centered, _scaling(centered, tilt), min(top, size), orientation, scaled=True)
+            log_p, _ = _minimized([moved])
             if log_p < least:
                 best, least = moved, log_p
     assert best is not None
     return best
 
 
-class _Centred:
-    """A doubly centred matrix, made a few rows at a time."""
+class _Centered:
+    """A doubly centered matrix, made a few rows at a time."""
 
     def __init__(self, scores_nn: np.ndarray) -> None:
         self.scores_nn = scores_nn
@@ -188,8 +188,8 @@ class _Centred:
             yield span, chunk_rn
 
 
-def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *, scaled: bool) -> Rows:
-    size = centred.size
+def _sort(centered: _Centered, moved_n: np.ndarray, top: int, orientation: str, *, scaled: bool) -> Rows:
+    size = centered.size
     increments_n = increments(size)
     grid_A = _grid(size, top)
     full = len(grid_A) == size
@@ -197,7 +197,7 @@ def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *,
     weights_nA = increments_n[None, :] if full else np.empty_like(atoms_nA)
     diagonal_n = np.empty(size)
     largest, squares = 0.0, 0.0
-    for span, chunk_rn in centred.chunks(moved_n):
+    for span, chunk_rn in centered.chunks(moved_n):
         diagonal_n[span] = chunk_rn[np.arange(len(chunk_rn)), np.arange(span.start, span.stop)]
         largest = max(largest, float(np.abs(chunk_rn).max()))
         squares += float(np.square(chunk_rn).sum())
@@ -211,7 +211,7 @@ def _sort(centred: _Centred, moved_n: np.ndarray, top: int, orientation: str, *,
         else:
             atoms_nA[span], weights_nA[span] = _gridded(sorted_rn.astype(np.float64), increments_n, grid_A)
     # The statistic is taken less by what ties and rounding could add.
-    offsets = float(np.abs(centred.row_n).max() + np.abs(centred.column_n).max() + np.abs(moved_n).max())
+    offsets = float(np.abs(centered.row_n).max() + np.abs(centered.column_n).max() + np.abs(moved_n).max())
     rounding = 4 * size * _EPS * (largest + 2 * offsets)
     if not full:
         rounding += size * (_SINGLE_EPS * largest + _SINGLE_TINY)
@@ -225,7 +225,7 @@ def increments(size: int) -> np.ndarray:
     """Return δ_1 … δ_n, rounded up: [n] float64, read-only."""
     k = np.arange(1, size + 1, dtype=np.float64)
     roots_n = np.exp(special.gammaln(k + 1) / k)
-    increments_n = np.diff(roots_n, prepend=0.0) + 16 * _EPS * k * (1 + np.log(k))
+    increments_n: np.ndarray = np.diff(roots_n, prepend=0.0) + 16 * _EPS * k * (1 + np.log(k))
     increments_n.setflags(write=False)
     return increments_n
 
@@ -265,11 +265,11 @@ def _gridded(sorted_rn: np.ndarray, increments_n: np.ndarray, grid_A: np.ndarray
     return atoms_rA, weights_rA
 
 
-def _scaling(centred: _Centred, tilt: float) -> np.ndarray:
+def _scaling(centered: _Centered, tilt: float) -> np.ndarray:
     """Return w with λw = v: Sinkhorn's column scaling of exp(λc), roughly. Any numbers would be valid."""
-    size = centred.size
+    size = centered.size
     kernel_nn = np.empty((size, size), np.float32)
-    for span, chunk_rn in centred.chunks(np.zeros(size)):
+    for span, chunk_rn in centered.chunks(np.zeros(size)):
         chunk_rn *= tilt
         chunk_rn -= chunk_rn.max(axis=1, keepdims=True)
         np.exp(np.maximum(chunk_rn, -80.0), out=chunk_rn)
@@ -283,7 +283,7 @@ def _scaling(centred: _Centred, tilt: float) -> np.ndarray:
     return np.where(np.isfinite(moved_n), moved_n, 0.0)
 
 
-def _minimised(groups: Sequence[Rows]) -> tuple[float, float]:
+def _minimized(groups: Sequence[Rows]) -> tuple[float, float]:
     """Minimize the bound over λ; return it in nats, and its λ: (0, 0) where the statistic is not above its mean."""
     statistic = math.fsum(rows.statistic for rows in groups)
     scale = max(float(np.abs(rows.atoms_nA[:, [0, -1]]).max()) for rows in groups)

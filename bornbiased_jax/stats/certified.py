@@ -35,7 +35,7 @@ class Certified:
 
     Attributes:
         p_value: what a verdict uses; may round to 0 where ``log10_p`` is still finite. NaN, as all that follows
-            from it, where every labelling gives the same sum.
+            from it, where every labeling gives the same sum.
         log10_p: base 10, of the same.
         log10_p_bound: the certified bound, at most 0.
         log10_p_moments: the normal tail of z, no less than log₁₀ Π 1/n!: a description, not a p.
@@ -43,7 +43,7 @@ class Certified:
         statistic, mean, std: the observed sum and its exact moments over all permutations.
         num_permutations: drawn, or n! where all were enumerated.
         exceedances: how many of them reach the observed sum (the identity among them where enumerated).
-        enumerated: whether every labelling was counted.
+        enumerated: whether every labeling was counted.
         tilt, orientation: λ of the bound, and whether rows or columns were sorted.
         histogram: of the permuted sums (:func:`.permutations.histogram`); None where they are all one.
     """
@@ -73,7 +73,7 @@ class Group:
         largest: the largest score in size.
         sums_P: the trace under each permutation.
         rows: for the bound.
-        enumerated: whether ``sums_P`` holds every labelling once.
+        enumerated: whether ``sums_P`` holds every labeling once.
     """
 
     statistic: float
@@ -135,7 +135,7 @@ def certify(groups: Iterable[Group]) -> Certified:
         raise ValueError("give one group or several, all with the same number of permutations")
     enumerated = members[0].enumerated
     if len(members) > 1 and any(group.enumerated for group in members):
-        raise ValueError("labellings of several groups are drawn, not enumerated")
+        raise ValueError("labelings of several groups are drawn, not enumerated")
     statistic = math.fsum(group.statistic for group in members)
     mean = math.fsum(group.mean for group in members)
     variance = math.fsum(group.variance for group in members)
@@ -217,10 +217,10 @@ def certified_p(
 ) -> Certified:
     """Certify the p of the trace of a score matrix, or of several summed, under permutations of the labels.
 
-    One-sided: large sums speak against the null. One matrix of n ≤ 8 labels has all n! labellings counted.
+    One-sided: large sums speak against the null. One matrix of n ≤ 8 labels has all n! labelings counted.
 
     Args:
-        scores: [n, n] score of label i of the base with label j of the suspect, centred or not; or one for
+        scores: [n, n] score of label i of the base with label j of the suspect, centered or not; or one for
             each group of labels (the hidden units of a layer), permuted independently. Groups that share one
             permutation are summed first.
         num_permutations: random permutations.

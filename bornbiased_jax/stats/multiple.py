@@ -31,7 +31,7 @@ def holm(p_values: Sequence[float], *, count: int | None = None) -> np.ndarray:
     p = np.asarray(p_values, np.float64)
     if not ((p >= 0) & (p <= 1)).all():
         raise InputError("Holm's correction needs p-values from 0 to 1: leave undefined ones out and say so")
-    return np.minimum(1.0, _step_down(p, _factors(len(p), count), np.multiply))
+    return _step_down(p, _factors(len(p), count), np.multiply).clip(max=1.0)
 
 
 def holm_log10(log10_p: Sequence[float], *, count: int | None = None) -> np.ndarray:
@@ -47,7 +47,7 @@ def holm_log10(log10_p: Sequence[float], *, count: int | None = None) -> np.ndar
     logs = np.asarray(log10_p, np.float64)
     if not (logs <= 0).all():
         raise InputError("Holm's correction needs logarithms of p-values, 0 at most: leave undefined ones out")
-    return np.minimum(0.0, _step_down(logs, np.log10(_factors(len(logs), count)), np.add))
+    return _step_down(logs, np.log10(_factors(len(logs), count)), np.add).clip(max=0.0)
 
 
 def _factors(size: int, count: int | None) -> np.ndarray:

@@ -61,11 +61,11 @@ def nested_sums(scores_HH: np.ndarray, num_groups: int, num_permutations: int, *
     size = blocks_GGrr.shape[-1]
     # Streams: one for the groups, and one for the members of each.
     first = group * (num_groups + 1)
-    outer_PG = _drawn(num_groups, num_permutations, seed, first)
+    outer_PG = _random_permutations(num_groups, num_permutations, seed, first)
     sums_P = np.zeros(num_permutations)
     rows_r = np.arange(size)
     for place in range(num_groups):
-        inner_Pr = _drawn(size, num_permutations, seed, first + 1 + place)
+        inner_Pr = _random_permutations(size, num_permutations, seed, first + 1 + place)
         sums_P += blocks_GGrr[place, outer_PG[:, place, None], rows_r[None, :], inner_Pr].sum(axis=1)
     return sums_P
 
@@ -93,7 +93,7 @@ def nested_bound(matrices: Sequence[np.ndarray], num_groups: int) -> Bound:
     def value(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
         rounding = 64 * count**2 * _EPS * (1 + tilt * scale)
-        return -tilt * statistic + sum(_log_mean(tilt * blocks_GGrr) for blocks_GGrr in terms) + rounding
+        return float(-tilt * statistic + sum(_log_mean(tilt * blocks_GGrr) for blocks_GGrr in terms) + rounding)
 
     # Any λ is valid: the search only has to come near the best.
     low, high = math.log(1e-3 / scale), math.log(1e3 / scale)
@@ -105,7 +105,7 @@ def nested_bound(matrices: Sequence[np.ndarray], num_groups: int) -> Bound:
 
 def _log_mean(blocks_GGrr: np.ndarray) -> float:
     """Bound ln E exp(S) over nested permutations."""
-    return _log_permanent(_log_permanents(blocks_GGrr))
+    return float(_log_permanents(_log_permanents(blocks_GGrr)))
 
 
 def _log_permanents(blocks: np.ndarray) -> np.ndarray:
@@ -116,13 +116,11 @@ def _log_permanents(blocks: np.ndarray) -> np.ndarray:
     def by_rows(oriented: np.ndarray) -> np.ndarray:
         sorted_rows = -np.sort(-oriented, axis=-1)
         first = sorted_rows[..., :1]
-        return (first[..., 0] + np.log((np.exp(sorted_rows - first) * weights_n).sum(axis=-1))).sum(axis=-1)
+        logs = first[..., 0] + np.log((np.exp(sorted_rows - first) * weights_n).sum(axis=-1))
+        return np.asarray(logs.sum(axis=-1))
 
-    return np.minimum(by_rows(blocks), by_rows(np.swapaxes(blocks, -1, -2))) - math.lgamma(size + 1)
-
-
-def _log_permanent(scores_nn: np.ndarray) -> float:
-    return float(_log_permanents(scores_nn))
+    least: np.ndarray = np.minimum(by_rows(blocks), by_rows(np.swapaxes(blocks, -1, -2)))
+    return least - math.lgamma(size + 1)
 
 
 def _blocks(scores_HH: np.ndarray, num_groups: int) -> np.ndarray:
@@ -131,7 +129,7 @@ def _blocks(scores_HH: np.ndarray, num_groups: int) -> np.ndarray:
     return np.asarray(scores_HH, np.float64).reshape(num_groups, size, num_groups, size).transpose(0, 2, 1, 3)
 
 
-def _drawn(size: int, count: int, seed: int, group: int) -> np.ndarray:
+def _random_permutations(size: int, count: int, seed: int, group: int) -> np.ndarray:
     if size == 1:
         return np.zeros((count, 1), np.int64)
     return np.concatenate(list(permutations(size, count, seed=seed, group=group)))

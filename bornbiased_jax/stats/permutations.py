@@ -1,13 +1,12 @@
-"""Sums over random relabellings: Σ_j R[j, π(j)], its exact moments, its permutations, and their p.
+"""Sums over random relabelings: Σ_j R[j, π(j)], its exact moments and its permutations.
 
 Every exact test of lineage has this form: R holds the agreement of label i of one model with label j of the
-other, the statistic is the trace, and under the null the true labelling is a uniform draw among all of them.
+other, the statistic is the trace, and under the null the true labeling is a uniform draw among all of them.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +14,12 @@ import numpy as np
 
 from bornbiased_jax import progress
 
-# Up to 8! = 40,320 labellings are enumerated, not drawn.
+# Up to 8! = 40,320 labelings are enumerated, not drawn.
 ENUMERATED_WIDTH = 8
 # Sums that differ by rounding only, this part of a standard deviation, are ties, and a tie counts against rejection.
 TIE = 1e-9
 _CHUNK = 1 << 16
+# Of the histogram: its ends in standard deviations, and its number of bins.
 _FARTHEST, _BINS = 8.0, 64
 NUM_PERMUTATIONS = 9_999
 """Permutations that a verdict draws unless more are asked for."""
@@ -30,7 +30,7 @@ SHOWN = 100_000
 def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute mean and variance of Σ_j R[j, π(j)] over all permutations π, exactly.
 
-    The mean is ΣR/D; the variance is Σr²/(D−1) with r the doubly centred R (Hoeffding, 1951).
+    The mean is ΣR/D; the variance is Σr²/(D−1) with r the doubly centered R (Hoeffding, 1951).
 
     Args:
         cross_DD: [..., D, D].
@@ -52,8 +52,8 @@ def moments(cross_DD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     step = max(1, _CHUNK // width)
     for start in range(0, width, step):
         rows = slice(start, start + step)
-        centred_rD = cross_DD[..., rows, :] - by_row_D1[..., rows, :] - (by_column_1D - overall_11)
-        squares += np.square(centred_rD).sum(axis=(-2, -1))
+        centered_rD = cross_DD[..., rows, :] - by_row_D1[..., rows, :] - (by_column_1D - overall_11)
+        squares += np.square(centered_rD).sum(axis=(-2, -1))
     return overall_11[..., 0, 0] * width, squares / max(1, width - 1)
 
 
@@ -95,7 +95,7 @@ def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarr
     """
     by_row_DP = np.ascontiguousarray(permutations_PD.T)
     if cross_DD.ndim == 2:
-        return np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0, dtype=np.float64)
+        return np.asarray(np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0, dtype=np.float64))
     sums_P = np.zeros((*cross_DD.shape[:-2], len(permutations_PD)))
     for row, places_P in enumerate(by_row_DP):
         sums_P += np.take(cross_DD[..., row, :], places_P, axis=-1)
@@ -124,35 +124,3 @@ def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, Any]:
     standard_P = np.clip((sums_P - mean) / std, -_FARTHEST, _FARTHEST)
     counts = np.histogram(standard_P, bins=_BINS, range=(-_FARTHEST, _FARTHEST))[0]
     return {"low": -_FARTHEST, "high": _FARTHEST, "counts": counts.tolist()}
-
-
-def exceedances(cross_DD: np.ndarray, *, num_permutations: int, seed: int) -> np.ndarray:
-    """Count the random permutations that reach the identity's sum: [..., D, D] -> [...] integers."""
-    diagonal_D = np.diagonal(cross_DD, axis1=-2, axis2=-1)
-    observed = np.ascontiguousarray(diagonal_D).sum(axis=-1, dtype=np.float64)
-    least = observed - TIE * np.sqrt(moments(cross_DD)[1])
-    return (drawn_sums(cross_DD, num_permutations, seed=seed) >= least[..., None]).sum(axis=-1)
-
-
-def permutation_p(cross_DD: np.ndarray, *, num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> float:
-    """Compute p = (1 + #{S(π) ≥ S(id)})/(1 + #π), or #{S(π) ≥ S(id)}/D! over all labellings where D ≤ 8.
-
-    :func:`.certified.certified_p` is this and, where no permutation reaches the identity, the proven bound.
-
-    Args:
-        cross_DD: [D, D] agreement of label i of the base with label j of the suspect.
-        num_permutations: random permutations drawn when D > 8.
-        seed: of the permutations.
-
-    Example:
-        >>> permutation_p(np.eye(5)) == 1 / 120
-        True
-        >>> permutation_p(np.eye(40), num_permutations=199)
-        0.005
-    """
-    width = len(cross_DD)
-    if width > ENUMERATED_WIDTH:
-        count = exceedances(cross_DD, num_permutations=num_permutations, seed=seed)
-        return (1 + int(count)) / (1 + num_permutations)
-    least = float(np.trace(cross_DD)) - TIE * math.sqrt(float(moments(cross_DD)[1]))
-    return float((permuted_sums(cross_DD, all_permutations(width)) >= least).mean())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -189,66 +189,73 @@ def _built(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text
     return tokenizer
 
 
+@dataclass(frozen=True)
+class ByteLevel:
+    """Choices of a byte-level BPE beside its vocabulary and merges.
+
+    Attributes:
+        patterns: regular expressions that cut the text into words, one after the other.
+        special: special tokens and their ids.
+        added: pieces of the vocabulary that are cut out of a text unsplit.
+        eos_token: the special token that ends a document.
+        bos_token: the special token that stands before a text.
+        ignores_merges: a word that is in the vocabulary is one piece, merges or not.
+        nfc: the text is normalized to NFC first.
+    """
+
+    patterns: Sequence[str] = (GPT2_PATTERN,)
+    special: dict[str, int] = field(default_factory=dict)
+    added: Sequence[str] = ()
+    eos_token: str | None = None
+    bos_token: str | None = None
+    ignores_merges: bool = False
+    nfc: bool = False
+
+
 def from_byte_level(
-    vocab: dict[str, int],
-    merges: list[tuple[str, str]],
-    name: str,
-    *,
-    patterns: Sequence[str] = (GPT2_PATTERN,),
-    special: dict[str, int] | None = None,
-    added: Sequence[str] = (),
-    eos_token: str | None = None,
-    bos_token: str | None = None,
-    whole_words: bool = False,
-    nfc: bool = False,
+    vocab: dict[str, int], merges: list[tuple[str, str]], name: str, scheme: ByteLevel
 ) -> LibraryTokenizer:
     """Build a byte-level BPE from its vocabulary (in GPT-2's printable spelling of bytes) and merges.
 
     Args:
-        vocab: piece to id, without the special tokens that ``special`` has.
+        vocab: piece to id, without the special tokens that ``scheme.special`` has.
         merges: pairs, first joined first.
         name: what to call it.
-        patterns: regular expressions that cut the text into words, one after the other.
-        special: special tokens and their ids.
-        added: pieces of the vocabulary that are cut out of a text whole.
-        eos_token: the special token that ends a document.
-        bos_token: the special token that stands before a text.
-        whole_words: a word that is in the vocabulary is taken whole, merges or not.
-        nfc: the text is normalised to NFC first.
+        scheme: the other choices.
 
     Raises:
         InputError: a printable ASCII character has no piece, a merge is of unknown pieces,
             or an id is used twice.
     """
-    special = special or {}
     # Real vocabularies lack some control characters and bytes that UTF-8 never uses, but no printable one.
     missing = [chr(byte) for byte in range(32, 127) if BYTE_CHARACTERS[byte] not in vocab]
     if missing:
         raise InputError(f"{name} has no piece for {missing[0]!r}: it is not a whole byte-level vocabulary")
     # Each id belongs to a single piece.
-    ids = {**vocab, **special}
+    ids = {**vocab, **scheme.special}
     if len(set(ids.values())) != len(ids) or min(ids.values()) < 0:
         raise InputError(f"{name} gives one id to two pieces: it is damaged")
     try:
-        backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=whole_words))
+        backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=scheme.ignores_merges))
     except Exception as error:  # the library raises bare exceptions
         raise InputError(f"{name} is not a whole byte-pair encoding: {error}") from error
     # Cut the text into words, spell their bytes in printable characters.
-    splits = [pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated") for pattern in patterns]
+    splits = [pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated") for pattern in scheme.patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     backend.decoder = decoders.ByteLevel()
-    if nfc:
+    if scheme.nfc:
         backend.normalizer = normalizers.NFC()
     # In the order of their ids: the library keeps the ids that the vocabulary already gives them.
-    by_id = sorted(special, key=lambda token: ids[token])
+    by_id = sorted(scheme.special, key=lambda token: ids[token])
     backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True) for token in by_id])
-    backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
-    if bos_token is not None:
+    backend.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in scheme.added])
+    bos = scheme.bos_token
+    if bos is not None:
         backend.post_processor = processors.TemplateProcessing(
-            single=f"{bos_token} $A", pair=None, special_tokens=[(bos_token, ids[bos_token])]
+            single=f"{bos} $A", pair=None, special_tokens=[(bos, ids[bos])]
         )
-    return _built(backend, name, eos_token)
+    return _built(backend, name, scheme.eos_token)
 
 
 def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
@@ -273,7 +280,7 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     unmade = [piece for piece in pieces if len(piece) > 1 and piece not in merged and not _looks_special(piece)]
     if unmade:
         raise InputError(f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again")
-    return from_byte_level(pieces, merges, name, special=end, eos_token=next(iter(end), None))
+    return from_byte_level(pieces, merges, name, ByteLevel(special=end, eos_token=next(iter(end), None)))
 
 
 def _looks_special(piece: str) -> bool:
@@ -309,9 +316,9 @@ def _qwen_special() -> dict[str, int]:
 
 
 # A rank file holds neither its word pattern nor its special tokens: it is known by its number of ranks.
-TIKTOKEN_SCHEMES: dict[int, dict[str, Any]] = {
-    50_256: dict(patterns=[GPT2_PATTERN], special={END_OF_TEXT: 50_256}, eos_token=END_OF_TEXT),
-    100_256: dict(
+TIKTOKEN_SCHEMES = {
+    50_256: ByteLevel(patterns=[GPT2_PATTERN], special={END_OF_TEXT: 50_256}, eos_token=END_OF_TEXT),
+    100_256: ByteLevel(
         patterns=[CL100K_PATTERN],
         special={
             END_OF_TEXT: 100_257,
@@ -322,14 +329,14 @@ TIKTOKEN_SCHEMES: dict[int, dict[str, Any]] = {
         },
         eos_token=END_OF_TEXT,
     ),
-    128_000: dict(
+    128_000: ByteLevel(
         patterns=[CL100K_PATTERN],
         special=_llama3_special(),
         eos_token="<|end_of_text|>",
         bos_token="<|begin_of_text|>",
     ),
-    151_643: dict(patterns=[QWEN_PATTERN], special=_qwen_special(), eos_token=END_OF_TEXT, nfc=True),
-    199_998: dict(
+    151_643: ByteLevel(patterns=[QWEN_PATTERN], special=_qwen_special(), eos_token=END_OF_TEXT, nfc=True),
+    199_998: ByteLevel(
         patterns=[O200K_PATTERN],
         special={END_OF_TEXT: 199_999, "<|endofprompt|>": 200_018},
         eos_token=END_OF_TEXT,
@@ -365,13 +372,13 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
     spelled = {token: "".join(BYTE_CHARACTERS[byte] for byte in token) for token in ranks}
     merges = []
     for token in sorted(ranks, key=ranks.__getitem__):
-        # tiktoken joins any neighbours whose sum is a token, lowest rank first: all ways to halve a token.
+        # tiktoken joins any neighbors whose sum is a token, lowest rank first: all ways to halve a token.
         for half in range(1, len(token)):
             left, right = spelled.get(token[:half]), spelled.get(token[half:])
             if left is not None and right is not None:
                 merges.append((left, right))
     vocab = {spelled[token]: rank for token, rank in ranks.items()}
-    return from_byte_level(vocab, merges, name, whole_words=True, **scheme)
+    return from_byte_level(vocab, merges, name, dataclasses.replace(scheme, ignores_merges=True))
 
 
 def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) -> LibraryTokenizer:

@@ -22,6 +22,7 @@ file joined together are the file. Every kind may be compressed with gzip (``.gz
 from __future__ import annotations
 
 import codecs
+import contextlib
 import gzip
 import hashlib
 import re
@@ -39,7 +40,7 @@ END_OF_TEXT = "<|endoftext|>"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".raw", ".tokens")
 ROW_SUFFIXES = (".jsonl", ".parquet")
 LONGEST = 65_536
-LONGEST_WHOLE = 1 << 24
+LONGEST_DOCUMENT = 1 << 24
 """Characters after which any document ends, so that no text needs to fit in memory."""
 RUNNING_TEXT = 1 << 22
 """Characters of a source that are read as one running text."""
@@ -138,7 +139,7 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
     """
     path = io.check_regular(path)
     kind = _kind(path)
-    try:
+    with _reading(path):
         if kind == ".jsonl":
             yield from rows.json_lines(path, _lines(path), field)
         elif kind == ".parquet":
@@ -150,6 +151,13 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
             yield from _articles(path)
         else:
             yield from _pieces(path, longest)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn errors of reading a file into an InputError on the path."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise InputError(f"{path} does not exist: check the path") from error
     except UnicodeDecodeError as error:
@@ -176,35 +184,25 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
     """
     # Sources without running text of their own, and folders: join their parts.
     if str(path).startswith(("builtin:", hub.PREFIX)) or _kind(Path(path)) in ROW_SUFFIXES:
-        return _joined(read_documents(path), most)
+        return _joined(read_documents(path), most, "\n\n")
     if Path(path).is_dir():
-        return _joined((read_text(file, most) for file in list_files(path)), most)
+        return _joined((read_text(file, most) for file in list_files(path)), most, "\n\n")
     io.check_regular(path)
-    # A text file: read blocks until there is enough.
-    parts: list[str] = []
-    try:
-        for block in _blocks(Path(path)):
-            parts.append(block)
-            if sum(map(len, parts)) >= most:
-                break
-        text = "".join(parts)[:most]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error.reason}): convert it first") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    with _reading(Path(path)):
+        text = _joined(_blocks(Path(path)), most, "")
     if not text.strip():
         raise InputError(f"{path} holds no text: name a file that does")
     return text
 
 
-def _joined(texts: Iterable[str], most: int) -> str:
-    """Join texts with a blank line between them, as far as ``most`` characters."""
+def _joined(texts: Iterable[str], most: int, separator: str) -> str:
+    """Join texts, reading no more of them than ``most`` characters need."""
     parts: list[str] = []
     for text in texts:
         parts.append(text)
         if sum(map(len, parts)) >= most:
             break
-    return "\n\n".join(parts)[:most]
+    return separator.join(parts)[:most]
 
 
 def text_digest(text: str) -> str:
@@ -272,7 +270,7 @@ def _blocks(path: Path) -> Iterator[str]:
         yield decoder.decode(b"", final=True)
 
 
-def _lines(path: Path, longest: int = LONGEST_WHOLE) -> Iterator[str]:
+def _lines(path: Path, longest: int = LONGEST_DOCUMENT) -> Iterator[str]:
     r"""Yield a file's lines with their line ends, cut at "\n" only.
 
     A line of more than four times ``longest`` characters comes in parts of ``longest``, before its end is read.
@@ -314,9 +312,9 @@ def _separated(path: Path) -> Iterator[str]:
             if document.strip():
                 yield document
         # The end of what is cut off may be the beginning of a separator.
-        while len(rest) > LONGEST_WHOLE + len(END_OF_TEXT):
-            yield rest[:LONGEST_WHOLE]
-            rest = rest[LONGEST_WHOLE:]
+        while len(rest) > LONGEST_DOCUMENT + len(END_OF_TEXT):
+            yield rest[:LONGEST_DOCUMENT]
+            rest = rest[LONGEST_DOCUMENT:]
     if rest.strip():
         yield rest
 
@@ -326,7 +324,7 @@ def _articles(path: Path) -> Iterator[str]:
     lines: list[str] = []
     filled = size = 0
     for line in _lines(path):
-        if size > LONGEST_WHOLE:
+        if size > LONGEST_DOCUMENT:
             yield "".join(lines)
             lines, filled, size = [], 0, 0
         # Only now that this line is known to be blank, the one before may be a heading.
@@ -347,7 +345,7 @@ def _pieces(path: Path, longest: int | None) -> Iterator[str]:
     """
     parts: list[str] = []
     size = 0
-    for line in _lines(path, LONGEST_WHOLE if longest is None else longest):
+    for line in _lines(path, LONGEST_DOCUMENT if longest is None else longest):
         blank = not line.strip()
         if longest is not None and parts and size >= (longest if blank else 2 * longest):
             if blank:

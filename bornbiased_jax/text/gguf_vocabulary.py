@@ -17,7 +17,8 @@ from bornbiased_jax.text.protocol import ESCAPED_SPACE
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
 _DIGITS = (r"\p{N}", bpe.GPT2_PATTERN)
-# How llama.cpp cuts words for each value of tokenizer.ggml.pre (llama-vocab.cpp): patterns, whole words.
+# How llama.cpp cuts words for each value of tokenizer.ggml.pre (llama-vocab.cpp): patterns, and whether
+# a word of the vocabulary is one piece.
 _PRE_TOKENIZERS: dict[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo"), ((bpe.GPT2_PATTERN,), False)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), (_DIGITS, False)),
@@ -100,12 +101,12 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
         ]
     )
     # BOS in front of every text, where the file says so.
-    bos_id = _known(metadata.get("bos_token_id", 1), pieces)
+    bos_id = _existing_id(metadata.get("bos_token_id", 1), pieces)
     if bos_id is not None and metadata.get("add_bos_token", True):
         backend.post_processor = processors.TemplateProcessing(
             single=["BOS", "$A"], pair=None, special_tokens=[{"id": "BOS", "ids": [bos_id], "tokens": [pieces[bos_id]]}]
         )
-    eos_id = _known(metadata.get("eos_token_id", 2), pieces)
+    eos_id = _existing_id(metadata.get("eos_token_id", 2), pieces)
     return bpe.LibraryTokenizer(Path(name).name, backend.to_str(), eos_id)
 
 
@@ -126,7 +127,7 @@ def _any(pieces: list[str]) -> str:
     return "|".join(map(re.escape, pieces)) or "(?!)"
 
 
-def _known(token: int, pieces: list[str]) -> int | None:
+def _existing_id(token: int, pieces: list[str]) -> int | None:
     return int(token) if token < len(pieces) else None
 
 
@@ -140,21 +141,23 @@ def _byte_level(metadata: dict[str, Any], pieces: list[str], types: list[int], n
         raise InputError(
             f"{name} cuts words the way {pre!r}, and only {', '.join(_PRE_TOKENIZERS)} are known: name a tokenizer file"
         )
-    patterns, whole_words = _PRE_TOKENIZERS[pre]
+    patterns, ignores_merges = _PRE_TOKENIZERS[pre]
     merges = [tuple(merge.split(" ")) for merge in metadata.get("merges", [])]
     if any(len(merge) != 2 for merge in merges):
         raise InputError(f"{name} has a merge that is not two pieces: fetch it again")
     special = {piece: i for i, piece in enumerate(pieces) if types[i] in (CONTROL, UNKNOWN)}
     eos, bos = metadata.get("eos_token_id"), metadata.get("bos_token_id")
-    adds_bos = metadata.get("add_bos_token", whole_words)
+    adds_bos = metadata.get("add_bos_token", ignores_merges)
     return bpe.from_byte_level(
         {piece: i for i, piece in enumerate(pieces) if piece not in special},
         merges,
         Path(name).name,
-        patterns=patterns,
-        special=special,
-        added=[piece for i, piece in enumerate(pieces) if types[i] == USER_DEFINED],
-        eos_token=_piece(eos, pieces),
-        bos_token=_piece(bos, pieces) if adds_bos else None,
-        whole_words=whole_words,
+        bpe.ByteLevel(
+            patterns=patterns,
+            special=special,
+            added=[piece for i, piece in enumerate(pieces) if types[i] == USER_DEFINED],
+            eos_token=_piece(eos, pieces),
+            bos_token=_piece(bos, pieces) if adds_bos else None,
+            ignores_merges=ignores_merges,
+        ),
     )

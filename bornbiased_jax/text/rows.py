@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from bornbiased_jax import hub
 from bornbiased_jax.errors import InputError
@@ -26,9 +26,8 @@ def json_lines(path: Path, lines: Iterable[str], field: str) -> Iterator[str]:
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number or a nesting beyond all sizes"
             raise InputError(f"{path}, line {number} is not JSON ({reason}): one object a line is expected") from error
-        text = _field(row, field, f"{path}, line {number}")
-        if "\\u" in line:
-            checked_text(text, f"{path}, line {number}")
+        # An escape can spell half of a surrogate pair.
+        text = checked_text(_field(row, field, f"{path}, line {number}"), f"{path}, line {number}")
         if text.strip():
             yield text
 
@@ -85,11 +84,5 @@ def hugging_face(name: str, field: str) -> Iterator[str]:
         raise InputError("hf: needs the name of a data set, as in hf:NAME or hf:NAME,CONFIG@SPLIT")
     with hub.asking(named):
         rows = iter(datasets.load_dataset(name, configuration or None, split=split or "train", streaming=True))
-    return _rows(name, rows, field)
-
-
-def _rows(name: str, rows: Iterator[Any], field: str) -> Iterator[str]:
-    for number, row in enumerate(rows, start=1):
-        text = _field(row, field, f"hf:{name}, row {number}")
-        if text.strip():
-            yield text
+    texts = (_field(row, field, f"hf:{name}, row {number}") for number, row in enumerate(rows, start=1))
+    return filter(str.strip, texts)

@@ -25,7 +25,7 @@ MODEL_FILE = "tokenizer.model"
 class SentencePieceTokenizer:
     """A SentencePiece model, given by the bytes of its ``.model`` file.
 
-    Text comes back as the model's normaliser leaves it (the identity for Llama's).
+    Text comes back as the model's normalizer leaves it (the identity for Llama's).
     """
 
     name: str

@@ -168,7 +168,8 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _eos_token(folder: Path) -> str | None:
     """Return the end of a document that ``tokenizer_config.json`` names, if there is one."""
-    token = schema.check(ConfigFile, _config(folder), str(folder / bpe.CONFIG_FILE)).get("eos_token")
+    config: ConfigFile = schema.check(ConfigFile, _config(folder), str(folder / bpe.CONFIG_FILE))
+    token = config.get("eos_token")
     return token["content"] if isinstance(token, dict) else token
 
 

@@ -13,7 +13,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
-from bornbiased_jax.probes.subject import newborn
+from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.record import measure
 from bornbiased_jax.report import figures
 from experiments.base import Context, Record
@@ -87,7 +87,7 @@ def _probed(context: Context, group: Group, resume: Path) -> Probed:
     spec = group["inputs"]
     inputs = parse_inputs(spec, num_inputs=group["num_inputs"], seq_len=group["seq_len"], cfg=cfg)
     # The untrained model.
-    subject = newborn(cfg, fixed_embedding_seed=0 if group["fix_embeddings"] else None)
+    subject = untrained(cfg, fixed_embedding_seed=0 if group["fix_embeddings"] else None)
     label = f"{group['model']} T={group['seq_len']} {spec}"
     with measure() as measurement:
         total = len(group["seeds"]) * inputs.num_inputs

@@ -10,8 +10,7 @@ from scipy import stats
 
 from bornbiased_jax.report.numbers import from_log10, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.stats.significance import log10_chi2_tail
-from bornbiased_jax.stats.tails import LN10
+from bornbiased_jax.stats.tails import LN10, log10_chi2_tail
 from experiments._shared import ablations, births
 from experiments.base import Experiment, Record
 

@@ -21,7 +21,7 @@ import numpy as np
 from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
-from bornbiased_jax.probes.subject import newborn
+from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import fixed, identifier, integer
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments._shared import births
@@ -47,7 +47,7 @@ def _input_sets(context: Context, group: Mapping[str, Any], seq_len: int) -> lis
             inputs = random_tokens(group["num_inputs"], seq_len, cfg.vocab_size, seed=input_seed)
             # Every seed draws its own embeddings.
             records = probe(
-                newborn(cfg), group["seeds"], inputs, resume=folder / "partial", mesh=context.mesh,
+                untrained(cfg), group["seeds"], inputs, resume=folder / "partial", mesh=context.mesh,
                 engine=context.engine,
             )  # fmt: skip
             return [

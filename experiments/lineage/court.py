@@ -27,9 +27,9 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax import progress
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.stats.intervals import model_interval
-from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, by_scale, chunked, spans
 from experiments.lineage import unrelated_tables
 from experiments.lineage.descendants_readings import Subject

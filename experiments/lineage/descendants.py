@@ -47,10 +47,10 @@ import jax
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.loss import loss_sum
-from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, by_scale, chunked, spans
 from experiments.lineage import descendants_tables
 from experiments.lineage.descendants_changes import FREE, Change, all_changes, params_of

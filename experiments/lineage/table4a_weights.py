@@ -15,12 +15,12 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, Record, chunked, spans
 from experiments.lineage import table4a
 from experiments.lineage.sketched import sketch, verdict

@@ -10,6 +10,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
@@ -18,7 +19,6 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.report.numbers import mean_std
-from bornbiased_jax.store import Chunk
 from bornbiased_jax.text import read_documents, read_text
 from bornbiased_jax.text.tokenizers import encode_documents
 from bornbiased_jax.training import PretrainConfig, pretrain

@@ -12,6 +12,7 @@ import numpy as np
 
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.model.model import attn0
 from bornbiased_jax.prediction import stack_of
@@ -20,7 +21,6 @@ from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from bornbiased_jax.store import Chunk
 from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
 from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
 from theory.mean_field import profile

@@ -80,7 +80,7 @@ def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
             advance=advance,
         )
         for seed, sums in results:
-            summary = contraction.summarise(
+            summary = contraction.summarize(
                 contraction.ContractionSums(**sums), d_model=cfg.d_model, intra=False, remove_same_last=False
             )
             cosines = [*summary["inter_cosine_by_layer"], summary["inter_cosine_final"]]

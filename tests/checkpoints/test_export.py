@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bornbiased_jax import io
 from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpoint
 from bornbiased_jax.checkpoints.export import check_folder
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.folders import MARKER, REPLACED
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, unflatten
@@ -204,7 +204,7 @@ def test_an_export_whose_swap_fails_keeps_the_old_one(tmp_path, monkeypatch):
     rename = os.rename
 
     def fails(source, target):
-        if Path(target) == tmp_path / "hf" and not Path(source).name.endswith(io.REPLACED):
+        if Path(target) == tmp_path / "hf" and not Path(source).name.endswith(REPLACED):
             raise OSError(5, "Input/output error")
         rename(source, target)
 
@@ -219,7 +219,7 @@ def test_a_model_that_no_export_wrote_is_replaced_only_when_told_to(tmp_path):
     cfg = preset("llama-tiny", **SMALL)
     export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf")
     export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "changed")
-    (tmp_path / "hf" / io.MARKER).unlink()
+    (tmp_path / "hf" / MARKER).unlink()
     (tmp_path / "changed" / "config.json").write_text((tmp_path / "changed" / "config.json").read_text() + "\n")
     for folder, reason in (("hf", "no export of this program wrote"), ("changed", "was changed since")):
         before = {path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()}

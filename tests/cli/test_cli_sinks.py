@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.outputs import print_tables
-from bornbiased_jax.io import MARKER
+from bornbiased_jax.folders import MARKER
 from bornbiased_jax.results import Listing
 
 LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")

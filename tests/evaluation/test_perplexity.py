@@ -88,7 +88,7 @@ def test_a_text_in_pieces_is_the_text_in_one(tokenizer, held, monkeypatch):
     params = init_seed(cfg, 0)
     options = dict(num_sequences=10**8, context=7, batch_size=3, quiet=True)
     whole = evaluate(cfg, params, text, tokenizer, **options)
-    monkeypatch.setattr(perplexity, "HELD", held)
+    monkeypatch.setattr(perplexity, "PIECE_TOKENS", held)
     largest = []
     monkeypatch.setattr(perplexity, "check_tokens", lambda x_NT, size: largest.append(x_NT.size))
     assert evaluate(cfg, params, text, tokenizer, **options) == whole

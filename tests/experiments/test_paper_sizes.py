@@ -6,8 +6,8 @@ import math
 import pytest
 
 import experiments
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
-from bornbiased_jax.store import Chunk
 from experiments import docs, results, runner
 from experiments.birth import table1, table1_rows
 from experiments.lineage import figure13, table4a, table4a_sizes, table4a_weights

@@ -12,7 +12,7 @@ import bornbiased_jax
 import experiments
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.io import MARKER
+from bornbiased_jax.folders import MARKER
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit, preset
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.executors import local
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import count_parameters
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
-from bornbiased_jax.store import Chunk
 from bornbiased_jax.text import read_text
 from experiments.base import Context
 from experiments.birth import figure6

@@ -127,7 +127,7 @@ def test_the_printed_p_value_of_attention_alone_is_that_of_its_pairs():
 
 
 def test_the_direction_test_is_calibrated_where_isotropy_is_not():
-    from bornbiased_jax.stats.significance import log10_rayleigh_p
+    from bornbiased_jax.stats.tails import log10_rayleigh_p
 
     rng, N, D, trials = np.random.default_rng(0), 200, 60, 400
     scale = np.exp(np.linspace(0, -2.0, D))

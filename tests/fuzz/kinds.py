@@ -15,12 +15,13 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.formats.run import read_run
+from bornbiased_jax.chunk_store import Chunk, Store, TaskStore, task_of
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens
-from bornbiased_jax.store import Chunk, Request, Store, TaskStore, fulfill, status, task_of
+from bornbiased_jax.store import Request, fulfill, status
 from bornbiased_jax.text import bpe, load_tokenizer, read_documents
 from bornbiased_jax.text.bpe import BYTE_CHARACTERS, train_bpe
 from bornbiased_jax.training.config import PretrainConfig
@@ -106,7 +107,7 @@ def _ranks(folder: Path) -> str:
 def _encode_ranks(folder: Path, path: Path) -> Any:
     """As if a model were known by so few ranks."""
     special = {bpe.END_OF_TEXT: len(RANKS)}
-    scheme = dict(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    scheme = bpe.ByteLevel(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
     with mock.patch.dict(bpe.TIKTOKEN_SCHEMES, {len(RANKS): scheme}):
         return _encode(folder, path)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.io import MARKER, Folder
+from bornbiased_jax.folders import MARKER, Folder
 from bornbiased_jax.model import scratch
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.training.checkpoint import INTERRUPTED, _read_interrupted

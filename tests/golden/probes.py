@@ -6,7 +6,7 @@ import functools
 from typing import Literal
 
 from bornbiased_jax.config import PRESETS
-from bornbiased_jax.probes import ProbeOptions, newborn, probe
+from bornbiased_jax.probes import ProbeOptions, probe, untrained
 from bornbiased_jax.probes.inputs import parse_inputs
 from tests.golden.record import Case, Tolerance, Value, Values
 
@@ -27,7 +27,7 @@ def _records(name: str, inputs: str, mode: Literal["vmap", "map"]) -> Values:
     cfg = PRESETS[name].replace(d_model=64, num_layers=3, vocab_size=512, **MODELS[name])
     sequences = parse_inputs(inputs, num_inputs=300, seq_len=16, cfg=cfg)
     values: dict[str, Value] = {"inputs_digest": sequences.digest}
-    for record in probe(newborn(cfg), SEEDS, sequences, ProbeOptions(intra=True, mode=mode, batch_size=64)):
+    for record in probe(untrained(cfg), SEEDS, sequences, ProbeOptions(intra=True, mode=mode, batch_size=64)):
         preference, contraction = record["preference"], record["contraction"]
         seed = f"seed {record['seed']}"
         # Ids and counts are exact: logits of float32 hardly ever tie, and these do not.

@@ -42,7 +42,7 @@ def test_means_and_std_equal_the_pairwise_matrix(vocab, sizes):
     shift = np.asarray([0.0, 0.5, 2.0], np.float32)[:, None, None]
     states = rng.standard_normal((3, 60, 16)).astype(np.float32) + shift
     last = rng.integers(0, vocab, 60)
-    record = contraction.summarise(stream(states, last, sizes), d_model=16, intra=False)
+    record = contraction.summarize(stream(states, last, sizes), d_model=16, intra=False)
     exact = states.astype(np.float64)
     exact /= np.linalg.norm(exact, axis=-1, keepdims=True)
     cosines = np.einsum("lid,ljd->lij", exact, exact)
@@ -80,7 +80,7 @@ def test_intra_statistics_ignore_padding():
     states = rng.standard_normal((3, 10, 16)).astype(np.float32)
     intra = rng.uniform(-1, 1, (2, 10)).astype(np.float32)
     sums = stream(states, np.arange(10), [(7, 0), (3, 4)], intra)
-    record = contraction.summarise(sums, d_model=16, intra=True)
+    record = contraction.summarize(sums, d_model=16, intra=True)
     np.testing.assert_allclose(record["intra_cosine_by_layer"], intra.mean(1), atol=1e-6)
     np.testing.assert_allclose(record["intra_cosine_std_by_layer"], intra.std(1), atol=1e-5)
 
@@ -91,4 +91,4 @@ def test_without_second_moment_the_std_is_left_out():
     state = contraction.update(
         contraction.init(CFG, second_moment=False), observation(states), jnp.ones(6), jnp.arange(6, dtype=jnp.int32)
     )
-    assert "inter_cosine_std_final" not in contraction.summarise(contraction.reduce(state), d_model=16, intra=False)
+    assert "inter_cosine_std_final" not in contraction.summarize(contraction.reduce(state), d_model=16, intra=False)

@@ -10,7 +10,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.probes import outliers
+from bornbiased_jax.probes import batching
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
 
 L, D, F, N, T = 3, 32, 40, 7, 6
@@ -165,7 +165,7 @@ def test_massive_means_above_100_and_a_thousand_medians(largest, median, massive
     quiet = np.full((2, 2), 1.0)
     seen = {"largest": np.array([[1.0, 1.0], [largest, 1.0]]), "median": np.array([[1.0, 1.0], [median, 1.0]])}
     seen |= {"at": np.zeros((2, 2), int), "ratio": quiet, "first": np.ones((2, 4)), "all": np.ones((2, 4))}
-    monkeypatch.setattr(outliers, "forward_batches", lambda *arguments: iter([seen]))
+    monkeypatch.setattr(batching, "forward_batches", lambda *arguments: iter([seen]))
     found = measure_outliers(cfg, {}, np.ones((2, 2), int))
     assert found.massive_L.tolist() == [0.0, 0.5 if massive else 0.0]
 
@@ -194,7 +194,7 @@ def test_super_means_ten_times_the_others_and_twice_the_median_norm(first, rest,
     signed, size, others = (np.zeros((1, 5)) for _ in range(3))
     # Sums over two sequences: a mean of −first, and over six other positions.
     signed[0, 2], size[0, 2], others[0, 2] = -2 * first, 2 * first, 6 * rest
-    monkeypatch.setattr(outliers, "forward_batches", lambda *arguments: iter([(signed, size, others)]))
+    monkeypatch.setattr(batching, "forward_batches", lambda *arguments: iter([(signed, size, others)]))
     neuron = super_neurons(cfg, params, np.ones((2, 4), int), top=1)[0]
     assert (neuron["block"], neuron["neuron"], neuron["channel"], neuron["super"]) == (1, 2, 1, is_super)
     assert (neuron["first"], neuron["rest"]) == (pytest.approx(first), pytest.approx(rest))

@@ -15,7 +15,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.probes.run import ProbeOptions, probe
-from bornbiased_jax.probes.subject import given, newborn
+from bornbiased_jax.probes.subject import from_weights, untrained
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=32, num_heads=4, d_ff=128, vocab_size=97)
 N, T = 75, 9
@@ -52,7 +52,7 @@ def by_hand(seed, tokens_NT):
 
 @pytest.mark.parametrize("seed", [0, 42])
 def test_equals_counting_by_hand(seed, inputs):
-    (found,) = probe(newborn(CFG, fixed_embedding_seed=0), [seed], inputs)
+    (found,) = probe(untrained(CFG, fixed_embedding_seed=0), [seed], inputs)
     expected = by_hand(seed, np.asarray(inputs.batch(0, N)))
     preference, contraction = found["preference"], found["contraction"]
     order = np.argsort(-expected["counts"], kind="stable")
@@ -75,7 +75,7 @@ def test_equals_counting_by_hand(seed, inputs):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [dict(batch_size=7), dict(mode="vmap", chunk=2), dict(mode="map", chunk=1)])
 def test_layout_changes_nothing(options, inputs):
-    subject = newborn(CFG, fixed_embedding_seed=0)
+    subject = untrained(CFG, fixed_embedding_seed=0)
     usual, other = (
         list(probe(subject, [1, 2, 3], inputs)),
         list(probe(subject, [1, 2, 3], inputs, ProbeOptions(**options))),
@@ -91,8 +91,8 @@ def test_layout_changes_nothing(options, inputs):
 @pytest.mark.slow
 def test_given_weights_are_those_of_their_birth(inputs):
     params = models.init_seed(CFG, 5, fixed_key=keys.stream_key(0, "embedding"))
-    (birth,) = probe(newborn(CFG, fixed_embedding_seed=0), [5], inputs)
-    (life,) = probe(given(CFG, params, "the same weights"), [5], inputs)
+    (birth,) = probe(untrained(CFG, fixed_embedding_seed=0), [5], inputs)
+    (life,) = probe(from_weights(CFG, params, "the same weights"), [5], inputs)
     assert life["preference"] == birth["preference"]
 
 
@@ -101,12 +101,12 @@ import json, resource, sys
 from bornbiased_jax.config import preset
 from bornbiased_jax.probes.inputs import parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
-from bornbiased_jax.probes.subject import newborn
+from bornbiased_jax.probes.subject import untrained
 cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)
 peaks = []
 for count, seeds in ((256, 4), (4096, 4), (256, 64)):
     inputs = parse_inputs("tokens", num_inputs=count, seq_len=32, cfg=cfg)
-    list(probe(newborn(cfg), range(seeds), inputs, ProbeOptions(batch_size=32, chunk=4)))
+    list(probe(untrained(cfg), range(seeds), inputs, ProbeOptions(batch_size=32, chunk=4)))
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 print(json.dumps(peaks))
 """
@@ -129,7 +129,7 @@ def test_compiles_once_and_not_per_call(inputs):
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
     )
-    subject = newborn(CFG, fixed_embedding_seed=0)
+    subject = untrained(CFG, fixed_embedding_seed=0)
     list(probe(subject, [1], inputs, ProbeOptions(batch_size=11)))
     assert compiled
     compiled.clear()

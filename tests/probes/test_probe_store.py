@@ -6,6 +6,7 @@ import pytest
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.chunk_store import Chunk, Store, task_of
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import local
@@ -13,12 +14,12 @@ from bornbiased_jax.probes.chunks import FUNCTION, Pass
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
-from bornbiased_jax.probes.subject import given, newborn
-from bornbiased_jax.store import Chunk, Store, compute_in_worker, task_of
+from bornbiased_jax.probes.subject import from_weights, untrained
+from bornbiased_jax.store import compute_in_worker
 from tests.fixtures.engines import elsewhere
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
-BIRTHS = newborn(CFG)
+BIRTHS = untrained(CFG)
 N, T = 50, 6
 TEXT = from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40)
 INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "text": TEXT}
@@ -92,7 +93,7 @@ def test_ranges_of_inputs_add_up(tmp_path, inputs):
 
 @pytest.mark.slow
 def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
-    subject = given(CFG, models.init_seed(CFG, 5), "its digest")
+    subject = from_weights(CFG, models.init_seed(CFG, 5), "its digest")
     (whole,) = call(subject, [0], TEXT, batch_size=8)
     (cut,) = call(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
     assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
@@ -101,7 +102,7 @@ def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
 def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     name = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
     opened = open_checkpoint(f"seed:5@{name}")
-    subject = given(opened.cfg, opened.params(), opened.digest(), opened.reference)
+    subject = from_weights(opened.cfg, opened.params(), opened.digest(), opened.reference)
     kept = {"batch_size": 8, "range_size": 16}
     here = list(call(subject, [0], TEXT, resume=tmp_path / "here", **kept))
     assert list(call(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
@@ -138,8 +139,8 @@ SETTINGS = Pass(BIRTHS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1
 @pytest.mark.parametrize(
     "changed",
     [
-        {"subject": newborn(CFG, fixed_embedding_seed=1)},
-        {"subject": newborn(CFG.replace(norm_eps=1e-3))},
+        {"subject": untrained(CFG, fixed_embedding_seed=1)},
+        {"subject": untrained(CFG.replace(norm_eps=1e-3))},
         {"inputs": INPUTS["tokens"]},
         {"batches": order_inputs(TEXT, 7)},
         {"intra": True},
@@ -173,7 +174,10 @@ def test_inputs_that_are_not_those_of_the_task_are_refused(tmp_path):
         (dict(range_size=8), "a folder to resume in"),
         (dict(seeds=[], resume=True), "no seeds"),
         (dict(seeds=[-1], resume=True), "seed"),
-        (dict(subject=given(CFG, models.init_seed(CFG, 5), "d"), engine=elsewhere, resume=True), "their reference"),
+        (
+            dict(subject=from_weights(CFG, models.init_seed(CFG, 5), "d"), engine=elsewhere, resume=True),
+            "their reference",
+        ),
     ],
 )
 def test_bad_calls_are_refused(tmp_path, options, word):

@@ -20,7 +20,7 @@ def bonferroni(count, cells):
 
 @pytest.fixture(scope="module")
 def counted():
-    return preference.summarise(PreferenceState(COUNTS_V, DIMENSIONS_LD), vocab_size=V, num_ranked=4)
+    return preference.summarize(PreferenceState(COUNTS_V, DIMENSIONS_LD), vocab_size=V, num_ranked=4)
 
 
 def test_preference_names_every_field(counted):
@@ -35,7 +35,7 @@ def test_preference_counts(counted):
     assert counted["top1_share"] == 9 / 24
     assert counted["num_distinct_tokens"] == 5
     assert counted["ranked_ids"] == [2, 5, 3, 11] and counted["ranked_counts"] == [9, 9, 3, 2]
-    every = preference.summarise(PreferenceState(COUNTS_V, DIMENSIONS_LD), vocab_size=V)
+    every = preference.summarize(PreferenceState(COUNTS_V, DIMENSIONS_LD), vocab_size=V)
     assert every["ranked_ids"] == [2, 5, 3, 11, 6] and every["ranked_counts"] == [9, 9, 3, 2, 1]
 
 
@@ -44,7 +44,7 @@ def test_preference_p_is_corrected_over_the_vocabulary(counted):
     assert counted["log10_p"] == pytest.approx(bonferroni(9, V), rel=1e-9)
     assert abs(counted["log10_p"] - bonferroni(9, 5)) > 1
     # A count that any model reaches has p = 1.
-    even = preference.summarise(PreferenceState(np.array([12, 12]), DIMENSIONS_LD), vocab_size=2)
+    even = preference.summarize(PreferenceState(np.array([12, 12]), DIMENSIONS_LD), vocab_size=2)
     assert even["log10_p"] == 0.0
 
 
@@ -59,7 +59,7 @@ def test_preference_ratio_is_to_the_expected_top_count(counted):
 
 def test_preference_entropy_is_in_bits(counted):
     assert counted["entropy_bits"] == pytest.approx(stats.entropy(COUNTS_V, base=2), rel=1e-12)
-    alone = preference.summarise(PreferenceState(np.array([0, N, 0]), DIMENSIONS_LD), vocab_size=3)
+    alone = preference.summarize(PreferenceState(np.array([0, N, 0]), DIMENSIONS_LD), vocab_size=3)
     assert alone["entropy_bits"] == 0.0
 
 
@@ -98,7 +98,7 @@ def rayleigh(cosine):
 
 @pytest.mark.parametrize(("remove", "mean_L"), [(True, KEPT_L), (False, ALL_L)])
 def test_contraction_of_hand_made_sums(remove, mean_L):
-    found = contraction.summarise(SUMS, d_model=d, intra=True, remove_same_last=remove)
+    found = contraction.summarize(SUMS, d_model=d, intra=True, remove_same_last=remove)
     assert found["num_inputs"] == n
     np.testing.assert_allclose([*found["inter_cosine_by_layer"], found["inter_cosine_final"]], mean_L, rtol=1e-12)
     every = [*found["inter_cosine_all_pairs_by_layer"], found["inter_cosine_all_pairs_final"]]
@@ -115,8 +115,8 @@ def test_contraction_of_hand_made_sums(remove, mean_L):
 
 
 def test_contraction_leaves_out_what_was_not_summed():
-    found = contraction.summarise(SUMS._replace(moment_L=np.zeros(3)), d_model=d, intra=False)
+    found = contraction.summarize(SUMS._replace(moment_L=np.zeros(3)), d_model=d, intra=False)
     assert not [name for name in found if "std" in name or "intra" in name]
     # Where every pair shares its last token there is nothing to leave out: the mean is over all of them.
-    alike = contraction.summarise(SUMS._replace(same_last_pairs=90.0), d_model=d, intra=False)
+    alike = contraction.summarize(SUMS._replace(same_last_pairs=90.0), d_model=d, intra=False)
     assert alike["inter_cosine_by_layer"] == alike["inter_cosine_all_pairs_by_layer"]

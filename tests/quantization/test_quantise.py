@@ -13,14 +13,14 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import ForwardOptions, apply
 from bornbiased_jax.model.interventions import NO_EDITS
 from bornbiased_jax.quantization import (
-    FakeQuantiser,
+    FakeQuantizer,
     Scheme,
     parse_scheme,
     parse_schemes,
     prices,
-    quantise_kernel,
-    quantised_edits,
-    quantised_params,
+    quantize_kernel,
+    quantized_edits,
+    quantized_params,
 )
 from bornbiased_jax.quantization.price import DESTROYED
 
@@ -62,7 +62,7 @@ def test_against_a_second_implementation(bits, granularity, shape, keep):
     x = np.random.default_rng(bits).standard_normal(shape).astype(np.float32)
     x[:, 0] *= 100  # a sink token
     x[0, -1] = 0.0
-    found = FakeQuantiser(bits, granularity, keep)(jnp.asarray(x))
+    found = FakeQuantizer(bits, granularity, keep)(jnp.asarray(x))
     expected = by_hand(x, bits, granularity, keep)
     # Float32 may round x/s to the other side of a half: such values differ by one step and are rare.
     close = np.isclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(x).max())
@@ -73,7 +73,7 @@ def test_against_a_second_implementation(bits, granularity, shape, keep):
 
 def test_kernels_have_a_scale_a_matrix_or_an_output_channel():
     kernel = np.random.default_rng(3).standard_normal((2, 5, 6)).astype(np.float32)
-    whole, columns = (np.asarray(quantise_kernel(jnp.asarray(kernel), 4, name)) for name in ("tensor", "token"))
+    whole, columns = (np.asarray(quantize_kernel(jnp.asarray(kernel), 4, name)) for name in ("tensor", "token"))
     for layer in range(2):
         scale = np.abs(kernel[layer]).max() / 7
         np.testing.assert_allclose(whole[layer], np.rint(kernel[layer] / scale) * scale, rtol=1e-6, atol=1e-6)
@@ -85,7 +85,7 @@ def test_kernels_have_a_scale_a_matrix_or_an_output_channel():
 
 @pytest.mark.slow
 def test_only_the_kernels_of_blocks_are_rounded(params):
-    rounded = quantised_params(params, 4, "token")
+    rounded = quantized_params(params, 4, "token")
     changed = {
         jax.tree_util.keystr(path)
         for (path, old), new in zip(
@@ -95,14 +95,14 @@ def test_only_the_kernels_of_blocks_are_rounded(params):
     }
     assert changed and all("blocks" in path and "kernel" in path for path in changed)
     assert len(changed) == 7
-    assert quantised_params(params, None, "token") is params
+    assert quantized_params(params, None, "token") is params
 
 
 def test_without_quantisation_the_path_is_the_plain_one_bitwise(params):
-    assert quantised_edits(Scheme(), "token") == NO_EDITS
+    assert quantized_edits(Scheme(), "token") == NO_EDITS
     plain = apply(CFG, params, TOKENS).logits_BTV
     np.testing.assert_array_equal(
-        apply(CFG, params, TOKENS, options=ForwardOptions(edit=quantised_edits(Scheme(), "token"))).logits_BTV, plain
+        apply(CFG, params, TOKENS, options=ForwardOptions(edit=quantized_edits(Scheme(), "token"))).logits_BTV, plain
     )
 
 
@@ -110,7 +110,7 @@ def test_without_quantisation_the_path_is_the_plain_one_bitwise(params):
 def test_what_linear_maps_and_the_cache_read_lies_on_the_grid(params, site):
     scheme = Scheme(cache=4) if site in ("keys", "values") else Scheme(activations=4)
     captured = apply(
-        CFG, params, TOKENS, options=ForwardOptions(edit=quantised_edits(scheme, "token")), capture=(site,)
+        CFG, params, TOKENS, options=ForwardOptions(edit=quantized_edits(scheme, "token")), capture=(site,)
     ).layers[site]
     rows = np.asarray(captured).reshape(2 * 4 * 9, -1)
     steps = rows / (np.abs(rows).max(axis=1, keepdims=True) / 7)
@@ -123,9 +123,9 @@ def test_prices_are_their_definitions(params):
     cells = prices(CFG, params, TOKENS, [parse_scheme("w4a4kv4")], granularities=["token"], keep=[1, 0], batch_size=3)
     assert [cell["keep_sinks"] for cell in cells] == [0, 1]
     full = np.asarray(jax.nn.log_softmax(apply(CFG, params, TOKENS).logits_BTV[:, :-1]), np.float64)
-    weights = quantised_params(params, 4, "token")
+    weights = quantized_params(params, 4, "token")
     for cell in cells:
-        edits = quantised_edits(Scheme(4, 4, 4), "token", keep=cell["keep_sinks"])
+        edits = quantized_edits(Scheme(4, 4, 4), "token", keep=cell["keep_sinks"])
         log = np.asarray(
             jax.nn.log_softmax(apply(CFG, weights, TOKENS, options=ForwardOptions(edit=edits)).logits_BTV[:, :-1]),
             np.float64,
@@ -153,7 +153,7 @@ def test_a_sink_token_kept_spares_the_others():
     """One huge first token makes a per-tensor scale useless for the rest, unless it is kept."""
     x = np.random.default_rng(0).standard_normal((1, 8, 16)).astype(np.float32)
     x[:, 0] *= 1000
-    lost, spared = (FakeQuantiser(8, "tensor", keep)(jnp.asarray(x))[:, 1:] - x[:, 1:] for keep in (0, 1))
+    lost, spared = (FakeQuantizer(8, "tensor", keep)(jnp.asarray(x))[:, 1:] - x[:, 1:] for keep in (0, 1))
     assert float(jnp.abs(lost).max()) > 1.0 and float(jnp.abs(spared).max()) < 0.02
 
 
@@ -178,8 +178,8 @@ def test_other_names_and_bits_are_refused(text):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda params: FakeQuantiser(8, "row"),
-        lambda params: FakeQuantiser(8, "token", -1),
+        lambda params: FakeQuantizer(8, "row"),
+        lambda params: FakeQuantizer(8, "token", -1),
         lambda params: prices(CFG, params, TOKENS, [Scheme(activations=8)], keep=[9]),
         lambda params: prices(CFG, params, TOKENS[:, :1], [Scheme(activations=8)]),
     ],

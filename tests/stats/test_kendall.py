@@ -7,27 +7,7 @@ from scipy import stats
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.stats import kendall
-from bornbiased_jax.stats.kendall import cross_kendall, inversions, tau_b
-
-
-def _scipy(base, suspect):
-    # In float64, whatever comes in: SciPy's later versions answer in the precision of the question.
-    pairs = zip(base.T.astype(float), suspect.T.astype(float), strict=True)
-    return np.array([stats.kendalltau(x, y).statistic for x, y in pairs])
-
-
-# Sizes on both sides of a block's end, of a doubling, and of 16-bit ranks.
-@pytest.mark.parametrize("num_inputs", [2, 3, 21, 22, 23, 44, 45, 352, 353, 1000, 66_000])
-@pytest.mark.parametrize("ties", ["none", "suspect", "both"])
-def test_equals_scipy(num_inputs, ties):
-    rng = np.random.default_rng([num_inputs, len(ties)])
-    base, suspect = rng.standard_normal((2, num_inputs, 18 if num_inputs < 9999 else 2)).astype(np.float32)
-    suspect = suspect + base * np.linspace(-2, 2, base.shape[1], dtype=np.float32)
-    if ties != "none":
-        suspect = np.round(suspect * 3)
-    if ties == "both":
-        base = np.round(base * 3)
-    np.testing.assert_allclose(tau_b(base, suspect), _scipy(base, suspect), rtol=0, atol=1e-13, equal_nan=True)
+from bornbiased_jax.stats.kendall import cross_kendall, tau_b
 
 
 @settings(max_examples=60)
@@ -41,25 +21,6 @@ def test_equals_counting_every_pair(columns):
         assert np.isnan(found)
     else:
         assert found == pytest.approx((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()), abs=1e-13)
-
-
-def test_inversions_of_known_permutations():
-    num = 5000
-    forward = np.arange(num)
-    swapped = forward.copy()
-    swapped[[0, -1]] = swapped[[-1, 0]]
-    found = inversions(np.stack([forward, forward[::-1], swapped, np.roll(forward, 1)]).astype(np.uint32))
-    assert found.tolist() == [0, num * (num - 1) // 2, 2 * (num - 2) + 1, num - 1]
-
-
-def test_threads_and_order_of_memory_change_nothing(monkeypatch):
-    rng = np.random.default_rng(0)
-    base, suspect = rng.standard_normal((2, 7000, 40)).astype(np.float32)  # enough for threads to start
-    found = []
-    for cores, some in ((1, base), (3, np.asfortranarray(base))):
-        monkeypatch.setattr("bornbiased_jax.hardware.cores", lambda cores=cores: cores)
-        found.append(tau_b(some, suspect))
-    np.testing.assert_array_equal(*found)
 
 
 def test_constant_column_has_no_tau():

@@ -12,24 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bornbiased_jax import executors, store
+from bornbiased_jax import chunk_store, executors, store
+from bornbiased_jax.chunk_store import Chunk, Store, Task, task_of
 from bornbiased_jax.cli import engines as cli_engines
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import BrokenExecutor, InProcessExecutor, engine_named, local
-from bornbiased_jax.io import MARKER
+from bornbiased_jax.folders import MARKER
 from bornbiased_jax.progress import Bar
-from bornbiased_jax.store import (
-    Chunk,
-    Request,
-    Store,
-    Task,
-    compute_chunks,
-    compute_in_worker,
-    fulfill,
-    status,
-    task_of,
-)
+from bornbiased_jax.store import Request, compute_chunks, compute_in_worker, fulfill, status
 from tests.store import toy
 from tests.test_io import an_ordinary_user
 
@@ -220,9 +211,9 @@ def test_a_worker_of_another_installation_refuses_in_one_sentence(tmp_path, fiel
 
 def test_a_page_names_functions_of_this_project_alone():
     with pytest.raises(InputError, match="none of this project"):
-        store.resolve("os:system")
+        chunk_store.resolve("os:system")
     with pytest.raises(InputError, match="cannot be imported"):
-        store.resolve("bornbiased_jax.io:compute")
+        chunk_store.resolve("bornbiased_jax.io:compute")
 
 
 def test_a_failure_is_noted_until_the_chunk_is_there(tmp_path):
@@ -233,7 +224,7 @@ def test_a_failure_is_noted_until_the_chunk_is_there(tmp_path):
     assert tasks.failures()[CHUNKS[1]] == "ZeroDivisionError: this seed is bad"
     compute_chunks(tasks, CHUNKS[:3], {}, lambda settings, sources, some: ({"sum": 1.0} for _ in some))
     assert tasks.failures() == {} and tasks.chunks() == set(CHUNKS[:3])
-    assert not list(tasks.path.glob(f"{store.FAILED}*"))
+    assert not list(tasks.path.glob(f"{chunk_store.FAILED}*"))
 
 
 def test_what_goes_away_while_a_page_is_looked_at_is_passed_over(tmp_path, monkeypatch):
@@ -241,7 +232,7 @@ def test_what_goes_away_while_a_page_is_looked_at_is_passed_over(tmp_path, monke
     tasks = task_store(tmp_path)
     computed(tasks, CHUNKS[:2])
     tasks.fail(CHUNKS[2:4], OSError("no room"))
-    note = f"{store.FAILED}{CHUNKS[2].name}.json"
+    note = f"{chunk_store.FAILED}{CHUNKS[2].name}.json"
     real = os.scandir
 
     class Entries(list):
@@ -263,7 +254,7 @@ def test_what_goes_away_while_a_page_is_looked_at_is_passed_over(tmp_path, monke
     tasks.fail(CHUNKS[2:3], OSError("no room"))
     assert list(tasks.failures()) == [CHUNKS[3]]
     monkeypatch.setattr(os, "scandir", real)
-    (tasks.path / f"{store.FAILED}{CHUNKS[3].name}.json").write_text("{}")
+    (tasks.path / f"{chunk_store.FAILED}{CHUNKS[3].name}.json").write_text("{}")
     with pytest.raises(InputError, match="edited or damaged"):
         tasks.failures()
 
@@ -362,7 +353,7 @@ def test_status_names_what_it_cannot_read(tmp_path):
         status(tmp_path)
     tasks = task_store(tmp_path)
     tasks.open(CHUNKS)
-    path = tasks.path / store.TASK_FILE
+    path = tasks.path / chunk_store.TASK_FILE
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "code": "other"}))
     with pytest.raises(InputError, match=r"task\.json does not belong"):

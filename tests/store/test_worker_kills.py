@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bornbiased_jax.store import Chunk
+from bornbiased_jax.chunk_store import Chunk
 
 pytestmark = pytest.mark.slow
 

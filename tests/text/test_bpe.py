@@ -134,7 +134,7 @@ def rank_file(tmp_path, monkeypatch):
     )
     count = len(pieces)
     special = {bpe.END_OF_TEXT: count, "<|im_start|>": count + 1}
-    scheme = dict(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
+    scheme = bpe.ByteLevel(patterns=[bpe.CL100K_PATTERN], special=special, eos_token=bpe.END_OF_TEXT)
     monkeypatch.setitem(bpe.TIKTOKEN_SCHEMES, count, scheme)
     path = tmp_path / "small.tiktoken"
     path.write_bytes(b"".join(base64.b64encode(piece) + f" {rank}\n".encode() for rank, piece in enumerate(pieces)))
@@ -197,10 +197,10 @@ def test_a_real_rank_file_that_lost_a_line_is_refused(shared):
 
 def test_schemes_have_room_for_their_special_tokens():
     for count, scheme in bpe.TIKTOKEN_SCHEMES.items():
-        ids = list(scheme["special"].values())
+        ids = list(scheme.special.values())
         assert min(ids) >= count and len(set(ids)) == len(ids)
-        assert scheme["eos_token"] in scheme["special"]
-        assert scheme.get("bos_token", scheme["eos_token"]) in scheme["special"]
+        assert scheme.eos_token in scheme.special
+        assert scheme.bos_token is None or scheme.bos_token in scheme.special
 
 
 def test_every_setting_changes_the_digest():

@@ -205,7 +205,7 @@ def test_a_line_of_any_length_is_read_as_far_as_it_is_asked_for(tmp_path, monkey
 
 @pytest.mark.parametrize("separator", [END_OF_TEXT, "\n\n = Title = \n\n"])
 def test_documents_without_end_are_cut(tmp_path, monkeypatch, separator):
-    monkeypatch.setattr(documents, "LONGEST_WHOLE", 1000)
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 1000)
     monkeypatch.setattr(documents, "_BLOCK", 100)
     monkeypatch.setattr(documents, "_LOOK", 10_000)
     text = " = First = \n\n" + "a line of words \n" * 300 + separator + "b" * 300

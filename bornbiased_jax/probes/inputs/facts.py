@@ -26,19 +26,19 @@ def arrays_of(inputs: Inputs) -> dict[str, np.ndarray]:
     return {} if inputs.tokens_NT is None else {TOKENS: inputs.tokens_NT}
 
 
-def from_facts(facts: Mapping[str, Any], cfg: ModelConfig, found_at: Mapping[str, Any]) -> Inputs:
+def from_facts(facts: Mapping[str, Any], cfg: ModelConfig, sources: Mapping[str, Any]) -> Inputs:
     """Make the inputs of some facts.
 
     Args:
         facts: of :func:`facts_of`.
         cfg: the architecture that they were drawn for.
-        found_at: paths of what :func:`arrays_of` named.
+        sources: paths of the arrays that :func:`arrays_of` named.
 
     Raises:
         InputError: what is drawn or read here is something else.
     """
-    if TOKENS in found_at:
-        inputs = from_tokens(np.load(Path(found_at[TOKENS]), allow_pickle=False), facts["vocab_size"])
+    if TOKENS in sources:
+        inputs = from_tokens(np.load(Path(sources[TOKENS]), allow_pickle=False), facts["vocab_size"])
     else:
         sizes = facts["num_inputs"], facts["seq_len"]
         inputs = random_inputs(facts["kind"], *sizes, cfg, seed=facts["seed"], vocab_size=facts["vocab_size"])

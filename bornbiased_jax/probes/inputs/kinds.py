@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length, check_tokens, check_width
 
+Array: TypeAlias = np.ndarray | jax.Array
+HostOrDevice = TypeVar("HostOrDevice", np.ndarray, jax.Array)
 _CHUNK_TOKENS = 1 << 20
 
 
@@ -48,9 +51,9 @@ class Inputs:
     d_model: int | None = None
     seed: int | None = None
     tokens_NT: np.ndarray | None = field(default=None, repr=False)
-    source: dict[str, Any] = field(default_factory=dict)
+    source: Mapping[str, object] = field(default_factory=dict)
 
-    def generate(self, indices: Any) -> Any:
+    def generate(self, indices: Array) -> Array:
         """Return the sequences with these indices (0 to N − 1, integers [B], possibly traced).
 
         Returns int32 ids [B, T], or float32 standard normal vectors [B, T, D], to be given the moments of an
@@ -72,9 +75,12 @@ class Inputs:
         """Return the mean and standard deviation to give these inputs: as they are for vectors, None for ids."""
         return (mean, std) if self.vectors else None
 
-    def scaled(self, x: Any, mean: float, std: float) -> Any:
+    def scaled(self, x: HostOrDevice, mean: float, std: float) -> HostOrDevice:
         """Give a generated batch the mean and standard deviation of an embedding; ids stay as they are."""
-        return x * np.float32(std) + np.float32(mean) if self.vectors else x
+        if not self.vectors:
+            return x
+        scaled: HostOrDevice = x * np.float32(std) + np.float32(mean)
+        return scaled
 
     def batch(self, start: int, stop: int) -> np.ndarray:
         """Return sequences ``start`` to ``stop`` − 1, on the host: int32 [B, T] or float32 [B, T, D].
@@ -122,7 +128,7 @@ class Inputs:
         spec = f"{self.kind} {self.num_inputs} {self.seq_len} {self.d_model} {self.seed}\0".encode()
         return hashlib.sha256(spec + bits.tobytes()).hexdigest()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return JSON-ready facts for a record."""
         facts = {
             "kind": self.kind,
@@ -162,7 +168,7 @@ class InputKind:
     """
 
     title: str
-    generate: Callable[[Inputs, Any], Any]
+    generate: Callable[[Inputs, Array], Array]
     check_fits: Callable[[Inputs, ModelConfig], None]
     vectors: bool = False
     independent: bool = False
@@ -170,19 +176,21 @@ class InputKind:
     predicted: bool = False
 
 
-def _generate_tokens(inputs: Inputs, indices: Any) -> Any:
+def _generate_tokens(inputs: Inputs, indices: Array) -> Array:
     assert inputs.seed is not None and inputs.vocab_size is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
-    return draw_ids(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
+    ids_BT: jax.Array = draw_ids(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.vocab_size)
+    return ids_BT
 
 
-def _generate_vectors(inputs: Inputs, indices: Any) -> Any:
+def _generate_vectors(inputs: Inputs, indices: Array) -> Array:
     assert inputs.seed is not None and inputs.d_model is not None
     at_B = jnp.asarray(indices).astype(jnp.uint32)
-    return _draw_vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
+    x_BTD: jax.Array = _draw_vectors(keys.stream_key(inputs.seed, "inputs"), at_B, inputs.seq_len, inputs.d_model)
+    return x_BTD
 
 
-def _look_up(inputs: Inputs, indices: Any) -> Any:
+def _look_up(inputs: Inputs, indices: Array) -> Array:
     assert inputs.tokens_NT is not None
     traced = isinstance(indices, jax.core.Tracer)
     return jnp.asarray(inputs.tokens_NT)[indices] if traced else inputs.tokens_NT[np.asarray(indices)]
@@ -306,7 +314,7 @@ def gaussian(num_inputs: int, seq_len: int, d_model: int, seed: int = 0) -> Inpu
     return Inputs("gaussian", num_inputs, seq_len, d_model=d_model, seed=keys.check_seed(seed))
 
 
-def from_tokens(tokens_NT: Any, vocab_size: int, **source: Any) -> Inputs:
+def from_tokens(tokens_NT: ArrayLike, vocab_size: int, **source: object) -> Inputs:
     """Make inputs of ids, int [N, T]; ``source`` says where they come from.
 
     Raises:

@@ -50,7 +50,7 @@ def text(
     documents = read_documents(source, longest=_LONGEST_DOCUMENT)
     needed = num_inputs * seq_len if windows == "consecutive" else seq_len
     pieces = encode_documents(tokenizer, documents, batch=1)
-    ids = _taken(pieces, needed if windows == "consecutive" else None)
+    ids = _join_ids(pieces, needed if windows == "consecutive" else None)
     if len(ids) < needed:
         raise InputError(
             f"{source} gives {len(ids):,} tokens with the tokenizer {tokenizer.name}, but {num_inputs} "
@@ -82,7 +82,7 @@ def text(
     return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about)
 
 
-def _taken(documents: Iterable[np.ndarray], needed: int | None) -> np.ndarray:
+def _join_ids(documents: Iterable[np.ndarray], needed: int | None) -> np.ndarray:
     """Join the ids of documents end to end, until there are enough."""
     parts = [np.zeros(0, np.int32)]
     count = 0
