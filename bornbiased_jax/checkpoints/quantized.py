@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors
 from bornbiased_jax.errors import InputError
 
 FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32)
 """Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
-_PLAIN_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _DEFAULT_BLOCK = (128, 128)
 
 
@@ -119,7 +118,7 @@ def decode(source: NamedTensors, config: Mapping[str, Any], notes: tuple[str, ..
     def stored_as(name: str) -> str:
         if name in decoded:
             return decoded[name].scheme
-        return _PLAIN_TYPES.get(source.types.get(name, "F32"), source.types.get(name, ""))
+        return FLOAT_TYPES.get(source.types.get(name, "F32"), source.types.get(name, ""))
 
     schemes = sorted({tensor.scheme for tensor in decoded.values()})
     said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import hub
-from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE
+from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named

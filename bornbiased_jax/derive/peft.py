@@ -18,12 +18,11 @@ from safetensors.numpy import save
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
-from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.formats.run import read_run, restore_adapter
-from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file, unpack
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.tensors import read_finite
+from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, open_weights
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.io import Folder
@@ -91,7 +90,7 @@ def read_adapter(folder: str | Path) -> Adapter:
             raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
         raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
     # Two factors, A and B, of every adapted module.
-    source = open_safetensors(folder, [folder / WEIGHTS])
+    source = open_weights(folder, [folder / WEIGHTS])
     modules: dict[str, dict[str, np.ndarray]] = {}
     for name, shape in source.shapes.items():
         match = _NAME.fullmatch(name)

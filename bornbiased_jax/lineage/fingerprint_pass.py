@@ -13,8 +13,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
-from bornbiased_jax.checkpoints.native_roles import canonical_key
-from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.fingerprint_file import fitted, stored_neurons

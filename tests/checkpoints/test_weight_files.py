@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors
-from bornbiased_jax.checkpoints.torch_file import open_torch_files
-from bornbiased_jax.checkpoints.weight_files import choose_weights
+from bornbiased_jax.checkpoints.weight_files import choose_weights, open_weights
 from bornbiased_jax.errors import InputError
 
 torch = pytest.importorskip("torch")
@@ -51,7 +49,7 @@ def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
         "empty": torch.zeros(0, 3),
     }
     torch.save({"state_dict": tensors, "epoch": 3}, tmp_path / "pytorch_model.bin")
-    source = open_torch_files(tmp_path, [tmp_path / "pytorch_model.bin"])
+    source = open_weights(tmp_path, [tmp_path / "pytorch_model.bin"])
     assert source.shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         assert np.array_equal(source.read(name).astype(np.float64), tensor.detach().double().numpy())
@@ -72,7 +70,7 @@ def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol)
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
         archive.writestr("archive/data.pkl", data)
     with pytest.raises(InputError, match="could run code"):
-        open_torch_files(tmp_path, [tmp_path / "pytorch_model.bin"])
+        open_weights(tmp_path, [tmp_path / "pytorch_model.bin"])
     assert not (tmp_path / "written").exists()
 
 
@@ -93,7 +91,7 @@ def test_mutated_torch_files_are_read_or_refused_in_one_sentence(tmp_path):
             for name, content in members.items():
                 archive.writestr(name, bytes(data) if name == pickled else content)
         try:
-            source = open_torch_files(tmp_path, [path])
+            source = open_weights(tmp_path, [path])
             for name in source.shapes:
                 assert source.read(name).size < 100
         except InputError as error:
@@ -134,7 +132,7 @@ def test_float8_tensors_are_read_from_safetensors(tmp_path):
     from safetensors.torch import save_file
 
     save_file(tensors, tmp_path / "model.safetensors")
-    source = open_safetensors(tmp_path, [tmp_path / "model.safetensors"], allows_quantized=True)
+    source = open_weights(tmp_path, [tmp_path / "model.safetensors"])
     assert np.array_equal(decode(source, {}).read("m.weight"), (tensors["m.weight"].float() * 0.5).numpy())
 
 

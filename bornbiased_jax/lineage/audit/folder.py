@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.checkpoints.formats.huggingface import PICKLES, weight_files
+from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.weight_files import PICKLES
 from bornbiased_jax.derive.peft import CONFIG as ADAPTER
 from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.errors import InputError
