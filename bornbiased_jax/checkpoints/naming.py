@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import io
-from bornbiased_jax.checkpoints import conventions
+from bornbiased_jax.checkpoints import adapters, conventions
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.latent import Part, latent_parts, parse_axes, role_of
@@ -303,20 +303,22 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
     """Open a folder of weights for reading by role, whatever its architecture.
 
     Args:
-        folder: of a model; ``config.json`` may be missing.
+        folder: of a model, whose ``config.json`` may be missing, or of an adapter, which names its base.
         file: which set of weights, where there are several.
         roles_file: what the conventions do not know.
 
     Raises:
         InputError: the files are corrupted, are two sets of weights, or have names that no convention fits.
     """
-    weights = choose_weights(folder, file)
-    config = _read_config(folder)
+    adapter = adapters.read_adapter(folder) if adapters.is_adapter(folder) else None
+    place = folder if adapter is None else adapters.base_folder(folder, adapter)
+    weights, config = choose_weights(place, file), _read_config(place)
+    tensors = decode(open_weights(place, weights.paths), config, weights.notes)
     return NamedRoles(
-        decode(open_weights(folder, weights.paths), config, weights.notes),
+        tensors if adapter is None else adapters.adapt(tensors, adapter),
         config,
         rows=() if roles_file is None else read_roles_file(roles_file),
-        tokenizer_files=find_tokenizers(folder),
+        tokenizer_files=find_tokenizers(folder) or find_tokenizers(place),
     )
 
 
@@ -347,7 +349,8 @@ def open_role_source(
     is_folder = reference.kind == "huggingface" and reference.path is not None
     if roles_file is not None and not is_folder:
         raise InputError(f"{ref} is no folder of weights, which --roles is for: leave the option out")
-    if is_folder and roles_file is not None:
+    is_adapted = reference.path is not None and adapters.is_adapter(reference.path)
+    if is_folder and (roles_file is not None or is_adapted):
         assert reference.path is not None
         return open_by_names(reference.path, file=file, roles_file=roles_file)
     try:

@@ -137,7 +137,7 @@ def _kind_of_directory(path: Path) -> Kind:
             return "huggingface"
     if (path / RUN_FILE).is_file():
         return "run"
-    weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "model.pt")
+    weights = ("*.safetensors", "adapter_config.json", "*.safetensors.index.json", "pytorch_model*", "model.pt")
     if any(True for pattern in weights for _ in path.glob(pattern)):
         return "huggingface"
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")

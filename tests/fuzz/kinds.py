@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.adapters import read_adapter
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.config import preset
-from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import io
+from bornbiased_jax.checkpoints.adapters import is_adapter
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
@@ -40,6 +41,11 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
             tensor is missing, unknown or of a wrong shape.
     """
+    if is_adapter(folder) and not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} is an adapter, no model of its own: merge it into its base with "
+            f"`bornbiased derive BASE --change lora:{folder} --out DIR`, and name DIR"
+        )
     content = io.read_json(folder / "config.json")
     read = read_config(content, str(folder / "config.json"), ignore_fields)
     paths = weight_files(folder, file)

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax import io, progress
+from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.weight_files import PICKLES
-from bornbiased_jax.derive.peft import CONFIG as ADAPTER
-from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
@@ -130,7 +129,7 @@ def _walk(
         if identity in above:
             return
         # An adapter, a model or a run is one item; everything else is looked through.
-        if (place / ADAPTER).is_file():
+        if is_adapter(place):
             read_adapter(place)
             label = read_label(name, pattern)
             yield Item(name, label, None, tuple(sorted(place.glob("adapter_model.*"))), ADAPTED)
