@@ -22,6 +22,7 @@ from bornbiased_jax.errors import InputError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 HOW_TO_CONVERT = (
     "is a pickle, which is never opened here because it can run code: convert it with transformers, "
@@ -118,6 +119,7 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
     """
     tensors: dict[str, SafeTensor | TorchTensor] = {}
     for path in paths:
+        check_pointer(path)
         located = safetensors.locate(path) if path.name.endswith(".safetensors") else torch_file.locate(path)
         for name, tensor in located.items():
             if name in tensors:
@@ -130,6 +132,17 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
         first=lambda name, axis, count: tensors[name].first(axis, count),
         types={name: tensor.kind for name, tensor in tensors.items()},
     )
+
+
+def check_pointer(path: Path) -> None:
+    """Refuse a pointer of Git LFS, which a clone without LFS has in place of the file.
+
+    Raises:
+        InputError: it is one.
+    """
+    with path.open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise InputError(f"{path} is a pointer of Git LFS, not the file itself: run `git lfs pull` in its folder")
 
 
 def find_tokenizers(folder: Path) -> tuple[Path, ...]:
