@@ -65,7 +65,7 @@ class RunRecord(TypedDict):
 
 
 @jax.jit
-def checksums(tree: Params) -> jax.Array:
+def checksums(tree: object) -> jax.Array:
     """Compute one 32-bit number a leaf, uint32: Σ bits·odd(position) modulo 2³².
 
     Any single changed element changes it; being a sum of integers it is the same on any number of devices.
@@ -94,9 +94,7 @@ def find_steps(folder: Path) -> list[int]:
     return sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
-def progress_tree(
-    step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: jax.Array | np.ndarray
-) -> dict[str, Any]:
+def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: object) -> dict[str, Any]:
     """Return what ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
