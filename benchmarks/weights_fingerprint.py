@@ -25,8 +25,8 @@ from benchmarks.child import run_child
 from benchmarks.recorded import run
 from benchmarks.streamed import SIZES, write_model
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
+from bornbiased_jax.checkpoints.weight_files import open_weights
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_file import encode
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -40,7 +40,7 @@ GOAL, GOAL_BYTES = 2.0, 2e9
 def read_and_upcast(folder: Path) -> float:
     """Read every tensor of a directory and turn it into float32, one at a time; return the seconds."""
     start = time.perf_counter()
-    source = open_safetensors(folder, sorted(folder.glob("*.safetensors")))
+    source = open_weights(folder, sorted(folder.glob("*.safetensors")))
     for name in source.shapes:
         source.read(name).astype(np.float32)
     return time.perf_counter() - start

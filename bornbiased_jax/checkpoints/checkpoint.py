@@ -9,11 +9,12 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
+from jax.typing import DTypeLike
 from typing_extensions import TypedDict
 
 from bornbiased_jax import code, hardware, io, schema
@@ -38,6 +39,9 @@ from bornbiased_jax.parameters import Params, parameter_table
 from bornbiased_jax.text.cache import cache_dir
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import load_tokenizer
+
+Form = tuple[DTypeLike | None, Shardings | None]
+"""Type of loaded parameters, and where they go."""
 
 MAKER = "bornbiased --stream"
 
@@ -76,10 +80,10 @@ class Checkpoint:
     reference: str
     kind: Kind | Literal["memory"]
     description: str
-    dtype: Any = None
+    dtype: DTypeLike | None = None
     sharding: Shardings | None = None
     scratch: Path | None = None
-    _loaded: tuple[tuple[Any, Shardings | None], Params] | None = dataclasses.field(default=None, init=False)
+    _loaded: tuple[Form, Params] | None = dataclasses.field(default=None, init=False)
 
     @classmethod
     def from_seed(cls, config: ModelConfig, seed: int) -> Checkpoint:
@@ -189,7 +193,7 @@ class Checkpoint:
         shape = row.block_shape
         return read_parameter(self.stored.pieces(path), shape, layer, rows if len(shape) > 1 else None)
 
-    def params(self, dtype: Any = None, sharding: Shardings | None = None) -> Params:
+    def params(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Params:
         """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep the last so loaded.
 
         Weights go tensor by tensor to where they belong; there is never a second copy of them all.
@@ -207,7 +211,7 @@ class Checkpoint:
             self._loaded = (form, load_params(self.stored, *form))
         return self._loaded[1]
 
-    def _form(self, dtype: Any = None, sharding: Shardings | None = None) -> tuple[Any, Shardings | None]:
+    def _form(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Form:
         dtype = self.dtype if dtype is None else dtype
         return None if dtype is None else jnp.dtype(dtype), self.sharding if sharding is None else sharding
 
@@ -299,7 +303,7 @@ class Checkpoint:
 def open_checkpoint(
     ref: str | Path,
     *,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sharding: Shardings | None = None,
     scratch: str | Path | None = None,
     file: str | None = None,

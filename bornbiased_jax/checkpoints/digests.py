@@ -57,10 +57,11 @@ def _sorted_parts(bits_N: np.ndarray) -> Iterator[np.ndarray]:
         yield np.sort(np.concatenate([_between(piece, low, high) for piece in _pieces(bits_N)]))
 
 
-def _between(piece: np.ndarray, low: Any, high: Any) -> np.ndarray:
+def _between(piece: np.ndarray, low: np.integer[Any] | None, high: np.integer[Any] | None) -> np.ndarray:
     """Select numbers from ``low`` on and below ``high``; None where there is no end."""
     inside = np.ones(len(piece), bool) if low is None else piece >= low
-    return piece[inside if high is None else inside & (piece < high)]
+    numbers: np.ndarray = piece[inside if high is None else inside & (piece < high)]
+    return numbers
 
 
 def _pieces(row_N: np.ndarray) -> Iterator[np.ndarray]:

@@ -14,8 +14,9 @@ from bornbiased_jax import io
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
 from bornbiased_jax.checkpoints.formats.hf_config import initializer_range
-from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT, WEIGHTS
+from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
+from bornbiased_jax.checkpoints.weight_files import WEIGHTS
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import OVERWRITE, Folder, replace_folder
@@ -206,7 +207,7 @@ def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: 
 
 
 def _tensors(
-    cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes, dtype: Any
+    cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes, dtype: np.dtype[Any]
 ) -> Iterator[np.ndarray]:
     for entry in entries:
         parts = []

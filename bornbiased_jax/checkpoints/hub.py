@@ -13,18 +13,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from bornbiased_jax import hub, io, progress, schema
-from bornbiased_jax.checkpoints.formats.huggingface import (
-    HOW_TO_CONVERT,
-    INDEX,
-    PICKLES,
-    TOKENIZERS,
-    WEIGHTS,
-    weight_files,
-)
-from bornbiased_jax.checkpoints.weight_files import IndexFile
+from bornbiased_jax.checkpoints.formats.huggingface import weight_files
+from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, INDEX, PICKLES, TOKENIZERS, WEIGHTS, IndexFile
 from bornbiased_jax.errors import InputError
 
 MAIN = "main"
@@ -68,13 +62,13 @@ def parse_name(text: str) -> HubName:
     return HubName(match["repository"], match["revision"] or MAIN)
 
 
-def library(reference: str) -> Any:
+def library(reference: str) -> ModuleType:
     """Import ``huggingface_hub`` for something that was named, its bars and warnings off: standard error is ours.
 
     Raises:
         InputError: it is not installed.
     """
-    module = hub.library("huggingface_hub", "hub", reference, "on the Hugging Face hub")
+    module: ModuleType = hub.library("huggingface_hub", "hub", reference, "on the Hugging Face hub")
     hub.library("huggingface_hub.utils", "hub", reference, "on the Hugging Face hub").logging.set_verbosity_error()
     return module
 
@@ -169,7 +163,7 @@ def has_safetensors(names: Iterable[str]) -> bool:
     return bool({WEIGHTS, INDEX} & set(names))
 
 
-def _weights(api: Any, name: HubName, commit: str, listed: dict[str, RemoteFile]) -> list[str]:
+def _weights(api: ModuleType, name: HubName, commit: str, listed: dict[str, RemoteFile]) -> list[str]:
     """Return the files of weights, in order."""
     if INDEX in listed:
         index = _fetch_file(api, name, commit, INDEX, listed[INDEX], _SILENT)
@@ -189,7 +183,7 @@ def _weights(api: Any, name: HubName, commit: str, listed: dict[str, RemoteFile]
     raise InputError(f"{name} has neither {WEIGHTS} nor {INDEX}: name a model whose weights are in safetensors")
 
 
-def _fetch_file(api: Any, name: HubName, commit: str, file: str, listed: RemoteFile, bar: type) -> Path:
+def _fetch_file(api: ModuleType, name: HubName, commit: str, file: str, listed: RemoteFile, bar: type) -> Path:
     """Fetch one file of a commit from the cache or the hub; what comes is what was listed, or is not kept."""
     if _is_cached(api, name, commit, file):
         return Path(api.try_to_load_from_cache(name.repository, file, revision=commit))
@@ -201,7 +195,7 @@ def _fetch_file(api: Any, name: HubName, commit: str, file: str, listed: RemoteF
     return path
 
 
-def _is_cached(api: Any, name: HubName, commit: str, file: str) -> bool:
+def _is_cached(api: ModuleType, name: HubName, commit: str, file: str) -> bool:
     return isinstance(api.try_to_load_from_cache(name.repository, file, revision=commit), str)
 
 
@@ -214,8 +208,8 @@ def _bytes_to(advance: progress.Advance) -> type:
     count = 0
 
     class Bytes:
-        def __init__(self, *unused: Any, **ignored: Any) -> None:
-            self.total = ignored.get("total")
+        def __init__(self, *_: object, **options: object) -> None:
+            self.total = options.get("total")
 
         def update(self, n: float | None = 1) -> None:
             nonlocal count
@@ -226,13 +220,13 @@ def _bytes_to(advance: progress.Advance) -> type:
         def __enter__(self) -> Bytes:
             return self
 
-        def __exit__(self, *unused: Any) -> None:
+        def __exit__(self, *_: object) -> None:
             pass
 
-        def __getattr__(self, unused: str) -> Callable[..., None]:
-            return lambda *values, **options: None
+        def __getattr__(self, _: str) -> Callable[..., None]:
+            return lambda *_, **__: None
 
     return Bytes
 
 
-_SILENT = _bytes_to(lambda n=1: None)
+_SILENT = _bytes_to(lambda _=1: None)

@@ -182,7 +182,7 @@ def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np
     if entry.form == "same":
         return arrays[0]
     if entry.form == "plus one":
-        return arrays[0] - np.asarray(1.0, arrays[0].dtype)
+        return np.asarray(arrays[0] - np.asarray(1.0, arrays[0].dtype))
     if entry.form == "fused columns":
         return np.concatenate(arrays, axis=-1)
     lead = arrays[0].shape[:-1]

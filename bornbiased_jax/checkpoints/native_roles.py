@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.roles import Role, Shape
-from bornbiased_jax.parameters import GROUPS, Parameter, parameter_table
-from bornbiased_jax.text import load_tokenizer
+from bornbiased_jax.checkpoints.roles import Role, Shape, canonical_key, token_labels
+from bornbiased_jax.parameters import Parameter, parameter_table
 
 LANGUAGE = "language"
 _ODD_ACTIVATIONS = ("tanh",)
-_SAFETENSORS_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def open_roles(ref: str | Path, *, file: str | None = None, ignore_fields: Sequence[str] = ()) -> NativeRoles:
@@ -125,7 +121,8 @@ class NativeRoles:
         if expert is None:
             return tensor
         self._experts = place, tensor
-        return tensor[expert]
+        matrix: np.ndarray = tensor[expert]
+        return matrix
 
     def norm_scale(self, role: Role) -> np.ndarray | None:
         """Read the scale of the norm between a matrix and the residual stream."""
@@ -143,30 +140,8 @@ class NativeRoles:
         Raises:
             InputError: the tokenizer is corrupted.
         """
-        if not self._reader.tokenizer_files:
-            return None
-        labels = load_tokenizer(self._reader.tokenizer_files[0]).token_bytes()
-        size = self._reader.cfg.vocab_size
-        return tuple([*labels, *[None] * (size - len(labels))][:size])
+        return token_labels(self._reader.tokenizer_files, self._reader.cfg.vocab_size)
 
     def stored_as(self, role: Role) -> str:
         """Return the storage types of the file, joined: a configuration's file is of one type but for its norms."""
-        return self._storage
-
-    @functools.cached_property
-    def _storage(self) -> str:
-        if self._reader.kind == "gguf":
-            return "gguf"
-        types = set()
-        for path in self._reader.files:
-            if path.suffix == ".safetensors":
-                with path.open("rb") as stream:
-                    header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-                types |= {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
-        return " and ".join(sorted(_SAFETENSORS_TYPES.get(kind, kind) for kind in types)) or "float32"
-
-
-def canonical_key(role: Role) -> tuple[str, int, int, bool, str, str, int]:
-    """Return the place of a role in canonical order: tables first, then blocks, a matrix's experts in a row."""
-    group = GROUPS.index(role.group)
-    return role.component, role.block or 0, group, role.is_shared, role.module, role.leaf, role.expert or 0
+        return self._reader.stored.storage

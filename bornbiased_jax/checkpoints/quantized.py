@@ -8,21 +8,24 @@ once more.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, NotRequired
 
 import numpy as np
+from annotated_types import Interval, Len
+from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors
 from bornbiased_jax.errors import InputError
 
 FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32)
 """Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
-_PLAIN_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _DEFAULT_BLOCK = (128, 128)
 
 
@@ -58,22 +61,23 @@ class _Decoded:
 class _Settings:
     """What ``quantization_config`` says of the packing."""
 
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
-        found = config.get("quantization_config") or config.get("compression_config") or {}
-        self._values: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    def __init__(self, config: Mapping[str, object], where: str) -> None:
+        settings = config.get("quantization_config") or config.get("compression_config")
+        self._values: Mapping[str, object] = settings if isinstance(settings, dict) else {}
         self._where = where
 
     def bits(self) -> int:
         """Return the bits of a packed number; four unless said."""
         groups = self._values.get("config_groups")
-        weights = [group.get("weights") for group in groups.values()] if isinstance(groups, dict) else []
+        members = groups.values() if isinstance(groups, dict) else ()
+        weights = [group.get("weights") for group in members if isinstance(group, dict)]
         stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
         bits = self._values.get("bits", self._values.get("w_bit", stated[0] if stated else 4))
-        if bits not in (2, 4, 8):
+        if not isinstance(bits, int) or bits not in (2, 4, 8):
             raise InputError(
                 f"{self._where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read"
             )
-        return int(bits)
+        return bits
 
     def block(self) -> tuple[int, int]:
         """Return rows and columns of a block that shares a scale."""
@@ -87,7 +91,7 @@ class _Settings:
         return 0 if self._values.get("checkpoint_format") == "gptq_v2" else 1
 
 
-def decode(source: NamedTensors, config: Mapping[str, Any], notes: tuple[str, ...] = ()) -> Tensors:
+def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str, ...] = ()) -> Tensors:
     """Wrap tensors of files, so that quantized ones are decoded when they are read.
 
     Raises:
@@ -96,7 +100,8 @@ def decode(source: NamedTensors, config: Mapping[str, Any], notes: tuple[str, ..
     settings = _Settings(config, source.where)
     decoded: dict[str, _Decoded] = {}
     for name in source.shapes:
-        decoded.update(_decoded(source, settings, name))
+        with _consistent(name, source.where):
+            decoded.update(_decoded(source, settings, name))
     absorbed = {part for tensor in decoded.values() for part in tensor.parts}
     plain = {name: shape for name, shape in source.shapes.items() if name not in absorbed and name not in decoded}
     shapes = dict(sorted((plain | {name: tensor.shape for name, tensor in decoded.items()}).items()))
@@ -110,20 +115,33 @@ def decode(source: NamedTensors, config: Mapping[str, Any], notes: tuple[str, ..
                     "it: save it as a float"
                 )
             return np.asarray(array, np.float32)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"), _consistent(name, source.where):
             array = decoded[name].read()
-        if array.shape != decoded[name].shape:
-            raise InputError(f"the parts of the quantized tensor {name} of {source.where} contradict each other")
+            if array.shape != decoded[name].shape:
+                raise ValueError(f"a shape of {array.shape}")
         return array
 
     def stored_as(name: str) -> str:
         if name in decoded:
             return decoded[name].scheme
-        return _PLAIN_TYPES.get(source.types.get(name, "F32"), source.types.get(name, ""))
+        return FLOAT_TYPES.get(source.types.get(name, "F32"), source.types.get(name, ""))
 
     schemes = sorted({tensor.scheme for tensor in decoded.values()})
     said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
     return Tensors(source.where, shapes, read, stored_as, (*notes, *said))
+
+
+@contextlib.contextmanager
+def _consistent(name: str, where: str) -> Iterator[None]:
+    """Refuse a quantized tensor whose parts do not fit each other."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
+        raise InputError(
+            f"the parts of the quantized tensor {name} of {where} contradict each other: fetch or quantize it again"
+        ) from error
 
 
 def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[tuple[str, _Decoded]]:
@@ -168,13 +186,11 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
         used = parts(beside("weight_scale"), beside("weight_scale_2"), beside("input_scale"))
         read = functools.partial(_read_nvfp4, source, name, beside("weight_scale"), beside("weight_scale_2"), False)
         yield name, _Decoded("NVFP4", (shapes[name][0], shapes[name][1] * 2), read, used)
-    elif last == "weight" and kind == "U8" and f"{name}.absmax" in shapes:
+    elif last == "weight" and f"{name}.absmax" in shapes:
         used = tuple(part for part in shapes if part.startswith(f"{name}."))
-        state = _bitsandbytes_state(source, used)
-        yield (
-            name,
-            _Decoded(str(state["quant_type"]), state["shape"], functools.partial(_read_nf4, source, name, state), used),
-        )
+        state = _block_state(source, used)
+        read = functools.partial(_read_blocks, source, name, state)
+        yield name, _Decoded(state["quant_type"], tuple(state["shape"]), read, used)
     elif last == "weight" and kind == "I8" and beside("SCB") in shapes:
         read = functools.partial(_read_int8, source, name, beside("SCB"))
         yield name, _Decoded("bitsandbytes int8", shapes[name], read, parts(beside("SCB"), beside("weight_format")))
@@ -295,36 +311,54 @@ def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
     return np.asarray(source.read(name).astype(np.float32) * scale_O[:, None], np.float32)
 
 
-def _bitsandbytes_state(source: NamedTensors, parts: tuple[str, ...]) -> dict[str, Any]:
+class _BlockState(TypedDict):
+    """What bitsandbytes writes of a matrix in four bits; of block maxima that are quantized themselves, more."""
+
+    quant_type: str
+    blocksize: Annotated[int, Interval(ge=1, le=1 << 20)]
+    shape: Annotated[list[Annotated[int, Interval(ge=1, le=1 << 31)]], Len(1, 4)]
+    nested_blocksize: NotRequired[Annotated[int, Interval(ge=1, le=1 << 20)]]
+    nested_offset: NotRequired[float]
+
+
+def _block_state(source: NamedTensors, parts: tuple[str, ...]) -> _BlockState:
     """Read the JSON text that bitsandbytes keeps as bytes beside a tensor."""
     place = next((part for part in parts if ".quant_state.bitsandbytes__" in part), None)
     if place is None:
         raise InputError(f"{parts[0]} of {source.where} has no quant_state beside it: save it with bitsandbytes again")
-    state = schema.parse_json(source.read(place).tobytes(), f"{place} of {source.where}")
-    shape = state.get("shape") if isinstance(state, dict) else None
-    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
-        raise InputError(f"{place} of {source.where} says no shape: save it with bitsandbytes again")
-    return {
-        "quant_type": "nf4",
-        "blocksize": 64,
-        "nested_offset": 0.0,
-        "nested_blocksize": 256,
-        **state,
-        "shape": tuple(shape),
-    }
+    where = f"{place} of {source.where}"
+    state: _BlockState = schema.check(
+        _BlockState,
+        schema.parse_json(source.read(place).tobytes(), where),
+        where,
+        "save it with bitsandbytes again",
+    )
+    return state
 
 
-def _read_nf4(source: NamedTensors, name: str, state: Mapping[str, Any]) -> np.ndarray:
+def _read_blocks(source: NamedTensors, name: str, state: _BlockState) -> np.ndarray:
     """Look numbers up in the table of the file, and multiply them by their block's largest."""
-    numbers = source.read(f"{name}.quant_map").astype(np.float32)[
-        _nibbles(source.read(name).reshape(-1), is_high_first=True)
-    ]
+    # The bytes may be stored as numbers of another type.
+    packed = source.read(name).reshape(-1).view(np.uint8)
+    numbers = source.read(f"{name}.quant_map").astype(np.float32)[_nibbles(packed, is_high_first=True)]
     absmax = source.read(f"{name}.absmax")
     if absmax.dtype == np.uint8:
         # The largest of the blocks are quantized too, less their mean.
         table = source.read(f"{name}.nested_quant_map").astype(np.float32)
-        nested = np.repeat(source.read(f"{name}.nested_absmax").astype(np.float32), int(state["nested_blocksize"]))
-        absmax = table[absmax] * nested[: len(absmax)] + np.float32(state["nested_offset"])
-    scale = np.repeat(absmax.astype(np.float32), int(state["blocksize"]))
-    count = int(np.prod(state["shape"]))
-    return np.asarray(numbers[:count] * scale[:count], np.float32).reshape(state["shape"])
+        largest = source.read(f"{name}.nested_absmax").astype(np.float32)
+        nested = _by_blocks(largest, state.get("nested_blocksize", 256), len(absmax))
+        absmax = table[absmax] * nested + np.float32(state.get("nested_offset", 0.0))
+    count = math.prod(state["shape"])
+    scale = _by_blocks(absmax.astype(np.float32), state["blocksize"], count)
+    return np.asarray(numbers[:count] * scale, np.float32).reshape(state["shape"])
+
+
+def _by_blocks(values: np.ndarray, blocksize: int, count: int) -> np.ndarray:
+    """Repeat the value of each block for its numbers.
+
+    Raises:
+        ValueError: there are more or fewer blocks than so many numbers need.
+    """
+    if len(values) != -(-count // blocksize):
+        raise ValueError(f"{len(values)} blocks of {blocksize} for {count} numbers")
+    return np.repeat(values, blocksize)[:count] if count > blocksize else np.repeat(values, count)

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import hub
-from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE
+from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, check_pointer
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
@@ -137,7 +137,7 @@ def _kind_of_directory(path: Path) -> Kind:
             return "huggingface"
     if (path / RUN_FILE).is_file():
         return "run"
-    weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "model.pt")
+    weights = ("*.safetensors", "adapter_config.json", "*.safetensors.index.json", "pytorch_model*", "model.pt")
     if any(True for pattern in weights for _ in path.glob(pattern)):
         return "huggingface"
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
@@ -146,6 +146,7 @@ def _kind_of_directory(path: Path) -> Kind:
 def _kind_of_file(path: Path) -> Kind:
     io.check_regular(path)
     try:
+        check_pointer(path)
         with path.open("rb") as stream:
             head = stream.read(16)
     except OSError as error:

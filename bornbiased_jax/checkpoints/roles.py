@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from bornbiased_jax.parameters import Axis, Group
+from bornbiased_jax.parameters import GROUPS, Axis, Group
+from bornbiased_jax.text import load_tokenizer
+
+Axes = tuple[tuple[Axis, ...], ...]
+"""The named axes of each axis of an array."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -40,7 +45,7 @@ class Role:
     leaf: str
     block: int | None
     expert: int | None
-    axes: tuple[tuple[Axis, ...], ...]
+    axes: Axes
     is_shared: bool = False
     name: str = ""
     module: str = ""
@@ -129,3 +134,21 @@ class RoleSource(Protocol):
 
     def stored_as(self, role: Role) -> str:
         """Return the storage type: "float32", "bfloat16", "Q4_K" …."""
+
+
+def canonical_key(role: Role) -> tuple[str, int, int, bool, str, str, int]:
+    """Return the place of a role in canonical order: tables first, then blocks, a matrix's experts in a row."""
+    group = GROUPS.index(role.group)
+    return role.component, role.block or 0, group, role.is_shared, role.module, role.leaf, role.expert or 0
+
+
+def token_labels(tokenizer_files: Sequence[Path], vocab_size: int) -> tuple[bytes | None, ...] | None:
+    """Return the bytes of every token of a model, None where there is no tokenizer.
+
+    Raises:
+        InputError: the tokenizer is corrupted.
+    """
+    if not tokenizer_files:
+        return None
+    labels = load_tokenizer(tokenizer_files[0]).token_bytes()
+    return tuple([*labels, *[None] * (vocab_size - len(labels))][:vocab_size])

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 # What says nothing about a file's content: limits, rights, a server that is away.
 _PASSING_ERRNO = frozenset(
@@ -72,7 +71,7 @@ def _drop_late_reports() -> None:
     """
     hook = sys.unraisablehook
 
-    def report(unraisable: Any) -> None:
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
         error = unraisable.exc_value
         if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
             hook(unraisable)

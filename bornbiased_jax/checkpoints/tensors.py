@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax.typing import DTypeLike
 from typing_extensions import TypedDict
 
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, leading_axis, shape_in_file, unpack
@@ -21,7 +22,7 @@ from bornbiased_jax.model.memory import FLOAT, check_weights
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 
-Shardings = Callable[[str, tuple[int, ...]], Any]
+Shardings = Callable[[str, tuple[int, ...]], jax.sharding.Sharding | None]
 """From the path ("blocks/mlp/up/kernel") and the shape of a parameter to its ``jax.sharding.Sharding``, or None."""
 Region = tuple[tuple[int, int], ...]
 ALIGNMENT = 64
@@ -91,6 +92,7 @@ class StoredModel:
         tokenizer_files: where its tokenizer may be.
         seed: of initial weights or a run, None where it is not known.
         is_initial: whether these weights are as initialization left them, known from where they come.
+        storage: types of the numbers in the files.
         is_block_quantized: whether the file says that its numbers were quantized in contiguous blocks.
         info: what else the source knows (a run: its seed and step).
         load: loads all parameters faster than piece by piece, from a type and shardings.
@@ -103,9 +105,10 @@ class StoredModel:
     tokenizer_files: tuple[Path, ...] = ()
     seed: int | None = None
     is_initial: bool = False
+    storage: str = "float32"
     is_block_quantized: bool = False
     info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
-    load: Callable[[Any, Shardings | None], Params] | None = None
+    load: Callable[[DTypeLike | None, Shardings | None], Params] | None = None
 
 
 def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[Entry]) -> Callable[[str], list[Piece]]:
@@ -125,11 +128,11 @@ def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[Entry]) ->
 def memory_pieces(params: Params) -> Callable[[str], list[Piece]]:
     """Return what makes up each parameter of weights in memory."""
     flat = flatten(params)
-    return lambda path: [Piece(path, (), lambda rows: on_host(flat[path]))]
+    return lambda path: [Piece(path, (), lambda _: on_host(flat[path]))]
 
 
 def check_entries(
-    source: NamedTensors, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool] = lambda name: False
+    source: NamedTensors, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool] = lambda _: False
 ) -> None:
     """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that no parameter needs.
 
@@ -163,6 +166,15 @@ def check_entries(
         )
 
 
+FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Types of numbers that stand for themselves: as files call them, and as NumPy does."""
+
+
+def wrong_type(name: str, where: str, kind: str) -> InputError:
+    """Return the error that refuses a tensor whose numbers are no floats, for the caller to raise."""
+    return InputError(f"tensor {name} of {where} is of type {kind}, not F64, F32, F16 or BF16: save it as a float")
+
+
 def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None = None) -> np.ndarray:
     """Read one tensor of a file as the file has it.
 
@@ -172,8 +184,10 @@ def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None =
         first: an axis and a count: only the beginning along that axis, all by default.
 
     Raises:
-        InputError: it holds NaN or infinity.
+        InputError: it holds NaN or infinity, or numbers that are no floats.
     """
+    if (kind := source.types.get(name, "F32")) not in FLOAT_TYPES:
+        raise wrong_type(name, source.where, kind)
     tensor = source.read(name) if first is None else source.first(name, *first)
     if not _is_finite(tensor):
         raise InputError(f"tensor {name} of {source.where} holds NaN or infinite values: fetch or train it again")
@@ -230,7 +244,7 @@ def read_parameter(
     return as_float32((tensor if is_whole else tensor[layer])[:rows])
 
 
-def load_params(model: StoredModel, dtype: Any = None, sharding: Shardings | None = None) -> Params:
+def load_params(model: StoredModel, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Params:
     """Load all parameters, each stacked over blocks and put where its sharding says before the next is read.
 
     Beyond the result itself, at most one parameter and one tensor of the file are in host memory. Where
@@ -246,19 +260,22 @@ def load_params(model: StoredModel, dtype: Any = None, sharding: Shardings | Non
     """
     if model.load is not None:
         return model.load(dtype, sharding)
-    dtype = jnp.dtype(dtype or jnp.float32)
-    check_weights(model.config, copies=dtype.itemsize / FLOAT)
+    number_type = jnp.dtype(jnp.float32 if dtype is None else dtype)
+    check_weights(model.config, copies=number_type.itemsize / FLOAT)
     flat = {}
     for path, row in parameter_table(model.config).items():
         target = sharding(path, row.shape) if sharding is not None else None
-        flat[path] = _load_parameter(model.pieces(path), row.shape, dtype, target)
+        flat[path] = _load_parameter(model.pieces(path), row.shape, number_type, target)
     return unflatten(flat)
 
 
-def _load_parameter(pieces: list[Piece], shape: tuple[int, ...], dtype: Any, target: Any) -> jax.Array:
+def _load_parameter(
+    pieces: list[Piece], shape: tuple[int, ...], dtype: np.dtype[Any], target: jax.sharding.Sharding | None
+) -> jax.Array:
     full_region: Region = tuple((0, size) for size in shape)
-    regions = {None: full_region} if target is None else _regions(target, shape)
-    buffers = {region: aligned_zeros([stop - start for start, stop in region], dtype) for region in regions.values()}
+    by_device = {} if target is None else _regions(target, shape)
+    regions = {full_region} if target is None else set(by_device.values())
+    buffers = {region: aligned_zeros([stop - start for start, stop in region], dtype) for region in regions}
     for piece in pieces:
         touched = {region: buffer for region, buffer in buffers.items() if _touches(region, piece.place)}
         if not touched:
@@ -276,9 +293,9 @@ def _load_parameter(pieces: list[Piece], shape: tuple[int, ...], dtype: Any, tar
     # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
     # next parameter is read.
     if target is None:
-        return jax.block_until_ready(jax.device_put(buffers[full_region], may_alias=True))
-    parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in regions.items()]
-    return jax.block_until_ready(jax.make_array_from_single_device_arrays(shape, target, parts))
+        return _ready(jax.device_put(buffers[full_region], may_alias=True))
+    parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in by_device.items()]
+    return _ready(jax.make_array_from_single_device_arrays(shape, target, parts))
 
 
 def read_block(cfg: ModelConfig, read: Callable[[str, int], np.ndarray], layer: int) -> Params:
@@ -300,25 +317,32 @@ def _on_device(tensor: np.ndarray) -> jax.Array:
     else:
         buffer[...] = tensor
     # Nobody writes to the buffer any more, so that a CPU's array may be it.
-    return jax.block_until_ready(jax.device_put(buffer, may_alias=True))
+    return _ready(jax.device_put(buffer, may_alias=True))
 
 
-def aligned_zeros(shape: list[int], dtype: Any) -> np.ndarray:
+def _ready(array: jax.Array) -> jax.Array:
+    """Wait until an array is where it belongs."""
+    array.block_until_ready()
+    return array
+
+
+def aligned_zeros(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:
     """Allocate zeros that begin where arrays of a CPU do, so that jax takes them as they are, unlike NumPy's own."""
     size = math.prod(shape) * dtype.itemsize
     room = np.zeros(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + size].view(dtype).reshape(shape)
+    return np.asarray(room[start : start + size].view(dtype).reshape(shape))
 
 
 def _touches(region: Region, place: tuple[int, ...]) -> bool:
     return all(start <= index < stop for index, (start, stop) in zip(place, region[: len(place)], strict=True))
 
 
-def _regions(target: Any, shape: tuple[int, ...]) -> dict[Any, Region]:
+def _regions(target: jax.sharding.Sharding, shape: tuple[int, ...]) -> dict[jax.Device, Region]:
     """Return the part of an array that each device of this process holds."""
     indices = target.addressable_devices_indices_map(shape)
     return {
         device: tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
         for device, index in indices.items()
+        if index is not None
     }

@@ -1,8 +1,12 @@
-"""Which files of a folder hold its weights: one set of them, and what else lies there is said."""
+"""Files of a folder that hold its weights, and their tensors, in whatever format they are.
+
+One set of weights is chosen; what else lies there is said.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -10,9 +14,29 @@ from annotated_types import Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
+from bornbiased_jax.checkpoints.formats import safetensors, torch_file
+from bornbiased_jax.checkpoints.formats.safetensors import SafeTensor
+from bornbiased_jax.checkpoints.formats.torch_file import TorchTensor
+from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
-SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+_POINTER = b"version https://git-lfs.github.com/spec/"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+HOW_TO_CONVERT = (
+    "is a pickle, which is never opened here because it can run code: convert it with transformers, "
+    "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
+)
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.bytes.json",
+    "tokenizer.model",
+    "spiece.model",
+    "*.tiktoken",
+    "vocab.json",
+)
+"""Names of the files that hold a tokenizer, the first that is there first."""
 
 
 class IndexFile(TypedDict):
@@ -41,7 +65,7 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
     """
     if file is not None:
         return _named_set(folder, file)
-    for single in (SAFETENSORS, PICKLE):
+    for single in (WEIGHTS, PICKLE):
         index = folder / f"{single}.index.json"
         is_whole = (folder / single).is_file()
         if index.is_file() and is_whole:
@@ -61,7 +85,7 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
     if len(others) > 1:
         names = f"{others[0].name} and {others[1].name}" + (f" and {len(others) - 2} more" if len(others) > 2 else "")
         raise InputError(f"{folder} holds {names}, and no index: choose one with --file NAME")
-    raise InputError(f"{folder} has neither {SAFETENSORS} nor {SAFETENSORS}.index.json: fetch the model's weights")
+    raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: fetch the model's weights")
 
 
 def _named_set(folder: Path, file: str) -> WeightFiles:
@@ -81,3 +105,46 @@ def _named_set(folder: Path, file: str) -> WeightFiles:
 def _shards(index: Path) -> list[Path]:
     table = schema.check(IndexFile, io.read_json(index), str(index))["weight_map"]
     return [index.parent / Path(name).name for name in sorted(set(table.values()))]
+
+
+def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
+    """Locate the tensors of files of weights, none read yet.
+
+    Args:
+        folder: what to call the files in an error.
+        paths: of the files: safetensors, or what ``torch.save`` wrote.
+
+    Raises:
+        InputError: a file is corrupted or of another kind, or a name occurs twice.
+    """
+    tensors: dict[str, SafeTensor | TorchTensor] = {}
+    for path in paths:
+        check_pointer(path)
+        located = safetensors.locate(path) if path.name.endswith(".safetensors") else torch_file.locate(path)
+        for name, tensor in located.items():
+            if name in tensors:
+                raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
+            tensors[name] = tensor
+    return NamedTensors(
+        str(folder),
+        {name: tensor.shape for name, tensor in tensors.items()},
+        read=lambda name: tensors[name].read(),
+        first=lambda name, axis, count: tensors[name].first(axis, count),
+        types={name: tensor.kind for name, tensor in tensors.items()},
+    )
+
+
+def check_pointer(path: Path) -> None:
+    """Refuse a pointer of Git LFS, which a clone without LFS has in place of the file.
+
+    Raises:
+        InputError: it is one.
+    """
+    with path.open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise InputError(f"{path} is a pointer of Git LFS, not the file itself: run `git lfs pull` in its folder")
+
+
+def find_tokenizers(folder: Path) -> tuple[Path, ...]:
+    """Return the file of a folder's tokenizer, or none."""
+    return tuple(path for pattern in TOKENIZERS for path in sorted(folder.glob(pattern)))[:1]

@@ -11,10 +11,11 @@ import numpy as np
 
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.adapters import read_adapter
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import damage, symmetries
 from bornbiased_jax.derive.damage import Model
-from bornbiased_jax.derive.peft import merge_adapter, read_adapter
+from bornbiased_jax.derive.peft import merge_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import whole
 

@@ -1,143 +1,24 @@
-"""LoRA adapters as PEFT stores them: read, checked and merged into the weights that they belong to, and written.
-
-``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module of the
-Hugging Face model: A [r, in] and B [out, r]. Merged, W [out, in] becomes W + (α/r) B A, with α/√r where the adapter was
-trained with rank-stabilized scaling.
-"""
+"""Adapters as PEFT stores them, merged into parameters, and those that were trained here written in its layout."""
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import save
 
-from bornbiased_jax import io
+from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, Adapter
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
-from bornbiased_jax.checkpoints.formats.huggingface import HOW_TO_CONVERT
 from bornbiased_jax.checkpoints.formats.run import read_run, restore_adapter
-from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
-from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file, unpack
+from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, unpack
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.checkpoints.tensors import read_finite
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.model.adapters import IN, OUT
 from bornbiased_jax.model.adapters import Adapter as Trained
 from bornbiased_jax.parameters import Params, flatten, unflatten
-from bornbiased_jax.schema import cut, shown
-
-CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-
-# Fields that change what an adapter computes, with the values under which it is W + (α/r) B A.
-_PLAIN: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": ("none", None),
-    "lora_bias": (False, None),
-    "use_dora": (False, None),
-    "use_qalora": (False, None),
-    "modules_to_save": (None, []),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-    "layer_replication": (None, []),
-    "target_parameters": (None, []),
-    "trainable_token_indices": (None, [], {}),
-    "megatron_config": (None, {}),
-    "arrow_config": (None, {}),
-}
-# Fields that say how it was trained or where it came from, or which the names of the tensors say again.
-_HARMLESS = frozenset(
-    """
-    alora_invocation_tokens auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
-    exclude_modules fan_in_fan_out inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config
-    lora_dropout megatron_core peft_version qalora_group_size revision target_modules task_type
-    """.split()
-)
-_NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])(\.default)?\.weight")
-
-
-class Adapter(NamedTuple):
-    """A LoRA adapter.
-
-    Attributes:
-        where: its folder, for errors.
-        rank: r.
-        scale: what B A is multiplied by.
-        factors: by module of the Hugging Face model, A [r, in] and B [out, r].
-    """
-
-    where: str
-    rank: int
-    scale: float
-    factors: dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def read_adapter(folder: str | Path) -> Adapter:
-    """Read an adapter as ``save_pretrained`` of PEFT writes it.
-
-    Raises:
-        InputError: a file is missing, damaged or a pickle; a field is not understood, or changes what the adapter
-            computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
-    """
-    folder = io.user_path(folder)
-    rank, scale = _read_config(folder)
-    if not (folder / WEIGHTS).is_file():
-        if (folder / PICKLE).is_file():
-            raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
-        raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
-    # Two factors, A and B, of every adapted module.
-    source = open_safetensors(folder, [folder / WEIGHTS])
-    modules: dict[str, dict[str, np.ndarray]] = {}
-    for name, shape in source.shapes.items():
-        match = _NAME.fullmatch(name)
-        if match is None:
-            raise InputError(f"tensor {name} of {folder} is none of a LoRA adapter's: it was saved by something else")
-        if len(shape) != 2 or shape[0 if match["factor"] == "A" else 1] != rank:
-            raise InputError(f"tensor {name} of {folder} has shape {list(shape)}, which does not fit its rank {rank}")
-        modules.setdefault(match["module"], {})[match["factor"]] = np.asarray(read_finite(source, name), np.float32)
-    for module, factors in modules.items():
-        if len(factors) < 2:
-            raise InputError(f"{folder} has only lora_{next(iter(factors))} of {module}: fetch the adapter again")
-    if not modules:
-        raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
-    return Adapter(str(folder), rank, scale, {module: (pair["A"], pair["B"]) for module, pair in modules.items()})
-
-
-def _read_config(folder: Path) -> tuple[int, float]:
-    """Return an adapter's rank and what B A is multiplied by.
-
-    Raises:
-        InputError: there is no configuration, or a field is not understood, not supported or no number.
-    """
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
-    config = io.read_json(folder / CONFIG)
-    if not isinstance(config, dict):
-        raise InputError(f"{folder / CONFIG} is not a JSON object: it should be a PEFT adapter's configuration")
-    for name, value in config.items():
-        if name in _PLAIN and value not in _PLAIN[name]:
-            raise InputError(
-                f"{folder / CONFIG} has {name}={shown(value)}, but only a LoRA adapter with {name}={_PLAIN[name][0]!r} "
-                "is supported: merge it with PEFT"
-            )
-        if name not in _PLAIN and name not in _HARMLESS and name not in ("r", "lora_alpha", "use_rslora"):
-            raise InputError(
-                f"{folder / CONFIG} has {cut(name)}={shown(value)}, a field that is not understood: merge it with PEFT"
-            )
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise InputError(f"{folder / CONFIG} has r={shown(rank)}, which is no rank: fetch the adapter again")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise InputError(
-            f"{folder / CONFIG} has lora_alpha={shown(alpha)}, which is no number: fetch the adapter again"
-        )
-    # Rank-stabilized scaling divides by the root of the rank.
-    return rank, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
@@ -152,37 +33,18 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
         InputError: the model has no such module, a matrix does not fit, or the rank exceeds a matrix's width.
     """
     family = family_of(cfg)
-    shapes = file_shapes(cfg, family.biases(cfg))
-    entries = {entry.name.removesuffix(".weight"): entry for entry in family.entries(shapes)}
+    entries = {entry.name: entry for entry in family.entries(file_shapes(cfg, family.biases(cfg)))}
     flat = {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
-    for module, (a_rI, b_Or) in adapter.factors.items():
-        entry = entries.get(module)
-        if entry is None or not entry.name.endswith(".weight") or not entry.paths[0].endswith("/kernel"):
-            raise InputError(f"{adapter.where} adapts {module}, which is no matrix of this {family.name} model")
-        delta = _delta(adapter, entry, shape_in_file(entry, shapes), a_rI, b_Or)
-        for path, part in zip(entry.paths, unpack(entry, cfg, delta), strict=True):
-            target = flat[path] if entry.layer is None else flat[path][entry.layer]
-            target += part
+    entries = {name: entry for name, entry in entries.items() if flat.keys() >= set(entry.paths)}
+    for place, name in adapter.names_in(entries, f"this {family.name} model").items():
+        # The matrix as its file has it, in which query, key and value may be one.
+        entry = entries[place]
+        tensor = pack(entry, cfg, [flat[path][entry.place] for path in entry.paths])
+        is_conv1d = _is_flipped(entry) and entry.paths[0].endswith("/kernel")
+        merged = adapter.merged(name, tensor, is_conv1d=is_conv1d)
+        for path, part in zip(entry.paths, unpack(entry, cfg, merged), strict=True):
+            flat[path][entry.place] = part
     return unflatten(flat)
-
-
-def _delta(adapter: Adapter, entry: Entry, shape: tuple[int, ...], a_rI: np.ndarray, b_Or: np.ndarray) -> np.ndarray:
-    """Return what is added to a matrix, as its file lays it out: transposed where transformers has a Conv1D."""
-    flipped = _is_flipped(entry)
-    out, into = shape[::-1] if flipped else shape
-    module = entry.name.removesuffix(".weight")
-    if (len(b_Or), a_rI.shape[1]) != (out, into):
-        raise InputError(
-            f"{adapter.where} adapts {module} as a matrix of {len(b_Or)} by {a_rI.shape[1]}, but the model's is "
-            f"{out} by {into}: it is another model's adapter"
-        )
-    if adapter.rank > min(out, into):
-        raise InputError(
-            f"{adapter.where} has rank {adapter.rank}, more than the width of {module} ({out} by {into}): it is no "
-            "low-rank adapter; fine-tune the matrix itself"
-        )
-    delta_OI: np.ndarray = np.float32(adapter.scale) * (b_Or @ a_rI)
-    return delta_OI.T if flipped else delta_OI
 
 
 def _is_flipped(entry: Entry) -> bool:

@@ -19,8 +19,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
-from bornbiased_jax.checkpoints.native_roles import canonical_key
-from bornbiased_jax.checkpoints.roles import RoleSource
+from bornbiased_jax.checkpoints.roles import RoleSource, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.component_sketches import ComponentSketches, Measurement

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models
 
 from bornbiased_jax.checkpoints import hub, open_checkpoint, parse_ref
-from bornbiased_jax.checkpoints.formats.huggingface import INDEX, WEIGHTS
+from bornbiased_jax.checkpoints.weight_files import INDEX, WEIGHTS
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from tests.fixtures.hub_server import point_to, serving

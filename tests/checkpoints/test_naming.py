@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints import naming
+from bornbiased_jax.checkpoints import conventions, naming
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.checkpoints.quantized import Tensors
@@ -150,8 +150,8 @@ def test_permuting_the_axes_of_roles_leaves_the_logits_of_transformers(tmp_path,
 )
 def test_wrong_split_of_a_fused_matrix_changes_the_logits(tmp_path, monkeypatch, name, wrong):
     tensors, config = _write_model(name, tmp_path)
-    rows = tuple(row._replace(split=wrong[1]) if row.split == wrong[0] else row for row in naming.CONVENTIONS)
-    monkeypatch.setattr(naming, "CONVENTIONS", rows)
+    rows = tuple(row._replace(split=wrong[1]) if row.split == wrong[0] else row for row in conventions.CONVENTIONS)
+    monkeypatch.setattr(conventions, "CONVENTIONS", rows)
     before = _logits(name, tmp_path)
     permuted = _Symmetry(tensors, config, name).permuted()
     safetensors.numpy.save_file(permuted, tmp_path / "model.safetensors", {"format": "pt"})

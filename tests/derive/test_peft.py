@@ -8,8 +8,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.derive.peft import CONFIG, WEIGHTS, merge_adapter, read_adapter
+from bornbiased_jax.derive.peft import merge_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten
 
@@ -98,7 +99,8 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
         (QUERY, {"r": 4}, "does not fit its rank 4"),
         (QUERY, {"r": 0}, "r=0, which is no rank"),
         (QUERY, {"lora_alpha": None}, "which is no number"),
-        (QUERY, {"use_dora": True}, "use_dora=True, but only"),
+        (QUERY, {"use_dora": True}, "no lora_magnitude_vector of"),
+        (QUERY, {"layer_replication": [[0, 2], [1, 2]]}, "a field that is not understood"),
         (QUERY, {"peft_type": "PREFIX_TUNING"}, "peft_type='PREFIX_TUNING', but only"),
         (QUERY, {"shiny": 1}, "shiny=1, a field that is not understood"),
         ({"model.layers.0.self_attn.q_proj": (16, 32)}, {}, "it is another model's adapter"),

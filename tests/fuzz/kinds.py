@@ -14,10 +14,10 @@ from unittest import mock
 import numpy as np
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.adapters import read_adapter
 from bornbiased_jax.checkpoints.formats.run import read_run
 from bornbiased_jax.chunk_store import Chunk, Store, TaskStore, task_of
 from bornbiased_jax.config import preset
-from bornbiased_jax.derive.peft import read_adapter
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.audit.listing import audit_listing
 from bornbiased_jax.probes.inputs import from_tokens
@@ -29,7 +29,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.runs import list_runs
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures.sentence_pieces import sentence_piece_model
-from tests.fuzz import own_kinds
+from tests.fuzz import own_kinds, weight_kinds
 from tests.text import test_gguf_vocabulary as gguf_vocabulary
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -286,5 +286,5 @@ KINDS: dict[str, Kind] = {
     "gzip": Kind(_text("a.txt.gz", ARTICLES), _documents),
     "WikiText": Kind(_text("a.txt", ARTICLES), _documents),
     "Parquet": Kind(_parquet, _documents),
-    **{name: Kind(*made) for name, made in own_kinds.KINDS.items()},
+    **{name: Kind(*made) for name, made in (own_kinds.KINDS | weight_kinds.KINDS).items()},
 }  # fmt: skip

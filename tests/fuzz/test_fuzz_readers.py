@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.fuzz import weight_kinds
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.readers import damaged, fault_of, good, kept
 
@@ -35,3 +36,17 @@ def test_damaged_files_by_the_clock(name):
         fault = fault_of(name, damaged(name, seed))
         assert fault is None, f"seed {seed}: {fault}"
         seed += 1
+
+
+MUTATIONS = 2_000
+"""Of all files of weights together, and of what stands beside them."""
+OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_WEIGHTS)
+def test_two_thousand_mutated_files_of_weights(name):
+    faults = {
+        seed: fault_of(name, damaged(name, seed)) for seed in range(EACH, EACH + -(-MUTATIONS // len(OF_WEIGHTS)))
+    }
+    assert not any(faults.values()), {seed: fault for seed, fault in faults.items() if fault}

@@ -1,21 +1,24 @@
-"""Families of models, one file each. A new one is a file with a ``FAMILY`` and its name in the list below."""
+"""Families of models, one file each; those that differ from LLaMA by data alone share one.
 
-from bornbiased_jax.checkpoints.families import (
-    gemma3_text,
-    gpt2,
-    gpt_neox,
-    llama,
-    mistral,
-    mixtral,
-    olmo2,
-    qwen2,
-    qwen3,
-    qwen3_moe,
-)
+A new one is a file with a ``FAMILY`` and its place in the list below.
+"""
+
+from bornbiased_jax.checkpoints.families import gemma3_text, gpt2, gpt_neox, llama, llama_like, mixtral, qwen3_moe
 from bornbiased_jax.checkpoints.families.family import Family
 
-_MODULES = (gpt2, llama, mistral, qwen2, qwen3, gpt_neox, olmo2, gemma3_text, mixtral, qwen3_moe)
-FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
+_LISTED = (
+    gpt2.FAMILY,
+    llama.FAMILY,
+    llama_like.MISTRAL,
+    llama_like.QWEN2,
+    llama_like.QWEN3,
+    gpt_neox.FAMILY,
+    llama_like.OLMO2,
+    gemma3_text.FAMILY,
+    mixtral.FAMILY,
+    qwen3_moe.FAMILY,
+)
+FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 """Model type to family. Of two that could hold the same model, an export takes the earlier."""
 GGUF: dict[str, Family] = {family.gguf: family for family in FAMILIES.values() if family.gguf is not None}
 """Architecture of a GGUF file to family."""

@@ -19,16 +19,16 @@ class Want(NamedTuple):
     remedy: str
 
 
-def exactly(**values: Any) -> tuple[Want, ...]:
+def exactly(**values: object) -> tuple[Want, ...]:
     """Make conditions that fields have these values, in this order."""
 
-    def want(name: str, value: Any) -> Want:
+    def want(name: str, value: object) -> Want:
         return Want(name, lambda cfg: bool(getattr(cfg, name) == value), f"{name}={text_of(value)}")
 
     return tuple(want(name, value) for name, value in values.items())
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """Write a value as the command line takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 

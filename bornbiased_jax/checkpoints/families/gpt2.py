@@ -46,10 +46,10 @@ FAMILY = Family(
     },
     fixed=dict(norm="layernorm", positions="learned"),
     wants=(*LAYERNORM, *exactly(positions="learned", parallel_residual=False)),
-    biases=lambda cfg: Biases(True, True, True),
-    read_biases=lambda fields: Biases(True, True, True),
+    biases=lambda _: Biases(True, True, True),
+    read_biases=lambda _: Biases(True, True, True),
     read=_read,
-    write=lambda cfg: {},
+    write=lambda _: {},
     kernel="same",
     fused="fused columns",
 )

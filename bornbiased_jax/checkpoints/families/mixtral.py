@@ -3,10 +3,10 @@
 Source: Mixtral of Experts (2401.04088) and transformers' configuration of ``mixtral``.
 """
 
-from bornbiased_jax.checkpoints.families import llama, mistral
+from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
+from bornbiased_jax.checkpoints.families.llama_like import MISTRAL
 from bornbiased_jax.checkpoints.families.reading import read_rope
-from bornbiased_jax.checkpoints.layout import Biases
 
 MIXTURE = (
     *llama.RMSNORM,
@@ -26,16 +26,16 @@ FAMILY = Family(
         "blocks/mlp/down": "model.layers.{l}.block_sparse_moe.experts.{e}.w2.{leaf}",
     },
     sizes={
-        **mistral.FAMILY.sizes,
+        **MISTRAL.sizes,
         "norm_eps": ("rms_norm_eps", 1e-5),
         "num_experts": ("num_local_experts", 8),
         "experts_per_token": ("num_experts_per_tok", 2),
     },
     fixed={**llama.FIXED, "normalize_expert_weights": True},
     wants=(*MIXTURE, *exactly(normalize_expert_weights=True, qk_norm=False, bias=False, qkv_bias=False)),
-    biases=lambda cfg: Biases(False, False, False),
-    read_biases=lambda fields: Biases(False, False, False),
+    biases=MISTRAL.biases,
+    read_biases=MISTRAL.read_biases,
     read=lambda fields: read_rope(fields, base=1_000_000.0) | {"window": fields.get("sliding_window", None)},
-    write=mistral.FAMILY.write,
+    write=MISTRAL.write,
     opts=frozenset(["num_experts"]),
 )

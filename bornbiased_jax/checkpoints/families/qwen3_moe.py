@@ -5,8 +5,9 @@ Source: Qwen3 technical report (2505.09388) and transformers' configuration of `
 
 from typing import Any
 
-from bornbiased_jax.checkpoints.families import llama, qwen3
+from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, exactly
+from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
 from bornbiased_jax.checkpoints.families.mixtral import MIXTURE
 from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
 from bornbiased_jax.config import ModelConfig
@@ -32,8 +33,7 @@ def _read(fields: Fields) -> dict[str, Any]:
 
 
 def _write(cfg: ModelConfig) -> dict[str, Any]:
-    return llama.rope_entries(cfg) | {
-        "attention_bias": llama.attention_biases(cfg).qkv,
+    return write_attention_bias(cfg) | {
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
         "norm_topk_prob": cfg.normalize_expert_weights,
@@ -61,8 +61,8 @@ FAMILY = Family(
     },
     fixed={**llama.FIXED, "qk_norm": True},
     wants=(*MIXTURE, *exactly(qk_norm=True, qk_norm_scope="head")),
-    biases=qwen3.FAMILY.biases,
-    read_biases=qwen3.FAMILY.read_biases,
+    biases=llama.attention_biases,
+    read_biases=llama.read_attention_bias,
     read=_read,
     write=_write,
     opts=frozenset(["num_experts"]),

@@ -90,7 +90,7 @@ class Fields:
             raise self.refuse(name, value, "which is not an integer")
         return value
 
-    def refuse(self, name: str, value: Any, remedy: str) -> InputError:
+    def refuse(self, name: str, value: object, remedy: str) -> InputError:
         """Return the error that names a field, for the caller to raise."""
         return InputError(f"{self.where} has {name}={shown(value)}, {remedy}")
 
@@ -156,7 +156,7 @@ def write_rope(cfg: ModelConfig) -> dict[str, Any]:
 LAYER_TYPES = {"sliding_attention": "l", "full_attention": "g"}
 
 
-def read_pattern(fields: Fields, name: str, kinds: Any) -> str:
+def read_pattern(fields: Fields, name: str, kinds: object) -> str:
     """Turn a list of the kinds of layers into a pattern of ``ModelConfig.attention_pattern``.
 
     Raises:

@@ -98,6 +98,7 @@ def read_headers(path: Path) -> StoredModel:
         file_pieces(cfg, source, entries),
         files=(path,),
         tokenizer_files=(path,),
+        storage="gguf",
         is_block_quantized=any(tensor.tensor_type not in _WHOLE for tensor in tensors.values()),
     )
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from typing_extensions import TypedDict
+
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.reading import SHARED, Fields
@@ -67,7 +69,7 @@ class Read(NamedTuple):
     biases: Biases
 
 
-def read_config(values: Any, where: str, ignore_fields: Sequence[str] = ()) -> Read:
+def read_config(values: object, where: str, ignore_fields: Sequence[str] = ()) -> Read:
     """Read the architecture that a ``config.json`` describes.
 
     Args:
@@ -145,15 +147,14 @@ def initializer_range(cfg: ModelConfig, family: str) -> float | None:
 
 
 @functools.cache
-def file_schema(name: str) -> Any:
+def file_schema(name: str) -> type[object]:
     """Return the type of a family's ``config.json``: fields that are read, with the ranges of ours that they become."""
-    from typing_extensions import TypedDict
-
     fields: dict[str, Any] = dict(SHARED)
     for field, (key, default) in FAMILIES[name].sizes.items():
-        kind = str if field == "activation" else TYPES[field]
-        fields[key] = kind | None if default is None else kind
-    return TypedDict("ConfigFile", fields, total=False)  # type: ignore[operator]
+        value = str if field == "activation" else TYPES[field]
+        fields[key] = value | None if default is None else value
+    kind: type[object] = TypedDict("ConfigFile", fields, total=False)  # type: ignore[misc]  # the fields are data
+    return kind
 
 
 def _refuse_the_rest(fields: Fields) -> None:
@@ -169,7 +170,7 @@ def _refuse_the_rest(fields: Fields) -> None:
             raise fields.refuse(name, value, f"a field that is not understood: it may change the model; {remedy}")
 
 
-def _changes_nothing(fields: Fields, name: str, value: Any) -> bool:
+def _changes_nothing(fields: Fields, name: str, value: object) -> bool:
     """Tell whether a field that nobody asks for is empty, or says what another field or the architecture says."""
     if value is None or value is False or value in ({}, []):
         return True

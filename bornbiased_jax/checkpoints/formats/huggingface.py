@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import io
+from bornbiased_jax.checkpoints.adapters import is_adapter
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
-from bornbiased_jax.checkpoints.formats.safetensors import open_safetensors
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
-from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
-from bornbiased_jax.checkpoints.weight_files import choose_weights
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
+from bornbiased_jax.checkpoints.weight_files import (
+    HOW_TO_CONVERT,
+    INDEX,
+    PICKLES,
+    choose_weights,
+    find_tokenizers,
+    open_weights,
+)
 from bornbiased_jax.errors import InputError
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-HOW_TO_CONVERT = (
-    "is a pickle, which is never opened here because it can run code: convert it with transformers, "
-    "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
-)
 # Buffers that older versions of transformers wrote beside the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
-TOKENIZERS = (
-    "tokenizer.json",
-    "tokenizer.bytes.json",
-    "tokenizer.model",
-    "spiece.model",
-    "*.tiktoken",
-    "vocab.json",
-)
-"""Names of the files that hold a tokenizer, the first that is there first."""
-
-
 TRAINING_CONTEXT = "training_context"
 """Where an exported run's config.json says how many tokens a sequence had in training."""
 
@@ -52,14 +41,18 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
             tensor is missing, unknown or of a wrong shape.
     """
+    if is_adapter(folder) and not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} is an adapter, no model of its own: merge it into its base with "
+            f"`bornbiased derive BASE --change lora:{folder} --out DIR`, and name DIR"
+        )
     content = io.read_json(folder / "config.json")
     read = read_config(content, str(folder / "config.json"), ignore_fields)
     paths = weight_files(folder, file)
-    source = open_safetensors(folder, paths)
+    source = open_weights(folder, paths)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     check_entries(source, entries, shapes, _ignored(source, read, entries))
-    candidates = (sorted(folder.glob(pattern)) for pattern in TOKENIZERS)
     context = content.get(TRAINING_CONTEXT)
     is_context = isinstance(context, int) and not isinstance(context, bool) and context > 0
     return StoredModel(
@@ -67,7 +60,8 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         f"{read.family.name} model of {folder}",
         file_pieces(read.cfg, source, entries),
         files=tuple(paths),
-        tokenizer_files=tuple(path for group in candidates for path in group)[:1],
+        tokenizer_files=find_tokenizers(folder),
+        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in source.types.values()})),
         info={"context": context} if is_context else {},
     )
 
@@ -95,7 +89,7 @@ def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list
     return [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
 
 
-def _ignored(source: NamedTensors, read: Read, entries: list[Entry]) -> Any:
+def _ignored(source: NamedTensors, read: Read, entries: list[Entry]) -> Callable[[str], bool]:
     """Return which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
     copies = {"lm_head.weight", "embed_out.weight"} & set(source.shapes) if read.cfg.tie_embeddings else set()
     embedding = next(entry.name for entry in entries if entry.paths == ("embed/embedding",))

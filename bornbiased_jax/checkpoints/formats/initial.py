@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.checkpoints.tensors import Piece, Shardings, StoredModel
@@ -49,7 +49,7 @@ _draw = jax.jit(draw, static_argnums=(1, 2))
 """One program for all parameters of a shape and a distribution."""
 
 
-def _load(cfg: ModelConfig, seed: int, dtype: Any, sharding: Shardings | None) -> Params:
+def _load(cfg: ModelConfig, seed: int, dtype: DTypeLike | None, sharding: Shardings | None) -> Params:
     """Draw all parameters on the devices where they are to lie."""
     check_weights(cfg)
     initialize = functools.partial(init_seed, cfg)
@@ -62,6 +62,6 @@ def _load(cfg: ModelConfig, seed: int, dtype: Any, sharding: Shardings | None) -
             program = jax.jit(
                 lambda seed, path=path: flatten(initialize(seed))[path], out_shardings=sharding(path, row.shape)
             )
-            flat[path] = jax.block_until_ready(program(jnp.uint32(seed)))
+            flat[path] = program(jnp.uint32(seed)).block_until_ready()
         params = unflatten(flat)
     return params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params)

@@ -65,7 +65,7 @@ class RunRecord(TypedDict):
 
 
 @jax.jit
-def checksums(tree: Any) -> jax.Array:
+def checksums(tree: object) -> jax.Array:
     """Compute one 32-bit number a leaf, uint32: Σ bits·odd(position) modulo 2³².
 
     Any single changed element changes it; being a sum of integers it is the same on any number of devices.
@@ -94,7 +94,7 @@ def find_steps(folder: Path) -> list[int]:
     return sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
-def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: Any) -> dict[str, Any]:
+def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: object) -> dict[str, Any]:
     """Return what ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
@@ -184,7 +184,7 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
         return held[path]
 
     def pieces(get: Callable[[str], np.ndarray]) -> Callable[[str], list[Piece]]:
-        return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda rows: get(path))]
+        return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda _: get(path))]
 
     description = f"run {run_dir}, seed {place.seed}, step {step}"
     # Loaded all at once, no parameter is held beside its copy on the device.
@@ -367,7 +367,8 @@ class SavedTree:
             loaded = flatten(ocp.load(self.path, unflatten({name: abstract}), checkpointable_name="params"))[name]
         if int(checksums({name: loaded})[0]) != expected:
             raise ValueError(f"the checksum of {name} does not match")
-        return np.asarray(loaded)[self.index]
+        tensor: np.ndarray = np.asarray(loaded)[self.index]
+        return tensor
 
 
 def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
@@ -382,14 +383,15 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
     if tuple(progress["seeds"].tolist()) != seeds:
         raise ValueError(f"its seeds are {progress['seeds'].tolist()}, not {list(seeds)}")
     # Of the state's leaves the parameters come first; their sums are enough to trust them.
-    return np.asarray(progress["checksums"])[:leaves]
+    sums: np.ndarray = np.asarray(progress["checksums"])[:leaves]
+    return sums
 
 
 def _optimiser_leaves(path: Path) -> int:
     metadata = ocp.checkpointables_metadata(path).metadata
     sums = metadata["progress"]["checksums"]
     params = len(jax.tree.leaves(metadata["params"]))
-    return math.prod(sums.shape) - params
+    return int(math.prod(sums.shape)) - params
 
 
 def tokenizer_file(folder: Path) -> str | None:

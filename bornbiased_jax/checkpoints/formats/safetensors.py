@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import wrong_type
 from bornbiased_jax.errors import InputError
 
-_TYPES = {
+_TYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
-}
-# Numbers of quantized models, which mean something only together with their scales.
-_QUANTIZED = {
+    # Numbers of quantized models, which mean something only together with their scales.
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
@@ -40,58 +38,39 @@ _QUANTIZED = {
 }
 
 
-class _Place(NamedTuple):
+class SafeTensor(NamedTuple):
+    """A tensor by its place in a file."""
+
+    name: str
     path: Path
     offset: int
     kind: str
     shape: tuple[int, ...]
 
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        if self.kind not in _TYPES:
+            raise wrong_type(self.name, str(self.path.parent), self.kind)
+        return _TYPES[self.kind]
 
-def open_safetensors(folder: Path, paths: list[Path], *, allows_quantized: bool = False) -> NamedTensors:
-    """Locate the tensors of all files, none read yet.
+    def read(self) -> np.ndarray:
+        """Read the tensor as the file has it."""
+        count = int(np.prod(self.shape, dtype=np.int64))
+        return np.fromfile(self.path, self._dtype, count, offset=self.offset).reshape(self.shape)
 
-    Args:
-        folder: what to call the files in an error.
-        paths: of the files.
-        allows_quantized: whether tensors of integers and of eight-bit floats are read, as they are stored.
-
-    Raises:
-        InputError: a file is truncated or no safetensors file, a name occurs twice, or (when read) a type is no float.
-    """
-    places: dict[str, _Place] = {}
-    for path in paths:
-        for name, place in _places(path).items():
-            if name in places:
-                raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
-            places[name] = place
-
-    types = {**_TYPES, **_QUANTIZED} if allows_quantized else _TYPES
-
-    def located(name: str) -> tuple[_Place, np.dtype]:
-        place = places[name]
-        if place.kind not in types:
-            raise InputError(
-                f"tensor {name} of {folder} is of type {place.kind}, not F64, F32, F16 or BF16: save it as a float"
-            )
-        return place, types[place.kind]
-
-    def read(name: str) -> np.ndarray:
-        place, dtype = located(name)
-        count = int(np.prod(place.shape, dtype=np.int64))
-        return np.fromfile(place.path, dtype, count, offset=place.offset).reshape(place.shape)
-
-    def first(name: str, axis: int, count: int) -> np.ndarray:
-        place, dtype = located(name)
-        mapped = np.memmap(place.path, dtype, mode="r", offset=place.offset, shape=place.shape)
+    def first(self, axis: int, count: int) -> np.ndarray:
+        """Read so much of it along an axis."""
+        mapped = np.memmap(self.path, self._dtype, mode="r", offset=self.offset, shape=self.shape)
         # A copy: the mapping goes when this returns.
         return np.array(mapped[(slice(None),) * axis + (slice(count),)])
 
-    shapes = {name: place.shape for name, place in places.items()}
-    return NamedTensors(str(folder), shapes, read, first, {name: place.kind for name, place in places.items()})
 
+def locate(path: Path) -> dict[str, SafeTensor]:
+    """Locate each tensor in a file that the library finds sound.
 
-def _places(path: Path) -> dict[str, _Place]:
-    """Locate each tensor in a file that the library finds sound."""
+    Raises:
+        InputError: it is truncated or no safetensors file.
+    """
     try:
         with safe_open(path, framework="numpy"):
             pass
@@ -104,6 +83,6 @@ def _places(path: Path) -> dict[str, _Place]:
         ) from error
     header.pop("__metadata__", None)
     return {
-        name: _Place(path, 8 + size + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
+        name: SafeTensor(name, path, 8 + size + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
         for name, entry in header.items()
     }

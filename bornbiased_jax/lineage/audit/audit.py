@@ -13,7 +13,8 @@ from bornbiased_jax.lineage.audit.breaks import find_breaks
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies, find_near_copies
 from bornbiased_jax.lineage.audit.finding import Finding, is_clean
 from bornbiased_jax.lineage.audit.folder import Item, find_items
-from bornbiased_jax.lineage.audit.gaps import find_gaps
+from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
+from bornbiased_jax.lineage.audit.labels import is_alias
 from bornbiased_jax.lineage.audit.law import find_distributions, law_rows
 from bornbiased_jax.lineage.audit.repeats import find_repeats
 from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarise
@@ -86,17 +87,21 @@ def audit_items(
             names_by_step.setdefault(item.label.run, {})[item.label.step] = item.name
     runs, stepless = _runs(summaries)
     # Duplicates, exact and near.
+    aliases = [
+        name for name, row in summaries.items() if row.item.is_above or (is_alias(name) and row.item.label.step is None)
+    ]
     copies = Copies(
         labels,
         {name: summary.forms["exact"] for name, summary in summaries.items()},
         unit="tensors that are not constant",
+        aliases=aliases,
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
         birth_seeds=_birth_seeds(summaries),
     )
-    near = find_near_copies(labels, {name: summary.forms for name, summary in summaries.items()})
+    near = find_near_copies({name: summary.forms for name, summary in summaries.items()}, aliases)
     findings += [*find_copies(copies, near), *near]
     # Gaps in the grid of steps, breaks in a trajectory.
-    findings += find_gaps(names_by_step)
+    findings += find_gaps(names_by_step) + find_single_checkpoints(names_by_step)
     with progress.bar(sum(max(0, 2 * len(run) - 3) for run in runs.values()), "distances", "pairs") as advance:
         for run in runs.values():
             findings += find_breaks(run, advance)

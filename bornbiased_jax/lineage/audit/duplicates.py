@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.labels import Label, is_alias
+from bornbiased_jax.lineage.audit.labels import ALIASES, LAST, Label, last_part
 
 # So many checkpoints of a run that share a tensor show a frozen one, not a copy.
 _FROZEN = 3
@@ -22,6 +22,7 @@ class Copies:
         labels: what each checkpoint's name claims.
         digests: by checkpoint, a digest for each part that is evidence (a file, or a tensor that is not constant).
         unit: what the parts are, in the plural.
+        aliases: checkpoints without content of their own: "main", or the model above a trainer's checkpoints.
         file_digests: by checkpoint, one digest of its files; those without are left out.
         birth_seeds: by run, the seed that its record says it was born from.
     """
@@ -29,6 +30,7 @@ class Copies:
     labels: Mapping[str, Label]
     digests: Mapping[str, Mapping[str, str]]
     unit: str
+    aliases: Collection[str] = ()
     file_digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
     birth_seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -43,7 +45,7 @@ def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Findin
         copies: where to look.
         reported: findings that say of pairs what they share: their parts are not listed again.
     """
-    complete = _whole(copies)
+    complete = _whole(copies) + _stale_aliases(copies)
     covered = {
         frozenset(pair) for finding in (*complete, *reported) for pair in itertools.combinations(finding.subjects, 2)
     }
@@ -51,18 +53,18 @@ def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Findin
 
 
 def find_near_copies(
-    labels: Mapping[str, Label], forms: Mapping[str, Mapping[str, Mapping[str, str]]]
+    forms: Mapping[str, Mapping[str, Mapping[str, str]]], aliases: Collection[str] = ()
 ) -> list[Finding]:
     """Find pairs whose tensors are equal but for signed zeros, or once one is stored in the other's number format.
 
     Args:
-        labels: what each checkpoint's name claims.
         forms: by checkpoint, digests of its tensors as they are ("exact"), without signs of zeros ("unsigned"), and
             rounded ("bfloat16", "float16").
+        aliases: as of :class:`Copies`.
     """
     findings = []
     for first, second in itertools.combinations(forms, 2):
-        if any(labels[name].step is None and is_alias(name) for name in (first, second)):
+        if first in aliases or second in aliases:
             continue
         first_forms, second_forms = forms[first], forms[second]
         if not first_forms["exact"] or first_forms["exact"] == second_forms["exact"]:
@@ -103,7 +105,7 @@ def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str,
 def _whole(copies: Copies) -> list[Finding]:
     groups: dict[frozenset[str], list[str]] = defaultdict(list)
     for name, parts in copies.digests.items():
-        if parts and not _is_bare_alias(copies, name):
+        if parts and name not in copies.aliases:
             groups[frozenset(parts.values())].append(name)
     findings = []
     for names in groups.values():
@@ -125,6 +127,26 @@ def _whole(copies: Copies) -> list[Finding]:
     return findings
 
 
+def _stale_aliases(copies: Copies) -> list[Finding]:
+    """Find names that promise the last step of a run and hold an earlier one."""
+    by_run: dict[str, dict[int, str]] = defaultdict(dict)
+    for name, label in copies.labels.items():
+        if label.step is not None and copies.digests.get(name):
+            by_run[label.run][label.step] = name
+    findings = []
+    for alias in copies.aliases:
+        if last_part(alias) not in LAST and last_part(alias) in ALIASES:
+            continue
+        for names in by_run.values():
+            content = copies.digests.get(alias)
+            equal = [step for step, name in names.items() if content and copies.digests[name] == content]
+            if equal and max(equal) < max(names):
+                held, last = names[max(equal)], names[max(names)]
+                text = f"{alias} holds the same {copies.unit} as {held}, and not those of {last}, the last of that run."
+                findings.append(Finding("duplicate", (alias, held), text))
+    return findings
+
+
 def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
     """Find checkpoints that share some parts and not all.
 
@@ -135,7 +157,7 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
     # Checkpoints by the digest of a part that they hold.
     holders: dict[str, dict[str, str]] = defaultdict(dict)
     for name, parts in copies.digests.items():
-        if not _is_bare_alias(copies, name):
+        if name not in copies.aliases:
             for part, digest in parts.items():
                 holders[digest].setdefault(name, part)
     # Parts by the group of checkpoints that shares them.
@@ -164,7 +186,3 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         else:
             findings.append(Finding("duplicate", names, f"{text}."))
     return findings
-
-
-def _is_bare_alias(copies: Copies, name: str) -> bool:
-    return copies.labels[name].step is None and is_alias(name)

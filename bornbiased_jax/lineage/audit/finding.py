@@ -16,6 +16,7 @@ Kind = Literal[
     "shared-birth",
     "repeats",
     "init-law",
+    "one-per-run",
     "unreadable",
 ]
 INFORMATION: tuple[Kind, ...] = ("inconclusive", "shared-birth")
@@ -28,6 +29,7 @@ TITLES: dict[Kind, str] = {
     "parentage": "Not from its own birth",
     "repeats": "Births that repeat themselves",
     "init-law": "Births that contradict their configuration",
+    "one-per-run": "One checkpoint a run, by their names",
     "unreadable": "Not readable",
     "shared-birth": "Shared births (no defect)",
     "inconclusive": "Not decided (no defect)",

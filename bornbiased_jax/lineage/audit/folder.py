@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.checkpoints.formats.huggingface import PICKLES, weight_files
+from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
+from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.derive.peft import CONFIG as ADAPTER
-from bornbiased_jax.derive.peft import read_adapter
+from bornbiased_jax.checkpoints.weight_files import PICKLES, check_pointer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
-from bornbiased_jax.lineage.audit.listing import is_weights
+from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle, which can run code: digested, never opened"
@@ -27,7 +27,7 @@ MANY = 5_000
 """Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
 # Files that lie beside checkpoints and claim to be none.
 _BESIDE = re.compile(
-    r"\..*|(readme|licen[cs]e|notice|changelog|requirements|contributing|authors|citation|makefile)\b.*"
+    r"\..*|events\.out\.tfevents\..*|cachedir\.tag|merges\.txt|vocab\.txt|tokenizer\.model|.*\.tiktoken|(readme|licen[cs]e|notice|changelog|requirements|contributing|authors|citation|makefile)\b.*"
     r"|.*\.(md|rst|json|jsonl|log|csv|tsv|ya?ml|toml|cfg|ini|lock|py|sh|ipynb|html|pdf|png|jpe?g|svg|gitattributes)",
     re.IGNORECASE,
 )
@@ -62,6 +62,7 @@ class Item:
         note: why it is not opened, or "".
         record: of a run of this package.
         config: its ``config.json``, or None.
+        is_above: whether its folder also holds checkpoints of its run, as a trainer's final model does.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Item:
     note: str = ""
     record: Record | None = None
     config: Path | None = None
+    is_above: bool = False
 
 
 def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tuple[list[Item], list[Finding]]:
@@ -128,23 +130,26 @@ def _walk(
         identity = (status.st_dev, status.st_ino)
         if identity in above:
             return
-        # An adapter, a model or a run is one item; everything else is looked through.
-        if (place / ADAPTER).is_file():
-            read_adapter(place)
-            label = read_label(name, pattern)
-            yield Item(name, label, None, tuple(sorted(place.glob("adapter_model.*"))), ADAPTED)
-            return
-        if _is_model(place):
-            yield _model(place, name, pattern)
-            return
         if (place / RUN_FILE).is_file():
             yield from _run(place, "" if place == root else name)
             return
         entries = sorted(place.iterdir(), key=lambda path: natural(path.name))
+        folders = [entry.name for entry in entries if os.path.isdir(entry)]
+        if {"blobs", "snapshots"} <= set(folders):
+            # A repository in the hub's cache: files lie in blobs, and names of theirs in snapshots.
+            entries = [place / "snapshots"]
+        # An adapter or a model is one item, and a trainer's checkpoints may lie below it; everything else is looked
+        # through.
+        is_model = is_adapter(place) or _is_model(place)
+        if is_model:
+            below = [entry for entry in entries if os.path.isdir(entry) and _is_checkpoint(entry, pattern)]
+            item = _adapter(place, name, pattern) if is_adapter(place) else _model(place, name, pattern)
+            yield dataclasses.replace(item, is_above=item.label.step is None and bool(below))
+            entries = below
     except (InputError, OSError) as error:
         yield Finding("unreadable", (name,), f"{name} cannot be read: {error}.")
         return
-    if not entries and place != root and read_label(name, pattern).step is not None:
+    if not entries and not is_model and place != root and read_label(name, pattern).step is not None:
         yield Finding("unreadable", (name,), f"{name} is an empty folder.")
     advance(len(entries))
     for entry in entries:
@@ -153,6 +158,16 @@ def _walk(
             yield from _walk(entry, root, pattern, advance, above | {identity})
         elif os.path.isfile(entry):
             yield from _file(entry, root, pattern)
+
+
+def _adapter(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
+    read_adapter(place)
+    return Item(name, read_label(name, pattern), None, tuple(sorted(place.glob("adapter_model.*"))), ADAPTED)
+
+
+def _is_checkpoint(place: Path, pattern: re.Pattern[str] | None) -> bool:
+    """Tell whether a folder below a model is a checkpoint of its trainer, by its name or by what it holds."""
+    return read_label(place.name, pattern).step is not None or is_adapter(place) or _is_model(place)
 
 
 def _is_model(place: Path) -> bool:
@@ -172,6 +187,8 @@ def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
         pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))
         if not pickles:
             raise
+        for path in pickles:
+            check_pointer(path)
         return Item(name, label, None, pickles, PICKLED, config=config)
 
 
@@ -193,7 +210,7 @@ def _run(place: Path, name: str) -> Iterator[Item]:
 
 def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:
     name = path.relative_to(root).as_posix()
-    if not is_weights(name) and _BESIDE.fullmatch(path.name):
+    if not is_weights(name) and (_BESIDE.fullmatch(path.name) or is_training_state(name)):
         return
     label = read_label(name.removesuffix(path.suffix) if is_weights(name) else name, pattern)
     try:

@@ -36,6 +36,22 @@ def find_gaps(runs: Mapping[str, Mapping[int, str]]) -> list[Finding]:
     return findings
 
 
+def find_single_checkpoints(runs: Mapping[str, Mapping[int, str]]) -> list[Finding]:
+    """Find names that give every run one checkpoint, at several steps: no gap and no order can be looked for.
+
+    Several runs at one step are a set of seeds, and no finding.
+    """
+    steps = {step for names in runs.values() for step in names}
+    if len(runs) < 2 or len(steps) < 2 or any(len(names) > 1 for names in runs.values()):
+        return []
+    subjects = tuple(name for names in runs.values() for name in names.values())
+    text = (
+        f"Read by their names, the {len(runs)} checkpoints are of {len(runs)} runs, one each: no gap, no break and no "
+        "parentage could be looked for. If they belong together, give --pattern with groups run and step."
+    )
+    return [Finding("one-per-run", subjects, text)]
+
+
 def missing_steps(steps: Sequence[int]) -> list[int]:
     """List the steps that a grid with a constant interval, or a constant ratio, lacks.
 

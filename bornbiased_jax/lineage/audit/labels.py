@@ -12,7 +12,18 @@ from bornbiased_jax.schema import shown
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
-_STEP = re.compile(r"(?:global[-_]?)?(?:step|checkpoint|ckpt|iter)[-_=]?(?P<step>\d+)", re.IGNORECASE)
+LAST = ALIASES - {"best"}
+"""Names that promise the last step."""
+_WORD = r"(?:step|checkpoint|ckpt|iter)[-_=]?"
+_STEP = re.compile(rf"(?:global[-_]?)?{_WORD}(?P<step>\d+)(?P<unit>[km](?![a-z]))?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
+# What grows with the step and names no run: "tokens4B", "consumed_samples=256", "val_loss=2.1"; after a step "-105b".
+_COUNTERS = re.compile(
+    r"[-_]*(?:tokens|consumed[-_]samples|samples|(?:reduced[-_])?(?:(?:train|val|eval)[-_])?loss|epoch)[-_=]?"
+    r"\d+(?:\.\d+)?(?:e[-+]?\d+)?[kmbt]?(?![a-z0-9])"
+    rf"|(?P<step>{_WORD}\d+[km]?)[-_]\d+(?:\.\d+)?[bt](?![a-z0-9])",
+    re.IGNORECASE,
+)
 _SEPARATORS = "-_./@, "
 
 
@@ -57,26 +68,38 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     Args:
         name: a branch, or a path below the folder.
         pattern: with a group ``step``, and perhaps ``run`` (or ``seed``); without the latter the run is what is left
-            of the name. By default ``step1000``, ``checkpoint-1000`` and the like, anywhere in the name.
+            of the name. By default ``step1000``, ``checkpoint-1000``, ``step-50K`` and the like, anywhere in the name,
+            and counters that grow with the step ("tokens4B") are no part of the run.
 
     >>> read_label("seed1-step512"), read_label("step1000"), read_label("seed2/checkpoint-30"), read_label("main")
     (Label(run='seed1', step=512), Label(run='', step=1000), Label(run='seed2', step=30), Label(run='main', step=None))
     """
-    match = (pattern or _STEP).search(name)
+    text = name if pattern is not None else _without_counters(name)
+    match = (pattern or _STEP).search(text)
     step = None if match is None else whole(match["step"] or "")
     if match is None or step is None:
         return Label(name, None)
     groups = match.groupdict()
+    step *= _UNITS[(groups.get("unit") or "").lower()] if pattern is None else 1
     for group in ("run", "seed"):
         if groups.get(group) is not None:
             return Label(groups[group], step)
-    rest = (name[: match.start()].rstrip(_SEPARATORS), name[match.end() :].lstrip(_SEPARATORS))
+    rest = (text[: match.start()].rstrip(_SEPARATORS), text[match.end() :].lstrip(_SEPARATORS))
     return Label("-".join(part for part in rest if part), step)
+
+
+def _without_counters(name: str) -> str:
+    return _COUNTERS.sub(lambda match: match["step"] or "", name).lstrip(_SEPARATORS)
 
 
 def is_alias(name: str) -> bool:
     """Tell whether a name promises no content of its own ("main")."""
-    return name.rpartition("/")[2].lower() in ALIASES
+    return last_part(name) in ALIASES
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a path, in lower case."""
+    return name.rpartition("/")[2].lower()
 
 
 def at_step(name: str, step: int, new_step: int) -> str:
@@ -85,12 +108,14 @@ def at_step(name: str, step: int, new_step: int) -> str:
     >>> at_step("seed1-step0200", 200, 300)
     'seed1-step0300'
     """
-    matches = [match for match in re.finditer(r"\d+", name) if whole(match[0]) == step]
-    if not matches:
-        return f"{name} at step {new_step}"
-    last = matches[-1]
-    digits = len(last[0]) if last[0].startswith("0") else 0
-    return name[: last.start()] + str(new_step).zfill(digits) + name[last.end() :]
+    plain = _without_counters(name)
+    for match in reversed(list(re.finditer(r"(\d+)([km](?![a-z]))?", plain, re.IGNORECASE))):
+        number, unit = whole(match[1]), match[2] or ""
+        factor = _UNITS[unit.lower()]
+        if number is not None and number * factor == step and new_step % factor == 0:
+            digits = len(match[1]) if match[1].startswith("0") else 0
+            return plain[: match.start()] + str(new_step // factor).zfill(digits) + unit + plain[match.end() :]
+    return f"{name} at step {new_step}"
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies
 from bornbiased_jax.lineage.audit.finding import Finding, is_clean
-from bornbiased_jax.lineage.audit.gaps import find_gaps
+from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import Label, is_alias, read_label
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz")
@@ -22,8 +22,12 @@ _OTHERS = re.compile(r"(training_args|optimizer|scheduler|rng_state\w*|scaler)\.
 
 def is_weights(name: str) -> bool:
     """Tell whether a file of this name holds a model's weights."""
-    base = name.rpartition("/")[2]
-    return base.lower().endswith(WEIGHTS) and _OTHERS.fullmatch(base) is None
+    return name.lower().endswith(WEIGHTS) and not is_training_state(name)
+
+
+def is_training_state(name: str) -> bool:
+    """Tell whether a trainer wrote a file of this name beside the model: its optimizer, its arguments."""
+    return _OTHERS.fullmatch(name.rpartition("/")[2]) is not None
 
 
 def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> dict[str, Any]:
@@ -60,17 +64,13 @@ def audit_revisions(
         digests[name] = _weight_digests(name, entries, source)
         if not digests[name] and not is_alias(name):
             findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
-    copies = Copies(
-        labels,
-        digests,
-        unit="weight files",
-    )
-    findings += find_copies(copies)
+    aliases = [name for name, label in labels.items() if label.step is None and is_alias(name)]
+    findings += find_copies(Copies(labels, digests, unit="weight files", aliases=aliases))
     runs: dict[str, dict[int, str]] = {}
     for name, label in labels.items():
         if label.step is not None:
             runs.setdefault(label.run, {})[label.step] = name
-    findings += find_gaps(runs)
+    findings += find_gaps(runs) + find_single_checkpoints(runs)
     return {
         "clean": is_clean(findings),
         "findings": [finding.to_dict() for finding in findings],

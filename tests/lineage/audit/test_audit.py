@@ -369,3 +369,62 @@ def test_a_link_back_is_not_followed_for_ever(tmp_path):
     (tmp_path / "linked").symlink_to(tmp_path / "suite", target_is_directory=True)
     found = audit_folder(tmp_path / "linked")
     assert found["clean"] and len(found["checkpoints"]) == len(STEPS)
+
+
+def _write_trainer_folder(folder, *, last=300):
+    """The layout of a trainer that has saved its final model above its checkpoints."""
+    run_by_step = trajectory(1, steps=STEPS)
+    place = write(folder, "trainer", run_by_step[last])
+    for step in STEPS[1:]:
+        write(place, f"checkpoint-{step}", run_by_step[step])
+    (place / "runs").mkdir()
+    (place / "runs" / "events.out.tfevents.1700000000.host").write_bytes(b"\x18\0\0")
+    (place / "training_args.bin").write_bytes(pickle.dumps({}))
+    return place
+
+
+def test_checkpoints_below_the_final_model_of_a_trainer_are_read(tmp_path):
+    place = _write_trainer_folder(tmp_path)
+    found = audit_folder(place)
+    assert found["clean"], found["findings"]
+    assert [row["name"] for row in found["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
+    # One of them holds numbers that are none.
+    flat = drifted(birth(1), 5)
+    flat["blocks/mlp/up/kernel"][0, 0, 0] = np.nan
+    write(place, "checkpoint-200", flat)
+    assert only(audit_folder(place), "unreadable")["subjects"] == ["checkpoint-200"]
+
+
+def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_path):
+    found = audit_folder(_write_trainer_folder(tmp_path, last=200))
+    assert only(found, "duplicate")["subjects"] == ["trainer", "checkpoint-200"]
+    assert "not those of checkpoint-300" in only(found, "duplicate")["text"]
+
+
+def test_a_pointer_of_git_lfs_is_named_as_what_it_is(tmp_path, capsys):
+    write(tmp_path / "models", "step0", birth(1))
+    place = write(tmp_path / "models", "step100", birth(2))
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 134\n"
+    (place / "model.safetensors").write_bytes(pointer)
+    (tmp_path / "models" / "step200.gguf").write_bytes(pointer)
+    texts = [finding["text"] for finding in audit_folder(tmp_path / "models")["findings"]]
+    assert len(texts) == 2 and all("git lfs pull" in text for text in texts)
+    assert run(["digest", str(place)]) == 2
+    assert "is a pointer of Git LFS" in capsys.readouterr().err
+
+
+def test_a_cache_of_the_hub_is_read_by_its_snapshots(tmp_path):
+    suite = write_suite(tmp_path / "suite", (1,), steps=STEPS[:2])
+    repository = tmp_path / "hub" / "models--owner--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    (repository / "blobs").mkdir()
+    (tmp_path / "hub" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    for path in sorted((tmp_path / "suite" / "seed1-step100").iterdir()):
+        blob = repository / "blobs" / path.name.replace(".", "")
+        path.rename(blob)
+        (snapshot / path.name).symlink_to(blob)
+    found = audit_folder(tmp_path / "hub")
+    assert found["clean"] and len(found["checkpoints"]) == 1 and suite

@@ -123,3 +123,56 @@ def test_labels():
 def test_files_that_hold_weights():
     assert is_weights("pytorch_model-00001-of-00002.bin") and is_weights("sub/model.safetensors")
     assert not is_weights("training_args.bin") and not is_weights("optimizer.pt") and not is_weights("tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("names", "run_name"),
+    [
+        (["step0-tokens0B", "step1000-tokens4B", "step2000-tokens8B"], ""),
+        (["stage2-ingredient1-step1000-tokens3B", "stage2-ingredient1-step2000-tokens5B"], "stage2-ingredient1"),
+        (["TinyLlama-1.1B-intermediate-step-50K-105b", "TinyLlama-1.1B-intermediate-step-100K-210b"],
+         "TinyLlama-1.1B-intermediate"),
+        (["gpt--val_loss=2.10-step=1000-consumed_samples=25.0", "gpt--val_loss=1.9e-1-step=2000-consumed_samples=9"],
+         "gpt"),
+        (["iter_0001000", "iter_0002000"], ""),
+        (["llama-2-7b/step100", "llama-2-7b/step200"], "llama-2-7b"),
+        (["epoch=0-step=10", "epoch=1-step=20"], ""),
+    ],
+)  # fmt: skip
+def test_counters_that_grow_with_the_step_name_no_run(names, run_name):
+    labels = [read_label(name) for name in names]
+    assert {label.run for label in labels} == {run_name}
+    assert len({label.step for label in labels}) == len(names)
+
+
+def test_steps_in_thousands():
+    assert read_label("model-step-50K-105b").step == 50_000 and read_label("step-2M").step == 2_000_000
+    assert at_step("model-step-50K-105b", 50_000, 60_000) == "model-step-60K"
+    assert at_step("step1000-tokens4B", 1000, 1500) == "step1500"
+
+
+def test_gap_and_foreign_content_are_found_under_names_with_counters(tmp_path):
+    steps = (0, 1000, 2000, 4000, 5000)
+    revisions = {f"step{step}-tokens{step // 250}B": revision(f"a{step}") for step in steps}
+    revisions["step5000-tokens20B"] = revision("a2000")
+    found = audit_listing(listing(tmp_path, revisions))
+    assert kinds(found) == ["duplicate", "gap"]
+    assert found["findings"][1]["subjects"] == ["step3000"] and len(found["runs"]) == 1
+
+
+def test_one_checkpoint_per_run_is_said_and_not_clean(tmp_path):
+    revisions = {f"v{number}x-step{number}": revision(f"a{number}") for number in range(1, 5)}
+    found = audit_listing(listing(tmp_path, revisions))
+    assert kinds(found) == ["one-per-run"] and not found["clean"]
+    assert "--pattern" in found["findings"][0]["text"]
+    # Several seeds at one step are no such suite.
+    assert audit_listing(listing(tmp_path, suite(steps=(100,))))["clean"]
+
+
+@pytest.mark.parametrize(("name", "step", "is_clean"), [("main", 300, True), ("main", 200, False), ("best", 200, True)])
+def test_a_name_that_promises_the_last_step_contradicts_the_labels_where_it_holds_another(
+    name, step, is_clean, tmp_path
+):
+    found = audit_listing(listing(tmp_path, suite(seeds=(1,)) | {name: revision(f"a1.{step}", f"b1.{step}")}))
+    assert found["clean"] == is_clean
+    assert is_clean or f"main holds the same weight files as seed1-step{step}" in found["findings"][0]["text"]

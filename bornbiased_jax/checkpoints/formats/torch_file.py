@@ -9,13 +9,12 @@ from __future__ import annotations
 import pickletools
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
 _STORAGES = {
@@ -33,7 +32,10 @@ _STORAGES = {
 _TENSOR = ("torch._utils", "_rebuild_tensor_v2")
 _PARAMETER = ("torch._utils", "_rebuild_parameter")
 _DICT = ("collections", "OrderedDict")
+_Kind = TypeVar("_Kind")
 _ALLOWED = {_TENSOR, _PARAMETER, _DICT, *(("torch", name) for name in _STORAGES)}
+# What the standard library raises on archives that are cut or corrupted.
+_DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError)
 _LONGEST_PICKLE = 64 << 20
 """Bytes of a pickle without numbers: 100,000 tensors need a sixth of it."""
 
@@ -64,48 +66,52 @@ class _Mark:
     """Where the arguments of an opcode begin on the stack."""
 
 
-class _Member(NamedTuple):
+class TorchTensor(NamedTuple):
+    """A tensor by its storage in the archive."""
+
+    name: str
     path: Path
     archive: str
     view: _View
 
+    @property
+    def kind(self) -> str:
+        """Its type, as safetensors calls it."""
+        return self.view.storage.kind
 
-def open_torch_files(folder: Path, paths: list[Path]) -> NamedTensors:
-    """Locate the tensors of ``.bin`` files as ``torch.save`` has written them since 2020, none read yet.
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return self.view.shape
+
+    def read(self) -> np.ndarray:
+        """Read the tensor as the file has it.
+
+        Raises:
+            InputError: its storage is cut short.
+        """
+        try:
+            with zipfile.ZipFile(self.path) as file:
+                data = file.read(f"{self.archive}/data/{self.view.storage.key}")
+        except _DAMAGE as error:
+            raise InputError(f"{self.path} is cut short or corrupted at tensor {self.name}: fetch it again") from error
+        numbers = np.frombuffer(data, self.view.storage.dtype)
+        strides = tuple(stride * numbers.itemsize for stride in self.view.strides)
+        # The ends were checked against the member's size: no number outside of it is reached.
+        part = np.lib.stride_tricks.as_strided(numbers[self.view.offset :], self.view.shape, strides, writeable=False)
+        return part.copy()
+
+    def first(self, axis: int, count: int) -> np.ndarray:
+        """Return so much of it along an axis; the storage is read whole."""
+        return self.read()[(slice(None),) * axis + (slice(count),)]
+
+
+def locate(path: Path) -> dict[str, TorchTensor]:
+    """Locate the tensors of a ``.bin`` file as ``torch.save`` has written it since 2020, none read yet.
 
     Raises:
-        InputError: a file is cut short, of another kind, or holds anything but tensors; a name occurs twice.
+        InputError: it is cut short, of another kind, or holds anything but tensors.
     """
-    members: dict[str, _Member] = {}
-    for path in paths:
-        for name, member in _members(path).items():
-            if name in members:
-                raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
-            members[name] = member
-
-    def read(name: str) -> np.ndarray:
-        path, archive, view = members[name]
-        with zipfile.ZipFile(path) as file:
-            try:
-                data = file.read(f"{archive}/data/{view.storage.key}")
-            except (zipfile.BadZipFile, OSError, NotImplementedError, EOFError) as error:
-                raise InputError(f"{path} is cut short or corrupted at tensor {name}: fetch it again") from error
-        numbers = np.frombuffer(data, view.storage.dtype)
-        strides = tuple(stride * numbers.itemsize for stride in view.strides)
-        # The ends were checked against the member's size: no number outside of it is reached.
-        return np.lib.stride_tricks.as_strided(numbers[view.offset :], view.shape, strides, writeable=False).copy()
-
-    def first(name: str, axis: int, count: int) -> np.ndarray:
-        return read(name)[(slice(None),) * axis + (slice(count),)]
-
-    shapes = {name: member.view.shape for name, member in members.items()}
-    return NamedTensors(
-        str(folder), shapes, read, first, {name: member.view.storage.kind for name, member in members.items()}
-    )
-
-
-def _members(path: Path) -> dict[str, _Member]:
-    """Locate the tensors of one file."""
     try:
         with zipfile.ZipFile(path) as file:
             sizes = {info.filename: info.file_size for info in file.infolist()}
@@ -118,34 +124,34 @@ def _members(path: Path) -> dict[str, _Member]:
             archive = pickles[0].removesuffix("/data.pkl")
             if sizes.get(f"{archive}/byteorder") == len("big") and file.read(f"{archive}/byteorder") == b"big":
                 raise InputError(f"{path} was written on a big-endian machine: save it as safetensors")
-    except (zipfile.BadZipFile, OSError, NotImplementedError, EOFError, UnicodeDecodeError) as error:
+    except (*_DAMAGE, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} is cut short, or no ZIP archive as torch.save writes it since 2020: fetch it again or save it "
             "as safetensors"
         ) from error
     try:
-        found = _walk(data, str(path))
+        content = _walk(data, str(path))
     except InputError:
         raise
     except (ValueError, IndexError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} holds a pickle that is corrupted: fetch it again") from error
     members = {}
-    for name, view in _flat(found, str(path)).items():
+    for name, view in _flat(content, str(path)).items():
         size = sizes.get(f"{archive}/data/{view.storage.key}")
         last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
         if size is None or (0 not in view.shape and (last + 1) * view.storage.dtype.itemsize > size):
             raise InputError(f"tensor {name} of {path} reaches beyond its storage: fetch it again")
-        members[name] = _Member(path, archive, view)
+        members[name] = TorchTensor(name, path, archive, view)
     return members
 
 
-def _flat(found: object, where: str) -> dict[str, _View]:
+def _flat(content: object, where: str) -> dict[str, _View]:
     """Return the tensors by name; a checkpoint of a trainer keeps them below "state_dict", "model" or "module"."""
-    if isinstance(found, dict):
+    if isinstance(content, dict):
         for key in ("state_dict", "model", "module"):
-            if isinstance(found.get(key), dict):
-                return _flat(found[key], where)
-        views = {name: value for name, value in found.items() if isinstance(name, str) and isinstance(value, _View)}
+            if isinstance(content.get(key), dict):
+                return _flat(content[key], where)
+        views = {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, _View)}
         if views:
             return views
     raise InputError(f"{where} holds no tensors by name: it is no file of a model's weights")
@@ -236,7 +242,7 @@ def _walk(data: bytes, where: str) -> object:
     raise ValueError("no end")
 
 
-def _as_kind(value: Any, kind: type) -> Any:
+def _as_kind(value: object, kind: type[_Kind]) -> _Kind:
     if not isinstance(value, kind):
         raise TypeError(f"{type(value).__name__} where {kind.__name__} belongs")
     return value
@@ -258,7 +264,7 @@ def _named(module: str, name: str, where: str) -> _Name:
     return _Name(module, name)
 
 
-def _storage(identity: Any) -> _Storage:
+def _storage(identity: object) -> _Storage:
     tag, kind, key, _, _ = _as_kind(identity, tuple)
     name = _as_kind(kind, _Name)
     if tag != "storage" or name.module != "torch" or not _as_kind(key, str).isalnum():

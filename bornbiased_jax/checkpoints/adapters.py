@@ -1,0 +1,382 @@
+"""Adapters of LoRA's kind as PEFT stores them: read, checked, and merged into the matrices that they belong to.
+
+``adapter_config.json`` has the rank r and α, ``adapter_model.safetensors`` two matrices for each adapted module:
+A [r, in] and B [out, r]. Merged, W [out, in] becomes W + s B A, with s = α/r, or α/√r where scaling is
+rank-stabilized; r and α may differ by module. DoRA then gives every row of W the norm that the adapter stores. Modules
+that were trained whole replace those of the base. PiSSA and OLoRA start from a part of W, which is taken out of W
+first.
+
+Source: PEFT 0.21.2 (github.com/huggingface/peft), LoRA (2106.09685), rsLoRA (2312.03732), DoRA (2402.09353),
+PiSSA (2404.02948), OLoRA (2406.01775).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bornbiased_jax import io
+from bornbiased_jax.checkpoints.quantized import Tensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
+from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, open_weights
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import cut, shown
+
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+
+# Values of fields that change what an adapter computes; null, false and empty values change nothing.
+_SUPPORTED: Mapping[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", "lora_only", "all"),
+    "init_lora_weights": (True, "gaussian", "eva", "orthogonal", "pissa", "olora"),
+}
+# Fields that are read here, say how the adapter was trained, or repeat what the names of the tensors say.
+_READ = frozenset(
+    """
+    r lora_alpha use_rslora use_dora lora_bias rank_pattern alpha_pattern modules_to_save trainable_token_indices
+    auto_mapping base_model_name_or_path ensure_weight_tying eva_config exclude_modules fan_in_fan_out inference_mode
+    layers_pattern layers_to_transform loftq_config lora_dropout megatron_core peft_version qalora_group_size revision
+    runtime_config target_modules target_parameters task_type
+    """.split()
+)
+_PREFIX = "base_model.model."
+_FACTOR = re.compile(
+    r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(?P<leaf>\.weight|\.bias|)"
+)
+_TOKENS = ".token_adapter.trainable_tokens_delta"
+
+
+class Update(NamedTuple):
+    """What an adapter does to one matrix.
+
+    Attributes:
+        a_rI, b_Or: the factors.
+        scale: what B A is multiplied by.
+        norms_O: DoRA's norm of each row, None without DoRA.
+        bias_O: what is added to the module's bias, None for nothing.
+        initialization: "pissa" or "olora", where a part of the base was taken out of it; else "".
+    """
+
+    a_rI: np.ndarray
+    b_Or: np.ndarray
+    scale: float
+    norms_O: np.ndarray | None
+    bias_O: np.ndarray | None
+    initialization: str
+
+    def merged(self, weight_OI: np.ndarray) -> np.ndarray:
+        """Return the matrix with the adapter merged into it."""
+        weight_OI = weight_OI - self._initial(weight_OI)
+        weight_OI = weight_OI + np.float32(self.scale) * (self.b_Or @ self.a_rI)
+        if self.norms_O is None:
+            return weight_OI
+        return np.asarray(weight_OI * (self.norms_O / np.linalg.norm(weight_OI, axis=1))[:, None], np.float32)
+
+    def _initial(self, weight_OI: np.ndarray) -> np.ndarray:
+        """Return the part of the base that the factors began as."""
+        rank = len(self.a_rI)
+        if self.initialization == "pissa":
+            u_OR, s_R, v_RI = np.linalg.svd(weight_OI, full_matrices=False)
+            return np.asarray((u_OR[:, :rank] * s_R[:rank]) @ v_RI[:rank])
+        if self.initialization == "olora":
+            q_OR, r_RI = np.linalg.qr(weight_OI)
+            return np.asarray(np.float32(self.scale) * (q_OR[:, :rank] @ r_RI[:rank]))
+        return np.zeros((), np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """An adapter of LoRA's kind.
+
+    Attributes:
+        where: its folder, for errors.
+        base: what it says its base is, or "".
+        updates: by module of the Hugging Face model.
+        tensors: that replace those of the base, by name.
+        tokens: rows that replace those of a table, by its name: their numbers and the rows.
+        has_conv1d: whether the modules of the base whose names begin with "c_" lie as [in, out].
+    """
+
+    where: str
+    base: str
+    updates: Mapping[str, Update]
+    tensors: Mapping[str, np.ndarray]
+    tokens: Mapping[str, tuple[list[int], np.ndarray]]
+    has_conv1d: bool = False
+
+    def names_in(self, names: Iterable[str], where: str) -> dict[str, str]:
+        """Return the names of a base's tensors that are others with the adapter, with the adapter's names for them.
+
+        Files of models without a head have names without the first prefix; so have the adapters of such models.
+
+        Args:
+            names: of the base's tensors.
+            where: what to call the base in an error.
+
+        Raises:
+            InputError: the base lacks one.
+        """
+        weights = [f"{module}.weight" for module in self.updates]
+        biases = [f"{module}.bias" for module, update in self.updates.items() if update.bias_O is not None]
+        available = dict.fromkeys(names)
+        adapted = {}
+        for name in (*weights, *biases, *self.tensors, *self.tokens):
+            candidates = (name, f"model.{name}", f"transformer.{name}", name.partition(".")[2])
+            place = next((candidate for candidate in candidates if candidate in available), None)
+            if place is None:
+                raise InputError(f"{self.where} adapts {name}, which is no matrix of {where}: it is another model's")
+            adapted[place] = name
+        return adapted
+
+    def merged(self, name: str, tensor: np.ndarray, *, is_conv1d: bool = False) -> np.ndarray:
+        """Return a tensor of the base with the adapter merged into it, float32.
+
+        Args:
+            name: of the tensor in the Hugging Face model.
+            tensor: as its file has it.
+            is_conv1d: whether matrices lie as [in, out].
+
+        Raises:
+            InputError: its shape is not the adapter's.
+        """
+        tensor = np.asarray(tensor, np.float32)
+        module, _, leaf = name.rpartition(".")
+        replacement, update = self.tensors.get(name), self.updates.get(module)
+        if replacement is not None:
+            self._check(name, tensor.shape, replacement.shape)
+            tensor = replacement
+        if name in self.tokens:
+            rows, values = self.tokens[name]
+            self._check(name, (len(rows), tensor.shape[-1]), values.shape)
+            if max(rows, default=0) >= len(tensor):
+                raise InputError(
+                    f"{self.where} has row {max(rows)} of {name}, which has {len(tensor)}: another model's"
+                )
+            tensor = tensor.copy()
+            tensor[rows] = values
+        if update is None:
+            return tensor
+        if leaf == "bias":
+            return tensor if update.bias_O is None else tensor + np.float32(update.scale) * update.bias_O
+        if is_conv1d:
+            return self._updated(module, update, tensor.T).T
+        return self._updated(module, update, tensor)
+
+    def _updated(self, module: str, update: Update, weight_OI: np.ndarray) -> np.ndarray:
+        self._check(module, weight_OI.shape, (len(update.b_Or), update.a_rI.shape[1]))
+        out, into = weight_OI.shape
+        if len(update.a_rI) > min(out, into):
+            raise InputError(
+                f"{self.where} has rank {len(update.a_rI)}, more than the width of {module} ({out} by {into}): it is "
+                "no low-rank adapter; fine-tune the matrix itself"
+            )
+        return update.merged(weight_OI)
+
+    def _check(self, name: str, shape: tuple[int, ...], adapted: tuple[int, ...]) -> None:
+        if shape != adapted:
+            sizes, own = (" by ".join(map(str, sizes)) for sizes in (adapted, shape))
+            raise InputError(
+                f"{self.where} adapts {name} as a matrix of {sizes}, but the model's is {own}: it is another model's "
+                "adapter"
+            )
+
+
+def is_adapter(folder: Path) -> bool:
+    """Tell whether a folder holds an adapter."""
+    return (folder / CONFIG).is_file()
+
+
+def read_adapter(folder: str | Path) -> Adapter:
+    """Read an adapter as ``save_pretrained`` of PEFT writes it.
+
+    Raises:
+        InputError: a file is missing, corrupted or a pickle; a field is not understood, or changes what the adapter
+            computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
+    """
+    folder = io.user_path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
+    config = _read_config(folder / CONFIG)
+    if not (folder / WEIGHTS).is_file():
+        if (folder / PICKLE).is_file():
+            raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
+        raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
+    # Factors by module; everything else is a tensor of a module that was trained whole.
+    source = open_weights(folder, [folder / WEIGHTS])
+    modules: dict[str, dict[str, np.ndarray]] = {}
+    tensors: dict[str, np.ndarray] = {}
+    tokens: dict[str, tuple[list[int], np.ndarray]] = {}
+    for name in source.shapes:
+        plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".").replace(".modules_to_save.default.", ".")
+        match = _FACTOR.fullmatch(plain)
+        if match is not None:
+            factors = modules.setdefault(match["module"], {})
+            is_bias = match["leaf"] == ".bias"
+            factors["bias" if is_bias else match["part"]] = _read(source, name)
+        elif plain.endswith(_TOKENS):
+            module = plain.removesuffix(_TOKENS)
+            tokens[f"{module}.weight"] = _token_rows(folder, config, module), _read(source, name)
+        elif not name.startswith(_PREFIX):
+            raise InputError(f"tensor {name} of {folder} is none of a LoRA adapter's: it was saved by something else")
+        else:
+            tensors[plain] = _read(source, name)
+    updates = {module: _update(folder, config, module, factors) for module, factors in modules.items()}
+    if not updates and not tensors and not tokens:
+        raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
+    base = config.get("base_model_name_or_path")
+    return Adapter(
+        str(folder), base if isinstance(base, str) else "", updates, tensors, tokens, bool(config.get("fan_in_fan_out"))
+    )
+
+
+def _read(source: NamedTensors, name: str) -> np.ndarray:
+    return np.asarray(read_finite(source, name), np.float32)
+
+
+def _update(folder: Path, config: Mapping[str, object], module: str, factors: dict[str, np.ndarray]) -> Update:
+    """Return what an adapter does to a module."""
+    for first, second in (("lora_A", "lora_B"), ("lora_embedding_A", "lora_embedding_B")):
+        if (first in factors) != (second in factors):
+            missing = first if second in factors else second
+            present = second if second in factors else first
+            raise InputError(f"{folder} has only {present} of {module}, and no {missing}: fetch the adapter again")
+    is_embedding = "lora_embedding_A" in factors
+    if not is_embedding and "lora_A" not in factors:
+        raise InputError(f"{folder} has no lora_A of {module}: fetch the adapter again")
+    a_rI, b_Or = (factors[f"lora_{'embedding_' if is_embedding else ''}{name}"] for name in "AB")
+    rank, alpha = (
+        _of_module(config, "rank_pattern", module, "r"),
+        _of_module(config, "alpha_pattern", module, "lora_alpha"),
+    )
+    for name, factor, axis in (("lora_A", a_rI, 0), ("lora_B", b_Or, 1)):
+        if factor.ndim != 2 or factor.shape[axis] != rank:
+            raise InputError(
+                f"tensor {name} of {module} of {folder} has shape {list(factor.shape)}, which does not fit its rank "
+                f"{rank:g}"
+            )
+    norms_O = factors.get("lora_magnitude_vector")
+    if norms_O is not None and (is_embedding or norms_O.size != len(b_Or)):
+        raise InputError(f"{folder} has DoRA norms of {module} that do not fit its matrix: merge it with PEFT")
+    if config.get("use_dora") and norms_O is None:
+        raise InputError(
+            f"{folder} has no lora_magnitude_vector of {module}, which DoRA needs: fetch the adapter again"
+        )
+    # Rank-stabilized scaling divides by the root of the rank.
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    initial = config.get("init_lora_weights")
+    return Update(
+        # The rows of a table are tokens: [vocab, residual] stands for [out, in].
+        b_Or=a_rI.T if is_embedding else b_Or,
+        a_rI=b_Or.T if is_embedding else a_rI,
+        scale=scale,
+        norms_O=None if norms_O is None else norms_O.reshape(-1),
+        bias_O=factors.get("bias"),
+        initialization=initial
+        if isinstance(initial, str) and initial in ("pissa", "olora") and not is_embedding
+        else "",
+    )
+
+
+def _of_module(config: Mapping[str, object], pattern: str, module: str, field: str) -> float:
+    """Return the rank or α of a module: that of the first pattern which its name ends in, or of all."""
+    patterns, value = config.get(pattern), config[field]
+    for ending, stated in patterns.items() if isinstance(patterns, dict) else ():
+        if re.fullmatch(rf"(.*\.)?({ending})", module):
+            value = stated
+            break
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _token_rows(folder: Path, config: Mapping[str, object], module: str) -> list[int]:
+    """Return the numbers of the tokens whose rows were trained."""
+    stated = config.get("trainable_token_indices")
+    if isinstance(stated, dict):
+        stated = next((rows for name, rows in stated.items() if module.endswith(str(name))), None)
+    if not isinstance(stated, list) or not all(type(row) is int and row >= 0 for row in stated):
+        raise InputError(
+            f"{folder / CONFIG} says of no tokens which rows of {module} they are: fetch the adapter again"
+        )
+    return stated
+
+
+def _read_config(path: Path) -> dict[str, object]:
+    """Read an adapter's configuration.
+
+    Raises:
+        InputError: there is none, or a field is not understood, not supported or no number.
+    """
+    config = io.read_json(path)
+    if not isinstance(config, dict):
+        raise InputError(f"{path} is not a JSON object: it should be a PEFT adapter's configuration")
+    for name, value in config.items():
+        if not value and name not in ("peft_type", "r", "lora_alpha"):
+            continue
+        if name in _SUPPORTED:
+            if value not in _SUPPORTED[name]:
+                raise InputError(
+                    f"{path} has {name}={shown(value)}, but only a LoRA adapter with {name}="
+                    f"{' or '.join(map(repr, _SUPPORTED[name]))} is supported: merge it with PEFT"
+                )
+        elif name not in _READ:
+            raise InputError(
+                f"{path} has {cut(name)}={shown(value)}, a field that is not understood: merge it with PEFT"
+            )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise InputError(f"{path} has r={shown(rank)}, which is no rank: fetch the adapter again")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise InputError(f"{path} has lora_alpha={shown(alpha)}, which is no number: fetch the adapter again")
+    for pattern in ("rank_pattern", "alpha_pattern"):
+        values = config.get(pattern) or {}
+        if not isinstance(values, dict) or not all(
+            isinstance(number, (int, float)) and math.isfinite(number) and number > 0 for number in values.values()
+        ):
+            raise InputError(f"{path} has {pattern}={shown(values)}, which gives no numbers by module: fetch it again")
+        for ending in values:
+            try:
+                re.compile(ending)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise InputError(
+                    f"{path} has {pattern} of {shown(ending)}, which is no pattern: fetch it again"
+                ) from error
+    return config
+
+
+def adapt(base: Tensors, adapter: Adapter) -> Tensors:
+    """Wrap the tensors of a base, so that the adapter is merged into them when they are read.
+
+    Raises:
+        InputError: the adapter adapts a module that the base does not have.
+    """
+    adapted = adapter.names_in(base.shapes, base.where)
+
+    def read(name: str) -> np.ndarray:
+        tensor = base.read(name)
+        if name not in adapted:
+            return tensor
+        is_conv1d = adapter.has_conv1d and name.split(".")[-2].startswith("c_")
+        return adapter.merged(adapted[name], tensor, is_conv1d=is_conv1d)
+
+    note = f"the adapter {adapter.where} is merged into {base.where}"
+    return dataclasses.replace(base, where=f"{base.where} with {adapter.where}", read=read, notes=(*base.notes, note))
+
+
+def base_folder(folder: Path, adapter: Adapter) -> Path:
+    """Return the folder of an adapter's base, which its configuration names.
+
+    Raises:
+        InputError: it is not on this machine.
+    """
+    for place in (Path(adapter.base), folder / adapter.base, folder.parent / adapter.base):
+        if adapter.base and place.is_dir():
+            return place
+    raise InputError(
+        f"{folder} is an adapter of {shown(adapter.base)}, which is no folder here: merge it into its base with "
+        f"`bornbiased derive BASE --change lora:{folder} --out DIR`, and name DIR"
+    )

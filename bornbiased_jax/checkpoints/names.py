@@ -1,0 +1,200 @@
+"""Names of tensors in files of any model, looked up in the table of conventions or in a file of roles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple, NotRequired
+
+from annotated_types import Len
+from typing_extensions import TypedDict
+
+from bornbiased_jax import io, schema
+from bornbiased_jax.checkpoints import conventions
+from bornbiased_jax.checkpoints.conventions import GROUP_AXES, TABLES, TOWERS, Convention, Split
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import AXES
+
+
+class RoleRow(TypedDict):
+    """One row of a file of roles: names as the files have them, with "{block}" and "{expert}" for numbers."""
+
+    name: str
+    group: str
+    axes: NotRequired[str]
+    split: NotRequired[Split]
+    component: NotRequired[str]
+    module: NotRequired[str]
+
+
+class RolesFile(TypedDict):
+    """A file of roles, for what the table of conventions does not know."""
+
+    tensors: Annotated[list[RoleRow], Len(1)]
+
+
+class NamedTensor(NamedTuple):
+    """What the name of a tensor says of it.
+
+    Attributes:
+        name: in the file.
+        component: the part of the model.
+        block, expert: their numbers, counted from 1; None outside.
+        is_shared: whether it belongs to an expert that every token visits.
+        is_bias: whether it is the bias of what the row describes.
+        row: the convention that fits.
+        tail: the name without prefix, numbers, and "weight" or "bias".
+    """
+
+    name: str
+    component: str
+    block: int | None
+    expert: int | None
+    is_shared: bool
+    is_bias: bool
+    row: Convention
+    tail: str
+
+    @property
+    def group(self) -> str:
+        """What it is; several groups of fused matrices, joined by "+"."""
+        return self.row.groups.partition(":")[0]
+
+    @property
+    def module(self) -> str:
+        """Of a norm, a part of latent attention or a tensor of the group "other": which of them it is."""
+        module = self.row.groups.partition(":")[2]
+        return self.tail.replace(".", "_") if module == "*" else module
+
+
+class Names(NamedTuple):
+    """All names of a model's files: those that are understood, those that are not, and prefixes that were removed."""
+
+    tensors: list[NamedTensor]
+    unread: list[str]
+    prefixes: list[str]
+
+
+def parse_names(shapes: Mapping[str, tuple[int, ...]], family: str, rows: Sequence[RoleRow]) -> Names:
+    """Look up every name, in a file of roles first.
+
+    Args:
+        shapes: of the tensors by name.
+        family: ``model_type`` of the configuration, or "".
+        rows: of a file of roles.
+    """
+    described = [(_template(row["name"]), row) for row in rows]
+    tensors, unread, prefixes = [], [], set()
+    for name, shape in sorted(shapes.items()):
+        matches = ((pattern.fullmatch(name), row) for pattern, row in described)
+        tensor = next((_described(name, match, row) for match, row in matches if match is not None), None)
+        if tensor is None:
+            # Prefixes of wrappers, one after the other.
+            plain = name
+            while (wrapper := conventions.WRAPPER.match(plain)) is not None:
+                prefixes.add(wrapper[0])
+                plain = plain[wrapper.end() :]
+            plain = plain.replace("_orig_mod.", "").replace(".base_layer.", ".")
+            is_mask = len(shape) == 4 and plain.endswith((".attn.bias", ".attention.bias"))
+            if is_mask or conventions.BUFFER.fullmatch(plain):
+                continue
+            tensor = _look_up(name, plain, family)
+        if tensor is None:
+            unread.append(name)
+        else:
+            tensors.append(tensor)
+    return Names(tensors, unread, sorted(prefixes))
+
+
+def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:
+    """Look a name without its wrappers up in the table, None where no row fits."""
+    # Numbers of block and expert, "weight" or "bias".
+    block = conventions.BLOCK.search(plain)
+    head, tail = (plain[: block.start()], plain[block.end() :]) if block else ("", plain)
+    expert = conventions.EXPERT.search(tail)
+    if expert is not None:
+        tail = tail[: expert.start()] + expert[1] + "." + tail[expert.end() :]
+    is_shared = conventions.SHARED.search(tail) is not None
+    tail = conventions.SHARED.sub("", tail)
+    is_bias = tail.endswith((".bias", "_bias")) and not tail.endswith("dt_bias")
+    if not tail.endswith("dt_bias"):
+        tail = re.sub(r"[._](weight|bias)$", "", tail)
+    if block is None:
+        head, tail = _split_head(tail)
+    # The component, by the prefix.
+    component, tables = "language", TABLES
+    if conventions.PROJECTOR.search(head):
+        component, tables = "projector", TOWERS
+    elif conventions.VISION.search(head):
+        component, tables = "vision", TOWERS
+    elif foreign := [part for part in head.split(".") if part not in conventions.LANGUAGE_WORDS]:
+        component, tables = foreign[0], (*TOWERS, *TABLES)
+    row = next((row for row in (conventions.CONVENTIONS if block else tables) if _fits(row, tail, family)), None)
+    if row is None:
+        return None
+    block_number = int(block[1]) + 1 if block else None
+    expert_number = int(expert[2]) + 1 if expert else None
+    return NamedTensor(name, component, block_number, expert_number, is_shared, is_bias, row, tail)
+
+
+def _fits(row: Convention, tail: str, family: str) -> bool:
+    is_of_family = not row.families or re.fullmatch(row.families, family) is not None
+    return is_of_family and re.fullmatch(row.match, tail) is not None
+
+
+def _split_head(tail: str) -> tuple[str, str]:
+    """Split the name of a tensor outside blocks into the prefix of its component and the rest."""
+    parts = tail.split(".")
+    cut = 0
+    for index, part in enumerate(parts[:-1]):
+        if part in ("embedding", "embeddings"):
+            cut = index
+            break
+        if part in conventions.LANGUAGE_WORDS or conventions.PROJECTOR.search(part) or conventions.VISION.search(part):
+            cut = index + 1
+    return ".".join(parts[:cut]), ".".join(parts[cut:])
+
+
+def read_roles_file(path: Path) -> list[RoleRow]:
+    """Read a file of roles: ``{"tensors": [{"name": "net.{block}.w_in", "group": "up", "axes": "residual hidden"}]}``.
+
+    Axes are those of the array [in, out]; a matrix of the file lies as [out, in], as PyTorch's linear maps do.
+
+    Raises:
+        InputError: it is no such file; a group or an axis does not exist.
+    """
+    rows: list[RoleRow] = schema.check(RolesFile, io.read_json(path), str(path), "correct it")["tensors"]
+    for row in rows:
+        axes = row.get("axes", "").replace("*", " ").split()
+        for word, values, choices in (
+            ("group", row["group"].split("+"), tuple(GROUP_AXES)),
+            ("axis", axes, AXES),
+        ):
+            for value in values:
+                if value not in choices:
+                    raise InputError(
+                        f"{path} has {word} {schema.shown(value)}, which is not one of {', '.join(choices)}"
+                    )
+    return rows
+
+
+def _template(name: str) -> re.Pattern[str]:
+    pattern = re.escape(name).replace(r"\{block\}", r"(?P<block>\d+)", 1).replace(r"\{expert\}", r"(?P<expert>\d+)", 1)
+    return re.compile(pattern)
+
+
+def _described(name: str, match: re.Match[str], row: RoleRow) -> NamedTensor:
+    """Return the tensor that a row of a file of roles describes."""
+    numbers = {key: int(value) + 1 for key, value in match.groupdict().items()}
+    groups = row["group"] + (f":{row['module']}" if "module" in row else "")
+    return NamedTensor(
+        name,
+        row.get("component", "language"),
+        numbers.get("block"),
+        numbers.get("expert"),
+        "shared" in name,
+        name.endswith("bias"),
+        Convention("", groups, row.get("split", ""), axes=row.get("axes", "")),
+        name,
+    )

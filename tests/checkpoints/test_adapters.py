@@ -1,0 +1,105 @@
+"""Adapters over their base: each form that the pinned PEFT writes gives the tensors of PEFT's own merge."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
+from bornbiased_jax.checkpoints.naming import open_by_names, open_role_source
+from bornbiased_jax.derive.peft import merge_adapter
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import flatten
+from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
+
+torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+NO_SUCH_BIAS = {"lora_bias": True}
+VARIANTS = {
+    "plain": {},
+    "rank-stabilized": {"use_rslora": True},
+    "DoRA": {"use_dora": True, "use_rslora": True, "rank_pattern": {"q_proj": 2}},
+    "modules to save": {"modules_to_save": ["embed_tokens", "lm_head"]},
+    "patterns": {"rank_pattern": {"q_proj": 2}, "alpha_pattern": {"layers.1.self_attn.v_proj": 3}},
+    "tables": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "tokens": {"trainable_token_indices": [3, 5]},
+    "all linear": {"target_modules": "all-linear", "bias": "all"},
+    "parameters": {"target_modules": [], "target_parameters": ["layers.0.mlp.gate_proj.weight"]},
+    "PiSSA": {"init_lora_weights": "pissa"},
+    "OLoRA": {"init_lora_weights": "olora"},
+}
+
+
+def _train(folder, name="llama", **options):
+    """Write a base and an adapter of it with random factors; return PEFT's merge of the two by name."""
+    torch.manual_seed(0)
+    model = auto_class(name).from_config(transformers_config(name))
+    model.save_pretrained(folder / "base")
+    model = auto_class(name).from_pretrained(folder / "base")
+    settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_proj"]}
+    adapted = peft.get_peft_model(model, peft.LoraConfig(**{**settings, "task_type": "CAUSAL_LM", **options}))
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    adapted.save_pretrained(folder / "adapter")
+    if options == NO_SUCH_BIAS:
+        return {}
+    adapted.merge_and_unload().save_pretrained(folder / "merged")
+    return load_file(folder / "merged" / "model.safetensors")
+
+
+def _distance(source, folder):
+    merged = open_by_names(folder)
+    assert [role.path for role in source.roles] == [role.path for role in merged.roles]
+    pairs = zip(source.roles, merged.roles, strict=True)
+    return max(np.abs(source.read(role) - merged.read(merged_role)).max() for role, merged_role in pairs)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_adapter_is_opened_over_its_base_as_peft_merges_it(tmp_path, variant):
+    _train(tmp_path, **VARIANTS[variant])
+    assert _distance(open_by_names(tmp_path / "base"), tmp_path / "merged") > 0.01
+    source = open_role_source(tmp_path / "adapter")
+    assert _distance(source, tmp_path / "merged") < 1e-5
+    assert "adapter" in source.description
+    # The same merged into parameters.
+    base = open_checkpoint(tmp_path / "base")
+    merged = flatten(merge_adapter(base.cfg, base.params(), read_adapter(tmp_path / "adapter")))
+    for path, leaf in flatten(open_checkpoint(tmp_path / "merged").params()).items():
+        np.testing.assert_allclose(merged[path], leaf, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"), [("gpt2", ["c_attn", "c_proj", "c_fc"]), ("phi3", ["qkv_proj"]), ("gpt_bigcode", ["c_attn"])]
+)
+def test_adapters_of_other_architectures_are_opened_as_peft_merges_them(tmp_path, name, modules):
+    _train(tmp_path, name, target_modules=modules, fan_in_fan_out=name == "gpt2")
+    assert name in MODELS
+    assert _distance(open_role_source(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
+
+
+def test_names_without_the_prefix_of_the_model_are_those_of_an_embedding_model(tmp_path):
+    _train(tmp_path)
+    weights = tmp_path / "adapter" / WEIGHTS
+    tensors = {name.replace("model.model.", "model."): tensor for name, tensor in load_file(weights).items()}
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, weights)
+    assert _distance(open_role_source(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
+
+
+def test_an_adapter_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path):
+    _train(tmp_path, **NO_SUCH_BIAS)
+    with pytest.raises(InputError, match=r"proj\.bias, which is no matrix of"):
+        open_role_source(tmp_path / "adapter")
+    with pytest.raises(InputError, match=r"is an adapter, no model of its own.*derive BASE --change lora:"):
+        open_checkpoint(tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / CONFIG).read_text())
+    (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": "someone/elsewhere"}))
+    with pytest.raises(InputError, match=r"someone/elsewhere.*is no folder here.*derive BASE --change lora:"):
+        open_role_source(tmp_path / "adapter")
+    (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"init_lora_weights": "corda"}))
+    with pytest.raises(InputError, match="init_lora_weights='corda'"):
+        open_role_source(tmp_path / "adapter")
