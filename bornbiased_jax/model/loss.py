@@ -76,11 +76,8 @@ def loss_of_final(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the result of :func:`loss_sum` from the output of the final norm and the labels (−1 is ignored)."""
     table, axis = head_table(cfg, params)
-    chunk = chunk_length(cfg, *labels_BT.shape)
-    total = cross_entropy(
-        final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision, cap=cfg.logit_softcap
-    )
-    return total, jnp.sum(labels_BT >= 0)
+    head = Head(axis, chunk_length(cfg, *labels_BT.shape), precision, cfg.logit_softcap)
+    return cross_entropy(head, final_BTD, table, labels_BT), jnp.sum(labels_BT >= 0)
 
 
 def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
@@ -90,16 +87,24 @@ def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
     return max(size for size in range(1, length + 1) if length % size == 0 and (size <= target or size == 1))
 
 
-def cross_entropy(
-    final_BTD: jax.Array,
-    table: jax.Array,
-    labels_BT: jax.Array,
-    *,
-    axis: int,
-    chunk: int,
-    precision: PrecisionLike,
-    cap: float | None = None,
-) -> jax.Array:
+class Head(NamedTuple):
+    """How logits are made and taken.
+
+    Attributes:
+        axis: which axis of the table is D: it is [D, V] or [V, D].
+        chunk: positions at a time; divides T.
+        precision: of the matrix products.
+        cap: of the logits, see :func:`.model.soft_cap`.
+    """
+
+    axis: int
+    chunk: int
+    precision: PrecisionLike
+    cap: float | None = None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def cross_entropy(head: Head, final: jax.Array, table: jax.Array, labels: jax.Array) -> jax.Array:
     """Sum −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
 
     Logits are made, turned into their gradient and dropped ``chunk`` positions at a time, so that memory does
@@ -107,28 +112,11 @@ def cross_entropy(
     table are computed on the way forward, as both are linear in the (scalar) cotangent.
 
     Args:
-        final_BTD: outputs of the final norm, in the compute dtype.
+        head: how logits are made.
+        final: outputs of the final norm [B, T, D], in the compute dtype.
         table: [D, V] or [V, D], float32.
-        labels_BT: int32, −1 where nothing is to be predicted.
-        axis: which axis of the table is D.
-        chunk: positions at a time; divides T.
-        precision: of the matrix products.
-        cap: of the logits, see :func:`.vocabulary.soft_cap`.
+        labels: int32 [B, T], −1 where nothing is to be predicted.
     """
-    return _loss(_Head(axis, chunk, precision, cap), final_BTD, table, labels_BT)
-
-
-class _Head(NamedTuple):
-    """How logits are made: the arguments of :func:`cross_entropy` that are no arrays."""
-
-    axis: int
-    chunk: int
-    precision: PrecisionLike
-    cap: float | None
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss(head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array) -> jax.Array:
     weights = table.astype(final.dtype)
 
     def body(total: jax.Array, rows: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -147,7 +135,7 @@ def _chunks(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array,
 
 
 def _chunk_loss(
-    head: _Head, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
+    head: Head, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Compute losses [N], logits [N, V], exp(logits − max) [N, V] and its sum [N, 1]."""
     dims = (((1,), (head.axis,)), ((), ()))
@@ -165,7 +153,7 @@ def _chunk_loss(
 
 
 def _forward(
-    head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array
+    head: Head, final: jax.Array, table: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     weights = table.astype(final.dtype)
     axis, chunk, precision, cap = head
@@ -201,12 +189,12 @@ def _forward(
     return total, (grad_final, grad_table)
 
 
-def _backward(_: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+def _backward(_: Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     grad_final, grad_table = grads
     return grad_final * cotangent.astype(grad_final.dtype), grad_table * cotangent, None
 
 
-_loss.defvjp(_forward, _backward)
+cross_entropy.defvjp(_forward, _backward)
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float:

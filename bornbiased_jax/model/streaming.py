@@ -25,6 +25,7 @@ import numpy as np
 from bornbiased_jax import code, io, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.model.interventions import as_edits
 from bornbiased_jax.model.model import (
     PLAIN,
@@ -243,8 +244,13 @@ def _stream(
                 if completed == NOTHING:
                     _embed(weights, batches, reading, page)
                 _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
-    # Results were stored as flat lists of arrays.
-    structure = run.structure(shapes[0], _generate(batches[0]))
+    # Results were stored as flat lists of arrays: they have the structure of the same pass in memory, which is traced.
+    batch = _generate(batches[0])
+    in_memory = functools.partial(_forward, cfg)
+    result = jax.eval_shape(
+        in_memory, parameter_shapes(cfg), reading.inputs_of(batch), batch, _traceable(reading), options
+    )
+    structure = jax.tree.structure(result)
     for index in range(len(batches)):
         if reading.finish is not None:
             yield jax.tree.unflatten(structure, page.found(index))
@@ -281,30 +287,6 @@ class _Program:
         # The stream itself is not given: a compiler that must store it rounds what follows otherwise.
         stream, captured = self._block(weights, stream, index, is_final=True)
         return captured, self._end(outside, stream, batch)
-
-    def structure(self, shape: tuple[int, int, int], batch: np.ndarray) -> jax.tree_util.PyTreeDef:
-        """Return the tree structure of a batch's result, without computing it."""
-        table = parameter_table(self.cfg)
-
-        def abstract(paths: Iterator[str]) -> Params:
-            rows = {path: table[path] for path in paths}
-            return unflatten(
-                {
-                    path.removeprefix("blocks/"): jax.ShapeDtypeStruct(row.block_shape, jnp.float32)
-                    for path, row in rows.items()
-                }
-            )
-
-        # A block gives what it captures, the end of the pass what it makes of the final norm's output.
-        stream = jax.ShapeDtypeStruct(shape, jnp.float32)
-        if self.reading.finish is None:
-            block = abstract(path for path, row in table.items() if row.is_stacked)
-            index = jax.ShapeDtypeStruct((), jnp.int32)
-            result = jax.eval_shape(functools.partial(self._block, is_final=False), block, stream, index)[1]
-        else:
-            outside = abstract(iter(_outside_paths(self.cfg, self.reading.needs)))
-            result = jax.eval_shape(self._end, outside, stream, jnp.asarray(batch))
-        return jax.tree.structure(result)
 
 
 def _outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.model import loss as loss_module
-from bornbiased_jax.model.loss import bits_per_byte, chunk_length, cross_entropy, loss_sum, unrolled_blocks
+from bornbiased_jax.model.loss import Head, bits_per_byte, chunk_length, cross_entropy, loss_sum, unrolled_blocks
 from bornbiased_jax.training.step import State, make_loss, make_train_step, over_seeds
 
 
@@ -31,7 +31,7 @@ def test_value_and_gradients(axis, chunk):
     assert (labels < 0).any()
 
     def ours(final, table):
-        return 0.25 * cross_entropy(final, table, labels, axis=axis, chunk=chunk, precision="highest")
+        return 0.25 * cross_entropy(Head(axis, chunk, "highest"), final, table, labels)
 
     want, (want_final, want_table) = jax.value_and_grad(
         lambda final, table: 0.25 * plain(final, table, labels, axis), argnums=(0, 1)
