@@ -26,10 +26,23 @@ LossFn = Callable[[Params, jax.Array, Params | None], tuple[jax.Array, jax.Array
 
 
 class State(NamedTuple):
-    """Everything that an update changes; leaves have a leading axis S once lifted over seeds."""
+    """A seed's training at one moment: what steps update, hooks see and checkpoints hold.
+
+    Leaves have a leading axis S once lifted over seeds. An update takes one batch, and the order of the data follows
+    from the run: the step is the state of the data iterator too.
+    """
 
     params: Params
     optimizer: optax.OptState
+    step: jax.Array
+    """Updates made, int32."""
+    seed: jax.Array
+    """uint32."""
+
+    @property
+    def arrays(self) -> tuple[Params, optax.OptState]:
+        """Parameters and the optimizer's state: the arrays of a checkpoint."""
+        return self.params, self.optimizer
 
 
 def make_loss(
@@ -91,7 +104,8 @@ def apply_gradient(
     # Clip, take the optimizer's direction, decay, scale by the learning rate.
     updates, moments = optimizer.update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    return State(params, moments), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
+    state = state._replace(params=params, optimizer=moments, step=state.step + 1)
+    return state, {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
 
 def make_train_step(loss_fn: LossFn, optimizer: optax.GradientTransformation) -> Callable[..., tuple[State, Metrics]]:

@@ -23,7 +23,7 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.model.adapters import merge
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
-from bornbiased_jax.training.checkpoint import Checkpointer
+from bornbiased_jax.training.checkpoint import NEXT_INDEX, Checkpointer
 from bornbiased_jax.training.config import PretrainConfig, output_folder
 from bornbiased_jax.training.cpu_shards import stacked
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
@@ -176,13 +176,14 @@ def pretrain(
         # The state: that of the newest intact checkpoint, or the initial one.
         checkpointer = resources.enter_context(contextlib.closing(Checkpointer(folder, config, steps)))
         with stop.held():
-            resumed = checkpointer.restore(abstract)
-        if resumed is None:
+            restored = checkpointer.restore(abstract, config.seeds)
+        is_new = restored is None
+        if is_new:
             check_fresh(folder)
-            first, state = 0, first_state(config, optimizer, abstract, weights)
-        else:
-            first, state = resumed.step, resumed.state
-            iterator.set_state(resumed.iterator)
+        state = first_state(config, optimizer, abstract, weights) if restored is None else restored
+        first = int(parallel.fetch(state.step)[0])
+        if not is_new:
+            iterator.set_state({NEXT_INDEX: first})
             going = "going on after" if first < steps else "already finished, at"
             progress.note(f"{folder}: {going} step {first} of {steps}")
 
@@ -192,9 +193,9 @@ def pretrain(
             run_loggers += open_loggers(folder, config, first)
         for logger in run_loggers:
             resources.callback(_close_quietly, logger)
-        if resumed is None:
+        if is_new:
             with stop.held():
-                checkpointer.save(0, state, iterator.get_state())
+                checkpointer.save(state)
 
         # Compile the step, and measure what the machine can do.
         frozen = None if config.adapter is None else jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), weights)
@@ -225,7 +226,7 @@ def pretrain(
             if checkpointer.wants(step):
                 log.flush()
                 with clock.paused():
-                    checkpointer.save(step, stacked(state), iterator.get_state())
+                    checkpointer.save(stacked(state))
 
         # The loop, until the last step or a signal.
         checkpointer.wait()
@@ -245,7 +246,7 @@ def pretrain(
         state = stacked(state)
         if first < reached < steps and not checkpointer.wants(reached):
             checkpointer.interrupted_at(reached)
-            checkpointer.save(reached, state, iterator.get_state())
+            checkpointer.save(state)
         stop.phase = "saving"
         checkpointer.wait()
 
@@ -265,7 +266,7 @@ def pretrain(
             "tokens_per_second": clock.rate,
             "peak_share": clock.peak_fraction,
             "mode": mode,
-            "resumed_from": None if resumed is None else first,
+            "resumed_from": None if is_new else first,
         }
     if stop.signal == signal.SIGINT:
         raise KeyboardInterrupt

@@ -113,7 +113,7 @@ def test_accumulation_and_modes_agree():
     step = jax.jit(make_train_step(make_loss(CFG), _Descent()))
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
     params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
-    state = State(params, ())
+    state = State(params, (), jnp.zeros(3, jnp.int32), seeds)
     batch = tokens(2, 4, 9)
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)

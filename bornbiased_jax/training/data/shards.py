@@ -100,29 +100,26 @@ class Tokens:
         low, high = self._start + start, self._start + stop
         if not self._start <= low <= high <= self._stop:
             raise IndexError(f"ids {start} to {stop} of {len(self)}")
-        chunks = []
+        chunks = [np.zeros(0, np.int32)]
+        size = self._dtype.itemsize
         index = int(np.searchsorted(self._ends, low, side="right")) - 1
         while low < high:
+            shard, begin = self._shards[index], int(self._ends[index])
             until = min(high, int(self._ends[index + 1]))
-            begin = int(self._ends[index])
-            chunks.append(self._ids(self._shards[index], low - begin, until - begin))
-            low, index = until, index + 1
-        return np.concatenate(chunks) if chunks else np.zeros(0, np.int32)
-
-    def _ids(self, shard: Shard, begin: int, end: int) -> np.ndarray:
-        # Not a mapping: to make one takes longer than to read a window, and a file that shrinks would kill the process.
-        size = self._dtype.itemsize
-        try:
-            with shard.path.open("rb", buffering=0) as stream:
+            # Not a mapping: to make one takes longer than to read a window, and a file that shrinks would kill the
+            # process.
+            ids = np.zeros(0, self._dtype)
+            with contextlib.suppress(OSError), shard.path.open("rb", buffering=0) as stream:
                 if os.fstat(stream.fileno()).st_size == shard.num_tokens * size:
-                    ids = np.fromfile(stream, self._dtype, end - begin, offset=begin * size)
-                    if len(ids) == end - begin:
-                        return ids.astype(np.int32)
-        except OSError:
-            pass
-        raise InputError(
-            f"the tokenised data {shard.path} has vanished or was cut short: run the same command again to make it anew"
-        )
+                    ids = np.fromfile(stream, self._dtype, until - low, offset=(low - begin) * size)
+            if len(ids) < until - low:
+                raise InputError(
+                    f"the tokenised data {shard.path} has vanished or was cut short: run the same command again to "
+                    "make it anew"
+                )
+            chunks.append(ids.astype(np.int32))
+            low, index = until, index + 1
+        return np.concatenate(chunks)
 
 
 class Dataset(NamedTuple):
