@@ -238,7 +238,8 @@ def sweep(
 
     Args:
         probe: the measurement.
-        params: draws the parameters of a seed (:data:`InitParams`); or the parameters of one model, for every seed.
+        params: draws the parameters of a seed (:data:`InitParams`); or the parameters of one model, for every seed,
+            placed on the mesh.
         seeds: distinct or not; results come in this order.
         batches: called once per chunk; yields pytrees of equal shapes.
         options: the layout.
@@ -254,8 +255,6 @@ def sweep(
     layout = plan(probe, params, next(iter(batches())), len(distinct), options)
     compiled = _compiled(probe, params if callable(params) else None, layout.mode, options.mesh)
     weights = None if callable(params) else params
-    if weights is not None and options.mesh is not None:
-        weights = parallel.place_params(weights, options.mesh)
     results: dict[int, Any] = {}
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]

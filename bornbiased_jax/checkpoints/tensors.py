@@ -19,10 +19,10 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
 from bornbiased_jax.parallel import on_host
-from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
+from bornbiased_jax.parameters import Parameter, Params, flatten, parameter_table, unflatten
 
-Shardings = Callable[[str, tuple[int, ...]], Any]
-"""From the path ("blocks/mlp/up/kernel") and the shape of a parameter to its ``jax.sharding.Sharding``, or None."""
+Shardings = Callable[[Parameter], Any]
+"""From a row of the table of parameters to its ``jax.sharding.Sharding``, or None."""
 Region = tuple[tuple[int, int], ...]
 ALIGNMENT = 64
 """Bytes of which the address of a CPU's array is a multiple."""
@@ -239,7 +239,7 @@ def load_params(model: StoredModel, dtype: Any = None, sharding: Shardings | Non
     check_weights(model.config, copies=dtype.itemsize / FLOAT)
     flat = {}
     for path, row in parameter_table(model.config).items():
-        target = sharding(path, row.shape) if sharding is not None else None
+        target = sharding(row) if sharding is not None else None
         flat[path] = _load_parameter(model.pieces(path), row.shape, dtype, target)
     return unflatten(flat)
 

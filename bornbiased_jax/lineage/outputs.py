@@ -70,7 +70,7 @@ def last_outputs(
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, batch_size, mesh)
     check_plain(params, mesh=mesh)
-    placed = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(params, mesh)
+    placed = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(cfg, params, mesh)
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 

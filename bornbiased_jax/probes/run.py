@@ -105,6 +105,8 @@ def probe(
     inputs.check_fits(cfg)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
+        if mesh is not None:
+            subject = subject._replace(weights=parallel.place_params(cfg, subject.weights, mesh))
     # Batches that fit the devices and the memory.
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)

@@ -287,9 +287,10 @@ def _check_structure(path: Path, abstract: State) -> None:
 
 def _restore(path: Path, abstract: State, seeds: Sequence[int]) -> State:
     _check_structure(path, abstract)
-    replicated = jax.sharding.NamedSharding(abstract.step.sharding.mesh, jax.sharding.PartitionSpec())
+    sharding = abstract.step.sharding
+    assert isinstance(sharding, jax.sharding.NamedSharding)
     count = len(jax.tree.leaves(abstract.arrays))
-    sums = jax.ShapeDtypeStruct((count,), jnp.uint32, sharding=replicated)
+    sums = jax.ShapeDtypeStruct((count,), jnp.uint32, sharding=parallel.replicated(sharding.mesh))
     # One after the other: of reads that go on together, a failing one leaves the others half begun.
     place = ocp.load(path, progress_tree(0, seeds, {NEXT_INDEX: 0}, sums), checkpointable_name="progress")
     parts = zip(PARTS, abstract.arrays, strict=True)
@@ -301,5 +302,5 @@ def _restore(path: Path, abstract: State, seeds: Sequence[int]) -> State:
     if not np.array_equal(np.asarray(checksums((params, optimizer))), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
     steps = np.full(len(seeds), int(place["step"]), np.int32)
-    step = parallel.place_array(steps, abstract.step.sharding)
-    return State(params, optimizer, step, parallel.place_array(place["seeds"], abstract.seed.sharding))
+    step = parallel.place_array(steps, sharding)
+    return State(params, optimizer, step, parallel.place_array(place["seeds"], sharding))

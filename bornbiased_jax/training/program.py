@@ -32,9 +32,9 @@ def abstract_state(config: PretrainConfig, optimizer: optax.GradientTransformati
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), trained)
     # The optimizer's moments have the shapes of the parameters, and lie where these do.
     moments = jax.eval_shape(jax.vmap(optimizer.init), shapes)
-    by_seed = (jax.ShapeDtypeStruct((count,), dtype) for dtype in (jnp.int32, jnp.uint32))
-    state = State(shapes, moments, *by_seed)
-    places = parallel.tree_shardings(state, mesh)
+    step, seed = (jax.eval_shape(lambda dtype=dtype: jnp.zeros(count, dtype)) for dtype in (jnp.int32, jnp.uint32))
+    state = State(shapes, moments, step, seed)
+    places = parallel.tree_shardings(config.model, state, mesh)
     return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state, places)
 
 

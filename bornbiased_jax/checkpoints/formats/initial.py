@@ -59,9 +59,7 @@ def _load(cfg: ModelConfig, seed: int, dtype: Any, sharding: Shardings | None) -
         # Each in a program of its own, so that the random bits of no other lie alongside.
         flat = {}
         for path, row in parameter_table(cfg).items():
-            program = jax.jit(
-                lambda seed, path=path: flatten(initialize(seed))[path], out_shardings=sharding(path, row.shape)
-            )
+            program = jax.jit(lambda seed, path=path: flatten(initialize(seed))[path], out_shardings=sharding(row))
             flat[path] = jax.block_until_ready(program(jnp.uint32(seed)))
         params = unflatten(flat)
     return params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params)
