@@ -143,7 +143,7 @@ class Attention(nn.Module):
     def __call__(
         self, x_BTD: jax.Array, context: BlockContext
     ) -> tuple[jax.Array, Activations, tuple[jax.Array, jax.Array]]:
-        """Return the update of the residual stream [B, T, D], what was captured, and keys and values up to here."""
+        """Return the update of the residual stream [B, T, D], activations by name, and keys and values up to here."""
         cfg, edits, precision, rolling = self.cfg, context.edits, context.precision, context.rolling
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         # Blocks are scanned: which of them is a local one is known to the compiled program alone.
@@ -158,10 +158,20 @@ class Attention(nn.Module):
         query_x = x_BTD[:, -1:] if context.last_only else x_BTD
         query_T = positions_T[-1:] if context.last_only else positions_T
 
-        # Queries, keys and values.
         use_bias = cfg.bias or cfg.qkv_bias
-        q_BTHK = self._project("query", query_x, H, precision)
-        k_BSGK = self._project("key", x_BTD, G, precision)
+
+        def project(name: str, x: jax.Array, heads: int) -> jax.Array:
+            # Norms of queries and keys act on the projection as a whole (OLMo-2) or on each head (Qwen3).
+            y = Linear(heads * K, use_bias, precision, name=name)(x)
+            if cfg.qk_norm and cfg.qk_norm_scope == "projection":
+                y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+            y = y.reshape(*y.shape[:2], heads, K)
+            if cfg.qk_norm and cfg.qk_norm_scope == "head":
+                y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+            return y
+
+        # Queries, keys and values.
+        q_BTHK, k_BSGK = project("query", query_x, H), project("key", x_BTD, G)
         v_BSGK = Linear(G * K, use_bias, precision, name="value")(x_BTD)
         v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
         if cfg.output_gate == "value":
@@ -198,16 +208,27 @@ class Attention(nn.Module):
             parts = [self.param(name, nn.initializers.zeros, shape) for name in ("prefix_key", "prefix_value")]
             prefix = tuple(jnp.broadcast_to(part.astype(k_BSGK.dtype), (len(k_BSGK), *shape)) for part in parts)
 
+        def scores(q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
+            """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
+            B, T = q_BTHK.shape[:2]
+            # Heads before positions, and the R query heads of a group as more rows: the products then run on
+            # contiguous matrices, twice as fast on a CPU as with the heads between positions and channels.
+            scale = 1.0 / math.sqrt(K) if cfg.attention_scale is None else cfg.attention_scale
+            q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
+            q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
+            scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=precision)
+            return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+
         def attend(rows: slice, columns: slice) -> tuple[jax.Array, jax.Array]:
             """Return weights [B, H, T, S] of some queries on some keys, and the aggregated values [B, T, H, K]."""
             keys, values, mask_TS = k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns]
             if prefix:
                 keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(prefix, (keys, values), strict=True))
                 mask_TS = jnp.pad(mask_TS, ((0, 0), (prefix[0].shape[1], 0)), constant_values=True)
-            scores_BHTS = self._scores(q_BTHK[:, rows], keys, precision)
+            scores_BHTS = scores(q_BTHK[:, rows], keys)
             if rolling is not None and cfg.positions == "rope":
                 first_S = jnp.arange(keys.shape[1]) < (cfg.prefix_length or 0) + rolling.keep
-                met_BHTS = self._scores(first_BTHK[:, rows], keys, precision)
+                met_BHTS = scores(first_BTHK[:, rows], keys)
                 scores_BHTS = jnp.where(first_S[None, None, None], met_BHTS, scores_BHTS)
             if extra_H is not None:
                 weights_BHTS = _softmax_with_extra(scores_BHTS, mask_TS[None, None], extra_H)
@@ -221,7 +242,7 @@ class Attention(nn.Module):
         if not {"attention_weights", "attention_received"}.isdisjoint(context.capture):
             weights_BHTS, o_BTHK = attend(slice(None), slice(None))
             weights_BHTS = weights_BHTS[..., cfg.prefix_length or 0 :]
-        elif is_plain and context.past is None and rolling is None and not context.last_only:
+        elif is_plain and q_BTHK.dtype in HALF and context.past is None and rolling is None and not context.last_only:
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
             # What no query sees can be left out only where it is known before the program runs.
@@ -243,7 +264,7 @@ class Attention(nn.Module):
         activations |= {"values": v_BSGK, "keys": k_BSGK}
         if weights_BHTS is not None:
             activations |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
-        return out_BTD, context.captured(activations), (k_BSGK, v_BSGK)
+        return out_BTD, activations, (k_BSGK, v_BSGK)
 
     def _seen(
         self, query_T: jax.Array, key_S: jax.Array, context: BlockContext, is_local: jax.Array | None
@@ -262,29 +283,6 @@ class Attention(nn.Module):
             # Layers that are not local see everything.
             seen_TS = jnp.where(is_local, seen_TS, within(None))
         return seen_TS if context.edits.seen is None else seen_TS & context.edits.seen(seen_TS)
-
-    def _project(self, name: str, x: jax.Array, heads: int, precision: PrecisionLike) -> jax.Array:
-        cfg = self.cfg
-        # Norms of queries and keys act on the projection as a whole (OLMo-2) or on each head (Qwen3).
-        y = Linear(heads * cfg.key_dim, cfg.bias or cfg.qkv_bias, precision, name=name)(x)
-        if cfg.qk_norm and cfg.qk_norm_scope == "projection":
-            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
-        y = y.reshape(*y.shape[:2], heads, cfg.key_dim)
-        if cfg.qk_norm and cfg.qk_norm_scope == "head":
-            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
-        return y
-
-    def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array, precision: PrecisionLike) -> jax.Array:
-        """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
-        B, T, H, K = q_BTHK.shape
-        G = k_BSGK.shape[2]
-        # Heads before positions, and the R query heads of a group as more rows: the products then run on
-        # contiguous matrices, twice as fast on a CPU as with the heads between positions and channels.
-        scale = 1.0 / math.sqrt(K) if self.cfg.attention_scale is None else self.cfg.attention_scale
-        q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
-        q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
-        scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=precision)
-        return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
 
     def _sink_mitigations(
         self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array, precision: PrecisionLike
@@ -339,8 +337,6 @@ def fused_attention(
         window: how many last positions a query sees; None for all.
     """
     if jax.default_backend() != "gpu" or _capability() < MIN_CAPABILITY:
-        return None
-    if q_BTHK.dtype not in HALF:
         return None
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

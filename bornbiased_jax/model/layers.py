@@ -40,7 +40,7 @@ class BlockContext:
         past: keys and values of earlier positions, and how many they are.
         rolling: each query sees the first and the latest tokens alone.
         edits: of this block, functions of the activation alone.
-        capture: names of the activations to return.
+        capture: names of the activations that are wanted; weights of attention are computed in full for them alone.
         precision: of the matrix products.
         last_only: queries, the MLP and the output are computed at the last position alone; keys and values come from
             all positions.
@@ -54,10 +54,6 @@ class BlockContext:
     capture: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
     precision: PrecisionLike = dataclasses.field(default="highest", metadata=STATIC)
     last_only: bool = dataclasses.field(default=False, metadata=STATIC)
-
-    def captured(self, activations: Activations) -> Activations:
-        """Return those of some activations that are to be captured, never more: a scan would stack them."""
-        return {name: activation for name, activation in activations.items() if name in self.capture}
 
 
 class Linear(nn.Module):
@@ -154,7 +150,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, context: BlockContext) -> tuple[jax.Array, Activations]:
-        """Return the update of the residual stream, and what was captured."""
+        """Return the update of the residual stream, and the activations by name."""
         cfg, precision = self.cfg, context.precision
         # Up, and with a gate the product of the two.
         x_BTD = apply_edit(context.edits.mlp_input, x_BTD)
@@ -170,7 +166,7 @@ class MLP(nn.Module):
         hidden_BTF = apply_edit(context.edits.mlp_hidden, hidden_BTF)
         out_BTD = Linear(cfg.d_model, cfg.bias, precision, name="down")(hidden_BTF)
         activations = {"mlp_input": x_BTD, "mlp_preactivation": pre_BTF, "mlp_up": up_BTF, "mlp_hidden": hidden_BTF}
-        return out_BTD, context.captured(activations | {"mlp_update": out_BTD})
+        return out_BTD, activations | {"mlp_update": out_BTD}
 
 
 class Experts(nn.Module):
@@ -185,7 +181,7 @@ class Experts(nn.Module):
 
     @nn.compact
     def __call__(self, x_BTD: jax.Array, context: BlockContext) -> tuple[jax.Array, Activations]:
-        """Return the update of the residual stream, and what was captured."""
+        """Return the update of the residual stream, and the activations by name."""
         cfg, precision = self.cfg, context.precision
         if context.edits.mlp_hidden is not None:
             raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
@@ -219,7 +215,7 @@ class Experts(nn.Module):
         own_NCD = jnp.zeros_like(out_MD).at[order_M].set(out_MD).reshape(-1, C, D)
         out_BTD = jnp.sum(own_NCD * weights_NC[..., None].astype(own_NCD.dtype), axis=1).reshape(x_BTD.shape)
         logits_BTE = logits_NE.reshape(*x_BTD.shape[:2], E)
-        return out_BTD, context.captured({"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_BTE})
+        return out_BTD, {"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_BTE}
 
 
 class _Kernel(nn.Module):

@@ -66,12 +66,12 @@ def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: 
     logits = jax.lax.dot_general(
         final, table.astype(final.dtype), dims, precision=precision, preferred_element_type=jnp.float32
     )
-    return soft_cap(logits, cfg.logit_softcap)
+    return logits if cfg.logit_softcap is None else soft_cap(logits, cfg.logit_softcap)
 
 
-def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
-    """Bound values smoothly to ±cap: cap · tanh(x / cap); None leaves them as they are."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
+def soft_cap(x: jax.Array, cap: float) -> jax.Array:
+    """Bound values smoothly to ±cap: cap · tanh(x / cap)."""
+    return cap * jnp.tanh(x / cap)
 
 
 class Block(nn.Module):
@@ -83,12 +83,12 @@ class Block(nn.Module):
     def __call__(
         self, x_BTD: jax.Array, context: BlockContext
     ) -> tuple[jax.Array, Activations, tuple[jax.Array, jax.Array] | None]:
-        """Return the residual stream after the block, what was captured, and keys and values up to here."""
+        """Return the residual stream after the block, activations by name, and keys and values up to here."""
         cfg = self.cfg
         before, after = cfg.norm_position in ("pre", "both"), cfg.norm_position in ("post", "both")
         # Where one norm stands alone, before or after, it has the sublayer's name.
         last = "post_norm" if before else "norm"
-        captured: Activations = {}
+        activations: Activations = {}
         filled = None
 
         def norm(name: str, x: jax.Array) -> jax.Array:
@@ -97,15 +97,15 @@ class Block(nn.Module):
         def attend(x: jax.Array) -> jax.Array:
             nonlocal filled
             y = norm("attention_norm", x) if before else x
-            y, activations, filled = Attention(cfg, name="attention")(y, context)
-            captured.update(activations)
+            y, of_attention, filled = Attention(cfg, name="attention")(y, context)
+            activations.update(of_attention)
             return norm(f"attention_{last}", y) if after else y
 
         def feed_forward(x: jax.Array) -> jax.Array:
             y = norm("mlp_norm", x) if before else x
             sublayer = MLP if cfg.num_experts is None else Experts
-            y, activations = sublayer(cfg, name="mlp")(y, context)
-            captured.update(activations)
+            y, of_mlp = sublayer(cfg, name="mlp")(y, context)
+            activations.update(of_mlp)
             return norm(f"mlp_{last}", y) if after else y
 
         # Residual connections around both sublayers: in parallel, or MLP after attention.
@@ -120,7 +120,7 @@ class Block(nn.Module):
                 update = feed_forward(stream)
                 stream = stream + update if cfg.residual else update
         stream = apply_edit(context.edits.residual, stream)
-        return stream, captured | context.captured({"residual": stream}), filled
+        return stream, activations | {"residual": stream}, filled
 
 
 CAPTURABLE = (
@@ -343,7 +343,9 @@ class BlockProgram:
             last_only=at_last and is_final,
         )
         applied: Any = Block(self.cfg).apply({"params": weights}, stream_BTD, context)
-        stream_BTD, captured, filled = applied
+        stream_BTD, activations, filled = applied
+        # Give what was asked for, never more: a scan would stack it.
+        captured = {name: activations[name] for name in activations if name in self.capture}
         # Blocks before the final one compute all positions, and give the last.
         if at_last and not is_final:
             captured = {name: _last_position(name, value) for name, value in captured.items()}

@@ -288,7 +288,7 @@ def _check_structure(path: Path, abstract: State) -> None:
 def _restore(path: Path, abstract: State, seeds: Sequence[int]) -> State:
     _check_structure(path, abstract)
     sharding = abstract.step.sharding
-    assert isinstance(sharding, jax.sharding.NamedSharding)
+    assert isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh)
     count = len(jax.tree.leaves(abstract.arrays))
     sums = jax.ShapeDtypeStruct((count,), jnp.uint32, sharding=parallel.replicated(sharding.mesh))
     # One after the other: of reads that go on together, a failing one leaves the others half begun.

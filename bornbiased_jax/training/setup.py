@@ -227,14 +227,14 @@ def _extend(folder: Path, steps: int) -> None:
         io.write_json(folder / RUN_FILE, {**before, "config": config, "steps": steps})
 
 
-def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, Any]:
+def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object]:
     """Return what the record of a run says beside its settings: counts of parameters, provenance."""
-    counts = {"parameters": count_parameters(parameter_shapes(config.model))}
+    counts: dict[str, object] = {"parameters": count_parameters(parameter_shapes(config.model))}
     if config.adapter is not None:
         counts["trained_parameters"] = count_trained(config.model, config.adapter)
     source = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
     # What decides the order of sums, beside the versions.
-    order: dict[str, Any] = {
+    order = {
         "unrolled_blocks": unrolled_blocks(config.model, config.remat),
         "lanes": cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
     }

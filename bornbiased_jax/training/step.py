@@ -11,7 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.adapters import Adapter, adapted, attach
@@ -19,7 +21,7 @@ from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 
 Mode = Literal["vmap", "map"]
-Metrics = dict[str, Any]
+Metrics = dict[str, jax.Array | np.ndarray]
 """What a step measures, by name: an array with a value for each seed."""
 LossFn = Callable[[Params, jax.Array, Params | None], tuple[jax.Array, jax.Array]]
 """``loss(params, tokens_BT1, frozen)``: the summed loss in nats and the number of tokens predicted."""
@@ -49,7 +51,7 @@ def make_loss(
     cfg: ModelConfig,
     adapter: Adapter | None = None,
     *,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
 ) -> LossFn:

@@ -228,6 +228,14 @@ def pretrain(
                 with clock.paused():
                     checkpointer.save(stacked(state))
 
+        def remaining() -> Iterator[jax.Array]:
+            """Yield the batch [A, B, T + 1] of each step that is left, until a signal stops the run."""
+            for step in range(first, steps):
+                if stop.asked(step):
+                    return
+                rows = np.asarray(next(iterator), np.int32).reshape(config.accumulation, -1, config.context + 1)
+                yield parallel.place_batch(rows, mesh, axis=1, rows=config.micro_batch)
+
         # The loop, until the last step or a signal.
         checkpointer.wait()
         stop.phase = "training"
@@ -236,7 +244,7 @@ def pretrain(
             state, reached = fit(
                 state,
                 lambda state, batch: program(state, batch, frozen),
-                _batches(config, iterator, mesh, stop, range(first, steps)),
+                remaining(),
                 [*hooks, evaluate, log, save, report],
                 first=first,
             )
@@ -271,17 +279,6 @@ def pretrain(
     if stop.signal == signal.SIGINT:
         raise KeyboardInterrupt
     return summary
-
-
-def _batches(
-    config: PretrainConfig, iterator: Iterator[np.ndarray], mesh: jax.sharding.Mesh, stop: Stop, steps: range
-) -> Iterator[jax.Array]:
-    """Yield the batch [A, B, T + 1] of each step that is left, until a signal stops the run."""
-    for step in steps:
-        if stop.asked(step):
-            return
-        rows = np.asarray(next(iterator), np.int32).reshape(config.accumulation, -1, config.context + 1)
-        yield parallel.place_batch(rows, mesh, axis=1, rows=config.micro_batch)
 
 
 def _validation(

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 import numpy as np
 from annotated_types import Ge
@@ -122,15 +122,26 @@ class Tokens:
         return np.concatenate(chunks)
 
 
+class Facts(TypedDict):
+    """What a record says of a tokenized source; JSON-ready."""
+
+    source: str
+    source_digest: str
+    tokens_digest: str
+    documents: int
+    train_tokens: int
+    validation_tokens: int
+    text_bytes: int
+
+
 class Dataset(NamedTuple):
-    """A tokenised source."""
+    """A tokenized source."""
 
     train: Tokens
     validation: Tokens
     digest: str
     """SHA-256 over every id of both splits in order."""
-    facts: dict[str, Any]
-    """JSON-ready: documents, tokens, bytes and the like, for a record."""
+    facts: Facts
 
 
 def prepare(
@@ -268,7 +279,7 @@ def _open(place: Path, index: Index, source: str) -> Dataset:
     }
     train, validation = (Tokens(shards[split], index["dtype"]) for split in SPLITS)
     digest = _digest(index)
-    facts = {
+    facts: Facts = {
         "source": source,
         "source_digest": index["identity"]["source_digest"],
         "tokens_digest": digest,
