@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -238,7 +239,7 @@ def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Arra
     return jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
 
 
-def on_host(array: Any) -> np.ndarray:
+def on_host(array: ArrayLike) -> np.ndarray:
     """Return an array on the host; one that other processes hold parts of is gathered by a call in all of them.
 
     It is gathered piece by piece: no device holds all of it.
@@ -268,7 +269,7 @@ def _piece(array: jax.Array, begin: int, size: int, axis: int, sharding: NamedSh
     return jax.lax.with_sharding_constraint(jax.lax.dynamic_slice_in_dim(array, begin, size, axis), sharding)
 
 
-def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
+def place(tree: PyTree, mesh: Mesh, spec: PartitionSpec | None = None) -> PyTree:
     """Place arrays on the host, the same in every process, on all devices of a mesh.
 
     Args:
@@ -295,7 +296,7 @@ def place_params(cfg: ModelConfig, params: Params, mesh: Mesh) -> Params:
     return unflatten({path: place_array(leaf, places[path]) for path, leaf in flatten(params).items()})
 
 
-def place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def place_array(array: ArrayLike, sharding: jax.sharding.Sharding) -> jax.Array:
     """Place an array that every process has on devices; one that lies there already is returned as it is."""
     if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
         return array
@@ -308,7 +309,7 @@ def batch_parts(mesh: Mesh | None) -> int:
     return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
 
 
-def fetch(tree: Any) -> Any:
+def fetch(tree: PyTree) -> PyTree:
     """Fetch small arrays to the host of every process, however they are spread."""
     if jax.process_count() == 1:
         return jax.device_get(tree)

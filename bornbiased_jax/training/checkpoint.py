@@ -21,6 +21,7 @@ from bornbiased_jax import io, parallel, progress
 from bornbiased_jax.checkpoints.formats.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.step import State
 
@@ -45,8 +46,9 @@ class _Preservation:
     latest: int | None
     passing: frozenset[int]
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:  # noqa: ARG002 (Orbax names it)
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:  # noqa: ARG002 (Orbax names it)
         """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
+        # The latest of the due ones, those kept for ever, and the newest in any case.
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if step not in self.passing]
         preserved = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
@@ -124,6 +126,7 @@ class Checkpointer:
         Raises:
             InputError: this save or the one before cannot be written; older checkpoints are intact.
         """
+        # The checksums are of the arrays on the devices: what storage makes of them shows when they are read.
         step, seeds = int(parallel.fetch(state.step)[0]), parallel.fetch(state.seed)
         place = progress_tree(step, seeds, {NEXT_INDEX: step}, checksums(state.arrays))
         content = {**dict(zip(PARTS, state.arrays, strict=True)), "progress": place}
@@ -223,6 +226,7 @@ class Checkpointer:
         return None
 
     def _set_aside(self, path: Path) -> None:
+        # Never replace what was moved aside before.
         if jax.process_index() == 0:
             target = self.folder / DAMAGED / path.name
             number = 0
@@ -237,7 +241,7 @@ class Checkpointer:
             multihost_utils.sync_global_devices(f"set aside {path.name}")
 
 
-def save_frozen(folder: Path, weights: Any) -> None:
+def save_frozen(folder: Path, weights: Params) -> None:
     """Write the weights that an adapter belongs to, once, as :func:`.run.frozen_tree` reads them.
 
     Args:
@@ -295,12 +299,14 @@ def _restore(path: Path, abstract: State, seeds: Sequence[int]) -> State:
     place = ocp.load(path, progress_tree(0, seeds, {NEXT_INDEX: 0}, sums), checkpointable_name="progress")
     parts = zip(PARTS, abstract.arrays, strict=True)
     params, optimizer = (ocp.load(path, tree, checkpointable_name=name) for name, tree in parts)
+    # Intact, but of other seeds: this is no corruption, and is refused.
     if place["seeds"].tolist() != list(seeds):
         raise _ForeignError(
             f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}"
         )
     if not np.array_equal(np.asarray(checksums((params, optimizer))), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
+    # Every seed has made the same number of updates.
     steps = np.full(len(seeds), int(place["step"]), np.int32)
     step = parallel.place_array(steps, sharding)
     return State(params, optimizer, step, parallel.place_array(place["seeds"], sharding))

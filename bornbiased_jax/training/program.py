@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +22,8 @@ from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.step import Metrics, Mode, State, make_loss, make_train_step, over_seeds
 
 MEMORY_FRACTION = 0.9
+Program = jax.stages.Compiled | CpuShardsStep
+"""``program(state, tokens_ABT1, frozen) -> state, metrics``, of all seeds."""
 
 
 def abstract_state(config: PretrainConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> State:
@@ -79,7 +80,7 @@ def compile_step(
     abstract: State,
     mesh: Mesh,
     frozen: Params | None = None,
-) -> tuple[Any, Mode]:
+) -> tuple[Program, Mode]:
     """Compile the step of all seeds, its state donated; also return whether seeds run at once or in turn.
 
     An adapter is trained beside ``frozen`` weights, one copy for all seeds.
@@ -96,7 +97,7 @@ def compile_step(
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     batch = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.batch_sharding(mesh, axis=1))
 
-    def compile_mode(mode: Mode) -> Any:
+    def compile_mode(mode: Mode) -> Program:
         if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
             shards = cpu_shards_for(config.model, config.batch_size)
             return CpuShardsStep(loss_fn, optimizer, abstract, batch, shards=shards, frozen=frozen)
@@ -114,7 +115,7 @@ def compile_step(
     limit = hardware.device_memory()
     try:
         program = compile_mode("vmap")
-        plan = program.memory_analysis()
+        plan = program.memory_analysis() if isinstance(program, jax.stages.Compiled) else None
         needed = plan.temp_size_in_bytes + plan.argument_size_in_bytes if plan is not None else 0
         if not limit or needed <= MEMORY_FRACTION * limit:
             return program, "vmap"

@@ -16,19 +16,7 @@ from bornbiased_jax.training.metrics import read_metrics
 class RunDescription(TypedDict):
     """A run and how far it came; JSON-ready, lists in the order of the seeds.
 
-    Attributes:
-        path: the run's folder.
-        model: its size in words.
-        preset: its name; None of another model.
-        parameters: of the model; None in an older run.
-        data, init_from, seeds: of the run.
-        steps: planned.
-        step: the last logged.
-        finished: whether the last step has a checkpoint.
-        checkpoints: their steps.
-        loss: by seed, the last logged.
-        validation_loss: by seed, the last made, or None.
-        tokens: that each seed has seen.
+    ``steps`` are planned, ``step`` is the last logged; ``preset`` names the model, if it has a name.
     """
 
     path: str
@@ -55,6 +43,7 @@ def list_runs(folder: Path | str) -> list[RunDescription]:
     Raises:
         InputError: there is no such folder, or no whole run in it.
     """
+    # Every folder below that has the record of a run.
     root = io.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
@@ -76,6 +65,7 @@ def list_runs(folder: Path | str) -> list[RunDescription]:
 
 def describe(folder: Path) -> RunDescription:
     """Describe one run."""
+    # What was asked for, what was logged, and what was saved.
     run = read_run(folder)
     config = run["config"]
     lines = read_metrics(folder)

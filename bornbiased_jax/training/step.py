@@ -7,7 +7,7 @@ them, and its lift over seeds. All are pure functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.adapters import Adapter, adapted, attach
 from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.parallel import PyTree
 from bornbiased_jax.parameters import Params
 
 Mode = Literal["vmap", "map"]
@@ -64,6 +65,7 @@ def make_loss(
         remat: recompute each block in the backward pass.
         rows: how sequences lie on several devices.
     """
+    # Both are closures over what is not trained.
     if adapter is None:
         return lambda params, tokens_BT1, _: loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
 
@@ -118,13 +120,14 @@ def make_train_step(loss_fn: LossFn, optimizer: optax.GradientTransformation) ->
     """
 
     def step(state: State, tokens_ABT1: jax.Array, frozen: Params | None = None) -> tuple[State, Metrics]:
+        # Gradient over micro-batches, then the update.
         loss, grads = mean_gradient(loss_fn, state.params, tokens_ABT1, frozen)
         return apply_gradient(optimizer, state, loss, grads)
 
     return step
 
 
-def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., tuple[Any, Any]]:
+def over_seeds(fn: Callable[..., tuple[PyTree, PyTree]], mode: Mode) -> Callable[..., tuple[PyTree, PyTree]]:
     """Lift ``fn(state, *shared) -> state, metrics`` of one seed over the leading axis S of the state.
 
     What follows the state, a batch and the weights that no seed changes, is shared by the seeds.
@@ -133,17 +136,17 @@ def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., 
     state in place, so that only one seed's activations are in memory.
     """
 
-    def vmapped(state: Any, *shared: Any) -> tuple[Any, Any]:
+    def vmapped(state: PyTree, *shared: PyTree) -> tuple[PyTree, PyTree]:
         return jax.vmap(lambda state: fn(state, *shared))(state)
 
-    def mapped(state: Any, *shared: Any) -> tuple[Any, Any]:
+    def mapped(state: PyTree, *shared: PyTree) -> tuple[PyTree, PyTree]:
         count = jax.tree.leaves(state)[0].shape[0]
         # A single seed needs no loop.
         if count == 1:
             after = fn(jax.tree.map(lambda leaf: leaf[0], state), *shared)
             return jax.tree.map(lambda leaf: leaf[None], after)
 
-        def body(state: Any, index: jax.Array) -> tuple[Any, Any]:
+        def body(state: PyTree, index: jax.Array) -> tuple[PyTree, PyTree]:
             # Take one seed out of the stack, update it, put it back in its place.
             pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
             put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731

@@ -11,7 +11,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from bornbiased_jax.training.initial import Initial, check_initial
 from bornbiased_jax.training.memory import check_memory
 from bornbiased_jax.training.metrics import Logger, MetricsLog, open_loggers, read_metrics, repair_metrics
 from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
-from bornbiased_jax.training.program import abstract_state, compile_step, first_state, rows_sharding
+from bornbiased_jax.training.program import Program, abstract_state, compile_step, first_state, rows_sharding
 from bornbiased_jax.training.setup import (
     check_folder,
     check_fresh,
@@ -41,11 +41,13 @@ from bornbiased_jax.training.setup import (
     schedule_steps,
     total_steps,
 )
-from bornbiased_jax.training.step import Metrics, Mode, make_loss
+from bornbiased_jax.training.step import Metrics, Mode, State, make_loss
 from bornbiased_jax.training.stop import Stop
 from bornbiased_jax.training.throughput import TrainingClock, flops_per_token, matmul_peak
 
 NOTE_SECONDS = 30.0
+StateT = TypeVar("StateT")
+BatchT = TypeVar("BatchT")
 
 Hook = Callable[[int, Any, Metrics], None]
 """Called after an update with the number of updates made, the new state and what the step measured, by seed.
@@ -91,13 +93,13 @@ class TrainingSummary(TypedDict):
 
 
 def fit(
-    state: Any,
-    step: Callable[[Any, Any], tuple[Any, Metrics]],
-    batches: Iterable[Any],
+    state: StateT,
+    step: Callable[[StateT, BatchT], tuple[StateT, Metrics]],
+    batches: Iterable[BatchT],
     hooks: Sequence[Hook] = (),
     *,
     first: int = 0,
-) -> tuple[Any, int]:
+) -> tuple[StateT, int]:
     """Update a state with one batch after the other, until there are no more.
 
     Args:
@@ -199,7 +201,7 @@ def pretrain(
 
         # Compile the step, and measure what the machine can do.
         frozen = None if config.adapter is None else jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), weights)
-        program: Any = None
+        program: Program | None = None
         mode: Mode = "map"
         peak = 0.0
         if first < steps:
@@ -213,7 +215,7 @@ def pretrain(
         log = MetricsLog(config, learning_rate(config, planned_steps), clock, run_loggers)
         validation_loss = _validation(config, data.validation, mesh, part, mode)
 
-        def evaluate(step: int, state: Any, metrics: Metrics) -> None:
+        def evaluate(step: int, state: State | list[State], metrics: Metrics) -> None:
             """Add the held-out loss of every seed to the metrics, at the end and where it is due."""
             if step == steps or (config.eval_every is not None and step % config.eval_every == 0):
                 log.flush()
@@ -221,7 +223,7 @@ def pretrain(
                 with clock.paused():
                     metrics["validation_loss"] = validation_loss(stacked(state).params, frozen)
 
-        def save(step: int, state: Any, _: Metrics) -> None:
+        def save(step: int, state: State | list[State], _: Metrics) -> None:
             """Save a checkpoint where one is due, after the line of its step."""
             if checkpointer.wants(step):
                 log.flush()
@@ -236,6 +238,13 @@ def pretrain(
                 rows = np.asarray(next(iterator), np.int32).reshape(config.accumulation, -1, config.context + 1)
                 yield parallel.place_batch(rows, mesh, axis=1, rows=config.micro_batch)
 
+        def update(state: State | list[State], batch: jax.Array) -> tuple[State | list[State], Metrics]:
+            """Update all seeds with one batch."""
+            # Compiled where a step is left.
+            assert program is not None
+            state, metrics = program(state, batch, frozen)
+            return state, metrics
+
         # The loop, until the last step or a signal.
         checkpointer.wait()
         stop.phase = "training"
@@ -243,7 +252,7 @@ def pretrain(
             clock.start()
             state, reached = fit(
                 state,
-                lambda state, batch: program(state, batch, frozen),
+                update,
                 remaining(),
                 [*hooks, evaluate, log, save, report],
                 first=first,
@@ -315,7 +324,7 @@ def _progress(config: PretrainConfig, log: MetricsLog, clock: TrainingClock, fir
     with progress.bar(steps * step_tokens, label, unit="tokens", quiet=quiet, completed=first * step_tokens) as advance:
         noted = time.monotonic()
 
-        def report(_step: int, _state: Any, _metrics: Metrics) -> None:
+        def report(_step: int, _state: object, _metrics: Metrics) -> None:
             nonlocal noted
             advance(step_tokens)
             if not quiet and log.loss is not None and time.monotonic() - noted > NOTE_SECONDS:

@@ -102,6 +102,7 @@ class Tokens:
             raise IndexError(f"ids {start} to {stop} of {len(self)}")
         chunks = [np.zeros(0, np.int32)]
         size = self._dtype.itemsize
+        # A window may lie in several files: take from each what it has.
         index = int(np.searchsorted(self._ends, low, side="right")) - 1
         while low < high:
             shard, begin = self._shards[index], int(self._ends[index])
@@ -242,6 +243,7 @@ def _unchanged(place: Path, index: Index) -> bool:
         before = io.read_json(place / CHECKED)
     except InputError:
         before = {}
+    # Hash the parts of which a file changed since it was checked.
     for number, part in enumerate(index["parts"]):
         names = [f"{split}-{number:05d}.bin" for split in SPLITS]
         if all(before.get(name) == stamps[name] for name in names):
@@ -273,6 +275,7 @@ def _shard_files(index: Index) -> Iterator[tuple[str, int]]:
 
 
 def _open(place: Path, index: Index, source: str) -> Dataset:
+    # Shards of each split in the order in which they were written.
     shards = {
         split: [Shard(place / f"{split}-{number:05d}.bin", part[split]) for number, part in enumerate(index["parts"])]
         for split in SPLITS
@@ -343,6 +346,7 @@ def _tokenise(
 
 def _write_part(place: Path, index: Index, part: dict[str, list[np.ndarray]]) -> None:
     """Append one part: its files first, then the index that knows of them."""
+    # One file a split, and one digest over them.
     number = len(index["parts"])
     hasher = hashlib.sha256()
     counts: dict[str, int] = {}
