@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -10,6 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bornbiased_jax.errors import InputError
 
@@ -152,3 +155,24 @@ def _is_silent(node: object) -> bool:
     return isinstance(node, ast.Assign) and all(
         isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets
     )
+
+
+def describe(value: object) -> object:
+    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries."""
+    if value is None or isinstance(value, str):
+        return value
+    if inspect.isfunction(value):
+        return code_digest(value)
+    if isinstance(value, functools.partial):
+        return [describe(part) for part in (value.func, *value.args, *sorted(value.keywords.items()))]
+    if isinstance(value, list | tuple):
+        return [describe(part) for part in value]
+    if dataclasses.is_dataclass(value):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        return [code_digest(type(value)), *map(describe, fields)]
+    return array_digest(np.ascontiguousarray(value))
+
+
+def array_digest(array: np.ndarray) -> str:
+    """Compute the digest of an array: of its type, its shape and its numbers."""
+    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()

@@ -1,7 +1,8 @@
 """Place arrays on devices: the mesh, and the rules that lay parameters and batches on it.
 
-The models know nothing of this. Three axes are known: ``seed`` (each device holds some of the seeds),
-``data`` (each device sees a part of the batch) and ``fsdp`` (the same, and the matrices are cut too).
+The models know nothing of this. A mesh has three axes: ``seed`` (each device holds some of the seeds), ``data`` (each
+device sees a part of the batch) and ``fsdp`` (the same, and the matrices are cut too). Where a parameter is cut follows
+from its named axes in the table of parameters, by :data:`RULES`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from numpy.typing import ArrayLike
 
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import Axis, Parameter, Params, flatten, parameter_table, unflatten
 from bornbiased_jax.ranges import whole
+
+PyTree = Any
+"""A tree of arrays, or of their shapes or places."""
 
 AXES = ("seed", "data", "fsdp")
 BATCH_AXES = ("data", "fsdp")
+RULES: dict[Axis, str | None] = {
+    # The scan over layers walks along theirs.
+    "layer": None,
+    "vocab": "fsdp",
+    "position": "fsdp",
+    "residual": "fsdp",
+    "hidden": "fsdp",
+    "head": "fsdp",
+    "kv_head": "fsdp",
+    "head_dim": "fsdp",
+    "expert": "fsdp",
+    "prefix": "fsdp",
+}
+"""From a named axis of the parameters to the axis of the mesh that may cut it; None: it is never cut."""
 PIECE_BYTES = 1 << 25
 """Of an array over several processes, so much passes between them at once on its way to the host."""
 _LOST = re.compile("gloo|nccl|coordination service|heartbeat|connection (closed|reset|refused)", re.IGNORECASE)
@@ -122,39 +143,45 @@ def lost_process(error: BaseException) -> bool:
     return jax.process_count() > 1 and _LOST.search(str(error)) is not None
 
 
-def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """Return the partition of one parameter, by its path and its shape with the leading axis of seeds.
+def parameter_spec(parameter: Parameter, mesh: Mesh) -> PartitionSpec:
+    """Return the partition of one parameter of one model.
 
-    Seeds go along ``seed``. A matrix is cut along ``fsdp`` in its largest dimension that divides evenly
-    (the axis of stacked layers is never cut, as the scan over layers walks along it); vectors are whole
-    everywhere, as they cost nothing.
+    A matrix is cut by each axis of the mesh once: in the largest of the dimensions that :data:`RULES` give to that axis
+    and that divide evenly. Vectors are whole everywhere, as they cost nothing.
     """
-    first = 2 if "blocks" in path.split("/") else 1
-    axes: list[str | None] = [None] * len(shape)
-    if shape and mesh.shape["seed"] > 1:
-        axes[0] = "seed"
-    ways = mesh.shape["fsdp"]
-    if ways > 1 and len(shape) - first >= 2:
-        divisible = [axis for axis in range(first, len(shape)) if shape[axis] % ways == 0]
-        if divisible:
-            axes[max(divisible, key=lambda axis: shape[axis])] = "fsdp"
-    while axes and axes[-1] is None:
-        axes.pop()
-    return PartitionSpec(*axes)
+    spec: list[str | None] = [None] * len(parameter.shape)
+    for name, ways in mesh.shape.items():
+        # Several named axes in one dimension lie one after the other: the outer one is cut.
+        mesh_axes = [RULES.get(axes[0]) for axes in parameter.axes]
+        fits = [at for at, axis in enumerate(mesh_axes) if axis == name and parameter.shape[at] % ways == 0]
+        if fits and ways > 1 and parameter.is_matrix:
+            spec[max(fits, key=lambda at: parameter.shape[at])] = name
+    while spec and spec[-1] is None:
+        spec.pop()
+    return PartitionSpec(*spec)
 
 
-def tree_shardings(tree: Any, mesh: Mesh) -> Any:
-    """Return a ``NamedSharding`` for every leaf of parameters, or of an optimizer's state that mirrors them.
+def tree_shardings(cfg: ModelConfig, tree: PyTree, mesh: Mesh) -> PyTree:
+    """Return a ``NamedSharding`` for every leaf of a training state, all of which have a leading axis of seeds.
 
-    Each leaf has a leading axis of seeds. A leaf of the optimizer's state is placed like the parameter
-    whose path its own path ends with; counters follow the seeds alone.
+    A leaf of the optimizer's state is placed like the parameter whose path its own path ends with. Counters and
+    adapters follow the seeds alone.
     """
+    table = parameter_table(cfg)
+    by_seed = "seed" if mesh.shape["seed"] > 1 else None
 
-    def place(path: Any, leaf: Any) -> NamedSharding:
-        names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-        return NamedSharding(mesh, parameter_spec("/".join(names), tuple(leaf.shape), mesh))
+    def place_leaf(path: tuple[jax.tree_util.KeyEntry, ...], _: jax.ShapeDtypeStruct) -> NamedSharding:
+        names = _names(path)
+        suffixes = ("/".join(names[start:]) for start in range(len(names)))
+        row = next((table[suffix] for suffix in suffixes if suffix in table), None)
+        spec = () if row is None else tuple(parameter_spec(row, mesh))
+        return NamedSharding(mesh, PartitionSpec(by_seed, *spec) if by_seed or spec else PartitionSpec())
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(place_leaf, tree)
+
+
+def _names(path: tuple[jax.tree_util.KeyEntry, ...]) -> list[str]:
+    return [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
 
 
 def batch_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
@@ -212,7 +239,7 @@ def place_batch(local: np.ndarray, mesh: Mesh, axis: int, rows: int) -> jax.Arra
     return jax.make_array_from_process_local_data(batch_sharding(mesh, axis), local, shape)
 
 
-def on_host(array: Any) -> np.ndarray:
+def on_host(array: ArrayLike) -> np.ndarray:
     """Return an array on the host; one that other processes hold parts of is gathered by a call in all of them.
 
     It is gathered piece by piece: no device holds all of it.
@@ -242,7 +269,7 @@ def _piece(array: jax.Array, begin: int, size: int, axis: int, sharding: NamedSh
     return jax.lax.with_sharding_constraint(jax.lax.dynamic_slice_in_dim(array, begin, size, axis), sharding)
 
 
-def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
+def place(tree: PyTree, mesh: Mesh, spec: PartitionSpec | None = None) -> PyTree:
     """Place arrays on the host, the same in every process, on all devices of a mesh.
 
     Args:
@@ -254,29 +281,22 @@ def place(tree: Any, mesh: Mesh, spec: PartitionSpec | None = None) -> Any:
     return jax.tree.map(lambda leaf: place_array(leaf, sharding), tree)
 
 
-def shardings(mesh: Mesh | None) -> Callable[[str, tuple[int, ...]], NamedSharding] | None:
-    """Return a function from path and shape to a parameter's sharding on a mesh; None where there is no mesh.
+def shardings(mesh: Mesh | None) -> Callable[[Parameter], NamedSharding] | None:
+    """Return a function from a parameter to its sharding on a mesh; None where there is no mesh.
 
     A checkpoint is opened with it. Matrices are cut along ``fsdp``.
     """
-    if mesh is None:
-        return None
-    return lambda path, shape: NamedSharding(mesh, PartitionSpec(*parameter_spec(path, (1, *shape), mesh)[1:]))
+    return None if mesh is None else lambda parameter: NamedSharding(mesh, parameter_spec(parameter, mesh))
 
 
-def place_params(params: Any, mesh: Mesh) -> Any:
+def place_params(cfg: ModelConfig, params: Params, mesh: Mesh) -> Params:
     """Place the parameters of one model on a mesh, each matrix cut along ``fsdp``; those that lie so already stay."""
-    target = shardings(mesh)
-    assert target is not None
-
-    def place_leaf(path: Any, leaf: Any) -> jax.Array:
-        names = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-        return place_array(leaf, target("/".join(names), leaf.shape))
-
-    return jax.tree_util.tree_map_with_path(place_leaf, params)
+    table = parameter_table(cfg)
+    places = {path: NamedSharding(mesh, parameter_spec(table[path], mesh)) for path in table}
+    return unflatten({path: place_array(leaf, places[path]) for path, leaf in flatten(params).items()})
 
 
-def place_array(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def place_array(array: ArrayLike, sharding: jax.sharding.Sharding) -> jax.Array:
     """Place an array that every process has on devices; one that lies there already is returned as it is."""
     if isinstance(array, jax.Array) and array.sharding.is_equivalent_to(sharding, array.ndim):
         return array
@@ -289,7 +309,7 @@ def batch_parts(mesh: Mesh | None) -> int:
     return 1 if mesh is None else mesh.shape["data"] * mesh.shape["fsdp"]
 
 
-def fetch(tree: Any) -> Any:
+def fetch(tree: PyTree) -> PyTree:
     """Fetch small arrays to the host of every process, however they are spread."""
     if jax.process_count() == 1:
         return jax.device_get(tree)

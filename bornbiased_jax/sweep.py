@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec
 from bornbiased_jax import hardware, parallel
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed
+from bornbiased_jax.parallel import PyTree
 
 Mode = Literal["auto", "vmap", "map"]
 CPU_BUDGET_BYTES = 2 * 2**30
@@ -37,15 +38,15 @@ class Probe(NamedTuple):
     Equal probes (the same function objects) share their compiled programs between calls.
     """
 
-    init: Callable[[], Any]
+    init: Callable[[], PyTree]
     """→ the empty state"""
-    update: Callable[[Any, Any, Any], Any]
+    update: Callable[[PyTree, PyTree, PyTree], PyTree]
     """(state, parameters, batch) → state"""
-    finish: Callable[[Any, Any], Any]
+    finish: Callable[[PyTree, PyTree], PyTree]
     """(state, parameters) → a small pytree of arrays"""
 
 
-InitParams = Callable[[jax.Array], Any]
+InitParams = Callable[[jax.Array], PyTree]
 """seed (uint32 scalar) → parameters"""
 
 
@@ -86,7 +87,7 @@ class Plan(NamedTuple):
         return self.chunk // (self.cpu_shards * self.devices)
 
 
-def plan(probe: Probe, params: Any, batch: Any, num_seeds: int, options: SweepOptions = DEFAULT) -> Plan:
+def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: SweepOptions = DEFAULT) -> Plan:
     """Choose mode and chunk from the memory that one seed needs.
 
     On a CPU the products of one seed fill the cores but what lies between them does not, so seeds run
@@ -145,22 +146,24 @@ def plan(probe: Probe, params: Any, batch: Any, num_seeds: int, options: SweepOp
     return Plan(mode, rounded, held, shards, devices)
 
 
-def _bytes(tree: Any) -> int:
+def _bytes(tree: PyTree) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), tree)
 
 
-def _scratch_bytes(probe: Probe, state: Any, params: Any, batch: Any) -> int:
+def _scratch_bytes(probe: Probe, state: PyTree, params: PyTree, batch: PyTree) -> int:
     """Return the temporary memory of one update of one seed, as the compiler plans it."""
     leaves, structure = jax.tree.flatten(_shapes((state, params, batch)))
     return _planned_bytes(probe, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 
 
 @functools.lru_cache(maxsize=64)
-def _planned_bytes(probe: Probe, structure: Any, leaves: tuple[tuple[tuple[int, ...], Any], ...]) -> int:
+def _planned_bytes(
+    probe: Probe, structure: jax.tree_util.PyTreeDef, leaves: tuple[tuple[tuple[int, ...], PyTree], ...]
+) -> int:
     # Cached: a program that is compiled to be asked for its memory is not the one that runs.
     arguments = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     analysis = jax.jit(probe.update).lower(*arguments).compile().memory_analysis()
@@ -170,10 +173,10 @@ def _planned_bytes(probe: Probe, structure: Any, leaves: tuple[tuple[tuple[int, 
 class _SeedsProbe(NamedTuple):
     """A probe compiled over a leading axis of seeds."""
 
-    start: Callable[[Any], tuple[Any, Any]]
+    start: Callable[[PyTree], tuple[PyTree, PyTree]]
     """seeds → (states, parameters or None)"""
-    update: Callable[[Any, Any, Any], Any]
-    finish: Callable[[Any, Any], Any]
+    update: Callable[[PyTree, PyTree, PyTree], PyTree]
+    finish: Callable[[PyTree, PyTree], PyTree]
 
 
 @functools.lru_cache(maxsize=16)
@@ -187,17 +190,17 @@ def _compiled(
     """
     num_mapped = 1 if init_params is None else 2
 
-    def over_seeds(function: Callable[..., Any], *arguments: Any) -> Any:
+    def over_seeds(function: Callable[..., PyTree], *arguments: PyTree) -> PyTree:
         # State and drawn parameters have an axis of seeds; given parameters and the batch have none.
         mapped, shared = arguments[:num_mapped], arguments[num_mapped:]
         if mode == "vmap":
             return jax.vmap(function, in_axes=(0,) * len(mapped) + (None,) * len(shared))(*arguments)
         return jax.lax.map(lambda seed_arguments: function(*seed_arguments, *shared), mapped)
 
-    def start(seed: jax.Array) -> tuple[Any, Any]:
+    def start(seed: jax.Array) -> tuple[PyTree, PyTree]:
         return probe.init(), None if init_params is None else init_params(seed)
 
-    functions: dict[str, Callable[..., Any]] = {
+    functions: dict[str, Callable[..., PyTree]] = {
         "start": lambda seeds: over_seeds(start, seeds),
         "update": lambda state, params, batch: over_seeds(probe.update, state, params, batch),
         "finish": lambda state, params: over_seeds(probe.finish, state, params),
@@ -227,18 +230,19 @@ def _compiled(
 
 def sweep(
     probe: Probe,
-    params: Any,
+    params: PyTree,
     seeds: Sequence[int],
-    batches: Callable[[], Iterable[Any]],
+    batches: Callable[[], Iterable[PyTree]],
     options: SweepOptions = DEFAULT,
     *,
     advance: Callable[[int], None] | None = None,
-) -> Iterator[tuple[int, Any]]:
+) -> Iterator[tuple[int, PyTree]]:
     """Run a probe on the model of every seed and yield (seed, result on the host) in the order given.
 
     Args:
         probe: the measurement.
-        params: draws the parameters of a seed (:data:`InitParams`); or the parameters of one model, for every seed.
+        params: draws the parameters of a seed (:data:`InitParams`); or the parameters of one model, for every seed,
+            placed on the mesh.
         seeds: distinct or not; results come in this order.
         batches: called once per chunk; yields pytrees of equal shapes.
         options: the layout.
@@ -254,9 +258,7 @@ def sweep(
     layout = plan(probe, params, next(iter(batches())), len(distinct), options)
     compiled = _compiled(probe, params if callable(params) else None, layout.mode, options.mesh)
     weights = None if callable(params) else params
-    if weights is not None and options.mesh is not None:
-        weights = parallel.place_params(weights, options.mesh)
-    results: dict[int, Any] = {}
+    results: dict[int, PyTree] = {}
     for start in range(0, len(distinct), layout.chunk):
         part = distinct[start : start + layout.chunk]
         # The last chunk is padded, so that one compiled program serves all.
@@ -274,14 +276,14 @@ def sweep(
 
 def _sweep_chunk(
     compiled: _SeedsProbe,
-    weights: Any,
+    weights: PyTree,
     shards: Sequence[np.ndarray],
-    batches: Iterable[Any],
+    batches: Iterable[PyTree],
     tick: Callable[[], None] | None,
-) -> Any:
+) -> PyTree:
     """Run a compiled probe on the seeds of each shard, each shard in a thread of its own."""
 
-    def update(shard: int, batch: Any) -> None:
+    def update(shard: int, batch: PyTree) -> None:
         states[shard] = compiled.update(states[shard], params[shard], batch)
         # Wait, so that batches do not pile up in memory and progress is honest.
         jax.block_until_ready(jax.tree.leaves(states[shard])[:1])

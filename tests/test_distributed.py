@@ -125,16 +125,19 @@ PIECES = """
 import sys
 import jax, numpy as np
 from bornbiased_jax import parallel
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.parameters import parameter_table
 
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
 parallel.PIECE_BYTES = 200  # no whole number of pieces
 target = parallel.shardings(parallel.build_mesh(parallel.parse_mesh("fsdp=2")))
-shapes = {"embed/embedding": (16, 7), "blocks/mlp/up/kernel": (3, 5, 8), "blocks/mlp_norm/scale": (3, 5)}
-for path, shape in shapes.items():
-    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    placed = parallel.place_array(array, target(path, shape))
+cfg = ModelConfig(num_layers=3, num_heads=1, head_dim=2, d_model=5, d_ff=8, vocab_size=16)
+for path in ("embed/embedding", "blocks/mlp/up/kernel", "blocks/mlp_norm/scale"):
+    row = parameter_table(cfg)[path]
+    array = np.arange(np.prod(row.shape), dtype=np.float32).reshape(row.shape)
+    placed = parallel.place_array(array, target(row))
     assert placed.is_fully_replicated == path.endswith("scale")
-    assert parallel.place_array(placed, target(path, shape)) is placed
+    assert parallel.place_array(placed, target(row)) is placed
     np.testing.assert_array_equal(parallel.on_host(placed), array)
 """
 

@@ -9,15 +9,16 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import AbstractMesh, PartitionSpec
 
 from bornbiased_jax import parallel
-from bornbiased_jax.config import preset
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.parameters import flatten
+from bornbiased_jax.parameters import AXES, flatten, parameter_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,31 +42,34 @@ def test_build_mesh_refuses_more_devices_than_there_are():
         parallel.build_mesh({"seed": 1, "data": 64, "fsdp": 64})
 
 
-class _Sizes:
-    """Stands for a mesh: the rules look at its sizes alone."""
-
-    def __init__(self, **shape):
-        self.shape = {"seed": 1, "data": 1, "fsdp": 1, **shape}
-
-
 def test_parameter_rules():
-    cut = _Sizes(fsdp=4, seed=2)
-    assert parallel.parameter_spec("embed/embedding", (2, 512, 64), cut) == PartitionSpec("seed", "fsdp")
-    assert parallel.parameter_spec("head/kernel", (2, 64, 512), cut) == PartitionSpec("seed", None, "fsdp")
+    cfg = ModelConfig(num_layers=4, num_heads=2, d_model=12, d_ff=30, vocab_size=512, tie_embeddings=False)
+    table = parameter_table(cfg)
+    state = {"params": parameter_shapes(cfg), "count": jax.ShapeDtypeStruct((2,), jnp.int32)}
+
+    def specs(**sizes):
+        mesh = AbstractMesh(tuple({"seed": 1, "data": 1, "fsdp": 1, **sizes}.values()), ("seed", "data", "fsdp"))
+        places = parallel.tree_shardings(cfg, state, mesh)
+        return {path: place.spec for path, place in flatten(places).items()}, mesh
+
+    cut, mesh = specs(fsdp=4, seed=2)
+    assert cut["params/embed/embedding"] == PartitionSpec("seed", "fsdp")
+    assert cut["params/head/kernel"] == PartitionSpec("seed", None, "fsdp")
     # The largest dimension that divides: 30 does not.
-    assert parallel.parameter_spec("blocks/mlp/up/kernel", (2, 4, 12, 30), cut) == PartitionSpec("seed", None, "fsdp")
-    # Stacked layers are never cut, vectors are whole.
-    assert parallel.parameter_spec("blocks/mlp_norm/scale", (2, 4, 64), cut) == PartitionSpec("seed")
-    assert parallel.parameter_spec("final_norm/scale", (2, 64), cut) == PartitionSpec("seed")
-    assert parallel.parameter_spec("embed/embedding", (2, 512, 64), _Sizes()) == PartitionSpec()
+    assert cut["params/blocks/mlp/up/kernel"] == PartitionSpec("seed", None, "fsdp")
+    assert parallel.parameter_spec(table["blocks/mlp/up/kernel"], mesh) == PartitionSpec(None, "fsdp")
+    # Stacked layers are never cut, vectors are whole; what is no parameter follows the seeds.
+    assert cut["params/blocks/mlp_norm/scale"] == cut["params/final_norm/scale"] == PartitionSpec("seed")
+    assert cut["count"] == PartitionSpec("seed")
+    assert set(specs()[0].values()) == {PartitionSpec()}
+    assert set(parallel.RULES) == set(AXES) - {"channel"}
 
 
 def test_every_matrix_of_every_preset_is_cut():
+    mesh = AbstractMesh((1, 1, 8), ("seed", "data", "fsdp"))
     for name in ("gpt2-nano", "llama-nano", "qwen-nano"):
-        for path, leaf in flatten(parameter_shapes(preset(name))).items():
-            spec = parallel.parameter_spec(path, (1, *leaf.shape), _Sizes(fsdp=8))
-            matrix = len(leaf.shape) - path.startswith("blocks/") >= 2
-            assert ("fsdp" in spec) == matrix, path
+        for path, row in parameter_table(preset(name)).items():
+            assert ("fsdp" in parallel.parameter_spec(row, mesh)) == row.is_matrix, path
 
 
 def test_batch_part_of_one_process():

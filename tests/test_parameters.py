@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.layers import Norm
+from bornbiased_jax.model.layers import BlockContext, Norm
 from bornbiased_jax.model.model import Block
 from bornbiased_jax.parameters import AXES, Parameter, axis_sizes, flatten, parameter_table
 
@@ -47,7 +47,7 @@ def shapes_of_layers(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
     positions_T = jax.ShapeDtypeStruct((2,), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     layer = jax.ShapeDtypeStruct((), jnp.int32)
-    block = jax.eval_shape(Block(cfg).init, key, x_BTD, positions_T, layer=layer).get("params", {})
+    block = jax.eval_shape(Block(cfg).init, key, x_BTD, BlockContext(positions_T, layer=layer)).get("params", {})
     final = jax.eval_shape(Norm(cfg.norm, cfg.norm_eps).init, key, x_BTD).get("params", {})
     shapes = {f"blocks/{path}": (cfg.num_layers, *leaf.shape) for path, leaf in flatten(block).items()}
     return shapes | {f"final_norm/{path}": leaf.shape for path, leaf in flatten(final).items()}

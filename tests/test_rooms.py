@@ -13,9 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {"code", "config", "hardware", "hub", "io", "keys", "parallel", "progress", "ranges", "record"}
-    | {"schema", "schemes", "sweep"},
-    {"parameters", "init"},
+    {"code", "config", "hardware", "hub", "io", "keys", "progress", "ranges", "record", "schema", "schemes"},
+    {"parameters", "init", "parallel", "sweep"},
     {"executors"},
     {"store"},
     {"stats"},

@@ -316,7 +316,7 @@ def open_checkpoint(
     Args:
         ref: what to open.
         dtype: of the parameters; float32 by default.
-        sharding: from a parameter's path ("blocks/mlp/up/kernel") and shape to its ``jax.sharding.Sharding``, as
+        sharding: from a row of the table of parameters to its ``jax.sharding.Sharding``, as
             :func:`bornbiased_jax.parallel.shardings` gives it for a mesh: of a file or a seed, a process then holds
             the parts of its own devices alone. By default everything goes to the default device.
         scratch: a folder for hidden states: weights stay in their file, and a forward pass reads them block by block.

@@ -20,10 +20,10 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
 from bornbiased_jax.parallel import on_host
-from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
+from bornbiased_jax.parameters import Parameter, Params, flatten, parameter_table, unflatten
 
-Shardings = Callable[[str, tuple[int, ...]], jax.sharding.Sharding | None]
-"""From the path ("blocks/mlp/up/kernel") and the shape of a parameter to its ``jax.sharding.Sharding``, or None."""
+Shardings = Callable[[Parameter], jax.sharding.Sharding | None]
+"""From a row of the table of parameters to its ``jax.sharding.Sharding``, or None."""
 Region = tuple[tuple[int, int], ...]
 ALIGNMENT = 64
 """Bytes of which the address of a CPU's array is a multiple."""
@@ -264,7 +264,7 @@ def load_params(model: StoredModel, dtype: DTypeLike | None = None, sharding: Sh
     check_weights(model.config, copies=number_type.itemsize / FLOAT)
     flat = {}
     for path, row in parameter_table(model.config).items():
-        target = sharding(path, row.shape) if sharding is not None else None
+        target = sharding(row) if sharding is not None else None
         flat[path] = _load_parameter(model.pieces(path), row.shape, number_type, target)
     return unflatten(flat)
 

@@ -15,16 +15,8 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.streaming import (
-    Overflow,
-    Reading,
-    StreamedWeights,
-    Weights,
-    check_overflow,
-    check_plain,
-    forward_batches,
-    parameter,
-)
+from bornbiased_jax.model.overflow import Overflow, check_overflow
+from bornbiased_jax.model.streaming import Reading, StreamedWeights, Weights, check_plain, forward_batches, parameter
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -79,7 +71,7 @@ def last_outputs(
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, batch_size, mesh)
     check_plain(params, mesh=mesh)
-    placed = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(params, mesh)
+    placed = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(cfg, params, mesh)
     begin, end = (0, inputs.num_inputs) if span is None else span
     outputs_ND = np.empty((end - begin, cfg.d_model), np.float32)
 

@@ -30,7 +30,7 @@ from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
 from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
-from bornbiased_jax.model.streaming import Overflow
+from bornbiased_jax.model.overflow import Overflow
 from bornbiased_jax.probes import inputs as probe_inputs
 from bornbiased_jax.probes.inputs import Inputs
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -25,10 +24,9 @@ from jax.extend.core import Primitive
 from jax.lax import PrecisionLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.cache import Past, RollingCache
 from bornbiased_jax.model.fields import fields_of
-from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
-from bornbiased_jax.model.layers import Linear, Norm, rotate
+from bornbiased_jax.model.interventions import apply_edit
+from bornbiased_jax.model.layers import Activations, BlockContext, Linear, Norm, rotate
 
 CLIP_ALPHA = 4.0
 """α of clipped softmax, which its authors use for T = 128: weights below about α/max_seq_len become zero."""
@@ -82,6 +80,16 @@ KERNELS: dict[str, Kernel] = {
 """Logits [B, H, T, S] in float32, which keys are seen [1, 1, T, S], max_seq_len -> weights [B, H, T, S]."""
 
 
+def _softmax_with_extra(scores_BHTS: jax.Array, seen_11TS: jax.Array, extra_H: jax.Array) -> jax.Array:
+    """Compute the softmax over the keys and one more column, which every query sees and which is cut off again."""
+    scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
+    extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (*scores_BHTS.shape[:3], 1))
+    return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
+
+
+FUSED = {name: policy.unless for name, policy in fields_of("fused_attention") if policy.kind == "refused"}
+"""The one value that each of these fields has where the fused kernel computes the same."""
+
 FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "elu": jax.nn.elu,
     "relu": jax.nn.relu,
@@ -93,13 +101,6 @@ FEATURE_MAPS: dict[str, Callable[[jax.Array], jax.Array]] = {
 MIN_ROWS = 32
 
 MAX_BLOCKS = 8
-
-
-def causal_mask(query_T: jax.Array, key_S: jax.Array, window: int | None) -> jax.Array:
-    """Return boolean [T, S]: whether the query at one absolute position may see the key at another."""
-    distance_TS = query_T[:, None] - key_S[None, :]
-    causal_TS = distance_TS >= 0
-    return causal_TS if window is None else causal_TS & (distance_TS < window)
 
 
 def row_blocks(num_queries: int, num_keys: int, window: int | None) -> list[tuple[slice, slice]]:
@@ -137,37 +138,44 @@ class Attention(nn.Module):
     """
 
     cfg: ModelConfig
-    capture: tuple[str, ...] = ()
-    precision: PrecisionLike = "highest"
-    last_only: bool = False
-    edits: Edits = NO_EDITS
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        positions_T: jax.Array,
-        past: Past | None = None,
-        rolling: RollingCache | None = None,
-        layer: jax.Array | None = None,
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the update of the residual stream [B, T, D], and what was captured."""
-        cfg = self.cfg
+        self, x_BTD: jax.Array, context: BlockContext
+    ) -> tuple[jax.Array, Activations, tuple[jax.Array, jax.Array]]:
+        """Return the update of the residual stream [B, T, D], activations by name, and keys and values up to here."""
+        cfg, edits, precision, rolling = self.cfg, context.edits, context.precision, context.rolling
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
-        is_local = self._is_local(layer)
-        use_bias = cfg.bias or cfg.qkv_bias
-        x_BTD = apply_edit(self.edits.attention_input, x_BTD)
+        # Blocks are scanned: which of them is a local one is known to the compiled program alone.
+        is_local = None
+        if cfg.is_local is not None:
+            if context.layer is None:
+                raise ValueError("layers of this configuration differ: say which one a block is")
+            is_local = jnp.asarray(cfg.is_local)[context.layer]
+        x_BTD = apply_edit(edits.attention_input, x_BTD)
         # Where the last position alone goes on, it alone asks; keys and values come from all.
-        query_x = x_BTD[:, -1:] if self.last_only else x_BTD
-        query_T = positions_T[-1:] if self.last_only else positions_T
+        positions_T = context.positions_T
+        query_x = x_BTD[:, -1:] if context.last_only else x_BTD
+        query_T = positions_T[-1:] if context.last_only else positions_T
+
+        use_bias = cfg.bias or cfg.qkv_bias
+
+        def project(name: str, x: jax.Array, heads: int) -> jax.Array:
+            # Norms of queries and keys act on the projection as a whole (OLMo-2) or on each head (Qwen3).
+            y = Linear(heads * K, use_bias, precision, name=name)(x)
+            if cfg.qk_norm and cfg.qk_norm_scope == "projection":
+                y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+            y = y.reshape(*y.shape[:2], heads, K)
+            if cfg.qk_norm and cfg.qk_norm_scope == "head":
+                y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
+            return y
 
         # Queries, keys and values.
-        q_BTHK = self._project("query", query_x, H, use_bias)
-        k_BSGK = self._project("key", x_BTD, G, use_bias)
-        v_BSGK = Linear(G * K, use_bias, self.precision, name="value")(x_BTD)
+        q_BTHK, k_BSGK = project("query", query_x, H), project("key", x_BTD, G)
+        v_BSGK = Linear(G * K, use_bias, precision, name="value")(x_BTD)
         v_BSGK = v_BSGK.reshape(*v_BSGK.shape[:2], G, K)
         if cfg.output_gate == "value":
-            v_BSGK = v_BSGK * jax.nn.sigmoid(Linear(K, True, self.precision, name="value_gate")(v_BSGK))
+            v_BSGK = v_BSGK * jax.nn.sigmoid(Linear(K, True, precision, name="value_gate")(v_BSGK))
 
         # RoPE on queries and keys.
         inside_T = query_T if rolling is None else rolling.inside(query_T)
@@ -178,167 +186,107 @@ class Attention(nn.Module):
             first_BTHK = rotate(q_BTHK, inside_T, cfg, is_local) if rolling is not None else q_BTHK
             q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
             k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
-        k_BSGK, v_BSGK = apply_edit(self.edits.keys, k_BSGK), apply_edit(self.edits.values, v_BSGK)
+        k_BSGK, v_BSGK = apply_edit(edits.keys, k_BSGK), apply_edit(edits.values, v_BSGK)
 
         # Keys and values so far: the cache with this pass written into it.
         key_S = positions_T
-        if past is not None:
-            past_keys, past_values, start = past
+        if context.past is not None:
+            past_keys, past_values, start = context.past
             k_BSGK = jax.lax.dynamic_update_slice_in_dim(past_keys, k_BSGK.astype(past_keys.dtype), start, 1)
             v_BSGK = jax.lax.dynamic_update_slice_in_dim(past_values, v_BSGK.astype(past_values.dtype), start, 1)
             key_S = jnp.arange(k_BSGK.shape[1], dtype=positions_T.dtype)
 
-        # Which keys each query sees, the extra logit, and the prefix that all see.
-        seen_TS = self._seen(query_T, key_S, rolling, is_local)
-        extra_H = self._extra_logit()
-        prefix = self._prefix(k_BSGK)
+        # Which keys each query sees, an extra logit of each head, and keys and values of a prefix that all see.
+        seen_TS = self._seen(query_T, key_S, context, is_local)
+        extra_H = None
+        if cfg.sink_logit != "none":
+            zeros = nn.initializers.zeros
+            extra_H = self.param("sink_logit", zeros, (H,)) if cfg.sink_logit == "learned" else jnp.zeros((H,))
+        prefix: tuple[jax.Array, ...] = ()
+        if cfg.prefix_length is not None:
+            shape = (cfg.prefix_length, G, K)
+            parts = [self.param(name, nn.initializers.zeros, shape) for name in ("prefix_key", "prefix_value")]
+            prefix = tuple(jnp.broadcast_to(part.astype(k_BSGK.dtype), (len(k_BSGK), *shape)) for part in parts)
 
-        def weigh(rows: slice, keys: jax.Array, mask: jax.Array) -> jax.Array:
-            scores_BHTS = self._scores(q_BTHK[:, rows], keys)
+        def scores(q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
+            """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
+            B, T = q_BTHK.shape[:2]
+            # Heads before positions, and the R query heads of a group as more rows: the products then run on
+            # contiguous matrices, twice as fast on a CPU as with the heads between positions and channels.
+            scale = 1.0 / math.sqrt(K) if cfg.attention_scale is None else cfg.attention_scale
+            q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
+            q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
+            scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=precision)
+            return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+
+        def attend(rows: slice, columns: slice) -> tuple[jax.Array, jax.Array]:
+            """Return weights [B, H, T, S] of some queries on some keys, and the aggregated values [B, T, H, K]."""
+            keys, values, mask_TS = k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns]
+            if prefix:
+                keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(prefix, (keys, values), strict=True))
+                mask_TS = jnp.pad(mask_TS, ((0, 0), (prefix[0].shape[1], 0)), constant_values=True)
+            scores_BHTS = scores(q_BTHK[:, rows], keys)
             if rolling is not None and cfg.positions == "rope":
                 first_S = jnp.arange(keys.shape[1]) < (cfg.prefix_length or 0) + rolling.keep
-                met_BHTS = self._scores(first_BTHK[:, rows], keys)
+                met_BHTS = scores(first_BTHK[:, rows], keys)
                 scores_BHTS = jnp.where(first_S[None, None, None], met_BHTS, scores_BHTS)
-            return self._weights(scores_BHTS, mask, extra_H)
+            if extra_H is not None:
+                weights_BHTS = _softmax_with_extra(scores_BHTS, mask_TS[None, None], extra_H)
+            else:
+                weights_BHTS = KERNELS[cfg.attention_kernel](scores_BHTS, mask_TS[None, None], cfg.max_seq_len)
+            return weights_BHTS, _aggregate(weights_BHTS.astype(values.dtype), values, precision)
 
         # Weights in full where they are captured, else the fused kernel, else blocks of rows.
         weights_BHTS = o_BTHK = None
-        if self._wants_weights():
-            keys, values, mask = _prepend(prefix, k_BSGK, v_BSGK, seen_TS)
-            weights_BHTS = weigh(slice(None), keys, mask)
-            o_BTHK = self._aggregate(weights_BHTS.astype(values.dtype), values)
-            if prefix is not None:
-                weights_BHTS = weights_BHTS[..., cfg.prefix_length :]
-        elif past is None and rolling is None and self._is_plain():
+        is_plain = all(getattr(cfg, name) == unless for name, unless in FUSED.items()) and edits.seen is None
+        if not {"attention_weights", "attention_received"}.isdisjoint(context.capture):
+            weights_BHTS, o_BTHK = attend(slice(None), slice(None))
+            weights_BHTS = weights_BHTS[..., cfg.prefix_length or 0 :]
+        elif is_plain and q_BTHK.dtype in HALF and context.past is None and rolling is None and not context.last_only:
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
             # What no query sees can be left out only where it is known before the program runs.
             window = cfg.window if rolling is None and is_local is None else None
-            parts = []
-            for rows, columns in row_blocks(q_BTHK.shape[1], k_BSGK.shape[1], window):
-                keys, values, mask = _prepend(prefix, k_BSGK[:, columns], v_BSGK[:, columns], seen_TS[rows, columns])
-                weights = weigh(rows, keys, mask)
-                parts.append(self._aggregate(weights.astype(values.dtype), values))
-            o_BTHK = jnp.concatenate(parts, axis=1)
+            blocks = row_blocks(q_BTHK.shape[1], k_BSGK.shape[1], window)
+            o_BTHK = jnp.concatenate([attend(rows, columns)[1] for rows, columns in blocks], axis=1)
 
         # Adapter and sink mitigations on the aggregated values, then W_O.
         if cfg.prefix_memory != "none":
-            o_BTHK = o_BTHK + self._memory(q_BTHK if rolling is None else first_BTHK).astype(o_BTHK.dtype)
-        o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T)
-        o_BTHK = apply_edit(self.edits.attention_output, o_BTHK)
-        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
-        # Return what was asked for, never more: a scan would stack it.
+            memory_HKK = self.param("prefix_memory", nn.initializers.zeros, (H, K, K))
+            phi_BTHK = FEATURE_MAPS[cfg.prefix_memory](q_BTHK if rolling is None else first_BTHK)
+            memory_HKK = memory_HKK.astype(phi_BTHK.dtype)
+            read_BTHK = jnp.einsum("BTHK,HKJ->BTHJ", phi_BTHK, memory_HKK, precision=precision)
+            o_BTHK = o_BTHK + read_BTHK.astype(o_BTHK.dtype)
+        o_BTHK = self._sink_mitigations(o_BTHK, query_x, inside_T, precision)
+        o_BTHK = apply_edit(edits.attention_output, o_BTHK)
+        out_BTD = Linear(cfg.d_model, cfg.bias, precision, name="output")(o_BTHK.reshape(*o_BTHK.shape[:2], H * K))
         activations = {"attention_input": query_x, "attention_output": o_BTHK, "attention_update": out_BTD}
         activations |= {"values": v_BSGK, "keys": k_BSGK}
         if weights_BHTS is not None:
             activations |= {"attention_weights": weights_BHTS, "attention_received": jnp.sum(weights_BHTS, axis=2)}
-        captured = {name: activations[name] for name in activations if name in self.capture}
-        return out_BTD, captured | ({"_past": (k_BSGK, v_BSGK)} if past is not None else {})
-
-    def _is_local(self, layer: jax.Array | None) -> jax.Array | None:
-        """Return whether this layer is a local one, traced; None where all layers are alike.
-
-        Blocks are scanned, and their facts travel with them.
-        """
-        if self.cfg.is_local is None:
-            return None
-        if layer is None:
-            raise ValueError("layers of this configuration differ: say which one a block is")
-        return jnp.asarray(self.cfg.is_local)[layer]
+        return out_BTD, activations, (k_BSGK, v_BSGK)
 
     def _seen(
-        self, query_T: jax.Array, key_S: jax.Array, rolling: RollingCache | None, is_local: jax.Array | None
+        self, query_T: jax.Array, key_S: jax.Array, context: BlockContext, is_local: jax.Array | None
     ) -> jax.Array:
-        """Return boolean [T, S]: causality and windows, less what an edit takes away."""
+        """Return boolean [T, S]: causality and windows of absolute positions, less what an edit takes away."""
 
         def within(window: int | None) -> jax.Array:
-            return causal_mask(query_T, key_S, window) if rolling is None else rolling.seen(query_T, key_S, window)
+            if context.rolling is not None:
+                return context.rolling.seen(query_T, key_S, window)
+            distance_TS = query_T[:, None] - key_S[None, :]
+            causal_TS = distance_TS >= 0
+            return causal_TS if window is None else causal_TS & (distance_TS < window)
 
         seen_TS = within(self.cfg.window)
         if is_local is not None:
             # Layers that are not local see everything.
             seen_TS = jnp.where(is_local, seen_TS, within(None))
-        return seen_TS if self.edits.seen is None else seen_TS & self.edits.seen(seen_TS)
+        return seen_TS if context.edits.seen is None else seen_TS & context.edits.seen(seen_TS)
 
-    def _extra_logit(self) -> jax.Array | None:
-        """Return one more logit of each head [H], which takes probability and adds nothing; None without one."""
-        if self.cfg.sink_logit == "none":
-            return None
-        if self.cfg.sink_logit == "zero":
-            return jnp.zeros((self.cfg.num_heads,), jnp.float32)
-        logit_H: jax.Array = self.param("sink_logit", nn.initializers.zeros, (self.cfg.num_heads,))
-        return logit_H
-
-    def _project(self, name: str, x: jax.Array, heads: int, use_bias: bool) -> jax.Array:
-        cfg = self.cfg
-        # Norms of queries and keys act on the projection as a whole (OLMo-2) or on each head (Qwen3).
-        y = Linear(heads * cfg.key_dim, use_bias, self.precision, name=name)(x)
-        if cfg.qk_norm and cfg.qk_norm_scope == "projection":
-            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
-        y = y.reshape(*y.shape[:2], heads, cfg.key_dim)
-        if cfg.qk_norm and cfg.qk_norm_scope == "head":
-            y = Norm("rmsnorm", cfg.norm_eps, name=f"{name}_norm")(y)
-        return y
-
-    def _prefix(self, k_BSGK: jax.Array) -> tuple[jax.Array, jax.Array] | None:
-        """Return keys and values [B, P, G, K] of the prefix, in the dtype of the others; None without one."""
-        cfg = self.cfg
-        if cfg.prefix_length is None:
-            return None
-        shape = (cfg.prefix_length, cfg.kv_heads, cfg.key_dim)
-        parts = [self.param(name, nn.initializers.zeros, shape) for name in ("prefix_key", "prefix_value")]
-        key, value = (jnp.broadcast_to(part.astype(k_BSGK.dtype), (len(k_BSGK), *shape)) for part in parts)
-        return key, value
-
-    def _memory(self, q_BTHK: jax.Array) -> jax.Array:
-        """Compute φ(q)ᵀ M of every head, [B, T, H, K]."""
-        H, K = q_BTHK.shape[2:]
-        memory_HKK = self.param("prefix_memory", nn.initializers.zeros, (H, K, K))
-        phi_BTHK = FEATURE_MAPS[self.cfg.prefix_memory](q_BTHK)
-        memory = memory_HKK.astype(phi_BTHK.dtype)
-        return jnp.einsum("BTHK,HKJ->BTHJ", phi_BTHK, memory, precision=self.precision)
-
-    def _wants_weights(self) -> bool:
-        return not {"attention_weights", "attention_received"}.isdisjoint(self.capture)
-
-    def _is_plain(self) -> bool:
-        """Return whether this is the softmax over all earlier positions (of a window) and nothing else."""
-        refused = ((name, policy.unless) for name, policy in fields_of("fused_attention") if policy.kind == "refused")
-        is_plain = all(getattr(self.cfg, name) == unless for name, unless in refused)
-        return is_plain and self.edits.seen is None and not self.last_only
-
-    def _scores(self, q_BTHK: jax.Array, k_BSGK: jax.Array) -> jax.Array:
-        """Compute q·k/√K of every head (or with the scale of the configuration), [B, H, T, S], float32."""
-        B, T, H, K = q_BTHK.shape
-        G = k_BSGK.shape[2]
-        # Heads before positions, and the R query heads of a group as more rows: the products then run on
-        # contiguous matrices, twice as fast on a CPU as with the heads between positions and channels.
-        scale = 1.0 / math.sqrt(K) if self.cfg.attention_scale is None else self.cfg.attention_scale
-        q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
-        q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
-        scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
-        return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
-
-    def _weights(self, scores_BHTS: jax.Array, seen_TS: jax.Array, extra_H: jax.Array | None) -> jax.Array:
-        cfg = self.cfg
-        B, H, T, _ = scores_BHTS.shape
-        seen_11TS = seen_TS[None, None]
-        if extra_H is None:
-            return KERNELS[cfg.attention_kernel](scores_BHTS, seen_11TS, cfg.max_seq_len)
-        # One more column that every query sees, cut off again after the softmax.
-        scores_BHTS = jnp.where(seen_11TS, scores_BHTS, -jnp.inf)
-        extra_BHT1 = jnp.broadcast_to(extra_H[None, :, None, None], (B, H, T, 1))
-        return jax.nn.softmax(jnp.concatenate([scores_BHTS, extra_BHT1], axis=-1), axis=-1)[..., :-1]
-
-    def _aggregate(self, weights_BHTS: jax.Array, v_BSGK: jax.Array) -> jax.Array:
-        B, H, T, S = weights_BHTS.shape
-        G, K = v_BSGK.shape[2:]
-        # The same order as for the scores: query heads of a group are rows of one product.
-        weights_BGMS = weights_BHTS.reshape(B, G, H // G * T, S)
-        o_BGMK = jnp.einsum("BGMS,BGSK->BGMK", weights_BGMS, v_BSGK.transpose(0, 2, 1, 3), precision=self.precision)
-        return o_BGMK.reshape(B, H, T, K).transpose(0, 2, 1, 3)
-
-    def _sink_mitigations(self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array) -> jax.Array:
+    def _sink_mitigations(
+        self, o_BTHK: jax.Array, x_BTD: jax.Array, positions_T: jax.Array, precision: PrecisionLike
+    ) -> jax.Array:
         cfg = self.cfg
         # Uniform attention has variance σ²/i at position i; √i makes it σ² everywhere, attenuation σ²/max_seq_len.
         if cfg.positional_scale != "none":
@@ -349,25 +297,20 @@ class Attention(nn.Module):
             o_BTHK = Norm("rmsnorm", cfg.norm_eps, name="head_norm")(o_BTHK)
         if cfg.output_gate in ("headwise", "elementwise"):
             per_head = 1 if cfg.output_gate == "headwise" else cfg.key_dim
-            gate = Linear(cfg.num_heads * per_head, False, self.precision, name="gate")(x_BTD)
+            gate = Linear(cfg.num_heads * per_head, False, precision, name="gate")(x_BTD)
             gate = jax.nn.sigmoid(gate).reshape(*gate.shape[:2], cfg.num_heads, per_head)
             o_BTHK = o_BTHK * jnp.broadcast_to(gate, o_BTHK.shape)
         return o_BTHK
 
 
-def _prepend(
-    prefix: tuple[jax.Array, jax.Array] | None, k_BSGK: jax.Array, v_BSGK: jax.Array, seen_TS: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Prepend a prefix that every query sees to keys, values and the mask."""
-    if prefix is None:
-        return k_BSGK, v_BSGK, seen_TS
-    key_BPGK, value_BPGK = prefix
-    seen_TP = jnp.ones((seen_TS.shape[0], key_BPGK.shape[1]), bool)
-    return (
-        jnp.concatenate([key_BPGK, k_BSGK], axis=1),
-        jnp.concatenate([value_BPGK, v_BSGK], axis=1),
-        jnp.concatenate([seen_TP, seen_TS], axis=1),
-    )
+def _aggregate(weights_BHTS: jax.Array, v_BSGK: jax.Array, precision: PrecisionLike) -> jax.Array:
+    """Compute the weighted sums of values [B, T, H, K]."""
+    B, H, T, S = weights_BHTS.shape
+    G, K = v_BSGK.shape[2:]
+    # The same order as for the scores: query heads of a group are rows of one product.
+    weights_BGMS = weights_BHTS.reshape(B, G, H // G * T, S)
+    o_BGMK = jnp.einsum("BGMS,BGSK->BGMK", weights_BGMS, v_BSGK.transpose(0, 2, 1, 3), precision=precision)
+    return o_BGMK.reshape(B, H, T, K).transpose(0, 2, 1, 3)
 
 
 # cuDNN's flash attention needs tensor cores for bfloat16; JAX itself asks for no capability below 9.0.
@@ -394,8 +337,6 @@ def fused_attention(
         window: how many last positions a query sees; None for all.
     """
     if jax.default_backend() != "gpu" or _capability() < MIN_CAPABILITY:
-        return None
-    if q_BTHK.dtype not in HALF:
         return None
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

@@ -79,7 +79,9 @@ def as_edits(edit: Edit | Edits | None) -> Edits:
     if edit is None:
         return NO_EDITS
     by_site = edit if isinstance(edit, Edits) else Edits(attention_output=edit)
-    return Edits(*(_partial(function) for function in by_site))
+    # Each a pytree, whose arrays are its leaves.
+    is_pytree = lambda function: function is None or isinstance(function, jax.tree_util.Partial)  # noqa: E731
+    return Edits(*(function if is_pytree(function) else jax.tree_util.Partial(function) for function in by_site))
 
 
 def combine(*several: Edit | Edits | None) -> Edits:
@@ -97,12 +99,6 @@ def of_layer(edits: Edits, layer: jax.Array) -> Edits:
 def apply_edit(edit: Edit | None, x: jax.Array) -> jax.Array:
     """Apply an edit, if there is one, to an activation; the dtype stays."""
     return x if edit is None else edit(x).astype(x.dtype)
-
-
-def _partial(edit: Edit | None) -> Edit | None:
-    if edit is None or isinstance(edit, jax.tree_util.Partial):
-        return edit
-    return jax.tree_util.Partial(edit)
 
 
 def _chain(edits: list[Edit]) -> Edit | None:
@@ -152,7 +148,7 @@ def check_neuron(cfg: ModelConfig, neuron: Neuron) -> None:
     Raises:
         InputError: it does not.
     """
-    _check_block(cfg, neuron.block)
+    _check_block(cfg.num_layers, neuron.block)
     if not cfg.mlp:
         raise InputError(f"{neuron}: the model has no MLP (mlp=false)")
     if not 0 <= neuron.unit < cfg.d_ff:
@@ -200,7 +196,7 @@ def clear(cfg: ModelConfig, channels: Sequence[int], *, position: int, blocks: S
         if not 0 <= channel < cfg.d_model:
             raise InputError(f"channel {channel} is not between 0 and {cfg.d_model - 1}, the last of this model")
         for block in range(1, cfg.num_layers + 1) if blocks is None else blocks:
-            _check_block(cfg, block)
+            _check_block(cfg.num_layers, block)
             keep_LD[block - 1, channel] = 0.0
     return Edits(residual=jax.tree_util.Partial(_clear_channels, jnp.asarray(keep_LD), _row(position)))
 
@@ -226,9 +222,9 @@ def _row(position: int) -> jax.Array:
     return jnp.asarray(position - 1, jnp.int32)
 
 
-def _check_block(cfg: ModelConfig, block: int) -> None:
-    if not 1 <= block <= cfg.num_layers:
-        raise InputError(f"block {block} is not between 1 and {cfg.num_layers}")
+def _check_block(num_layers: int, block: int) -> None:
+    if not 1 <= block <= num_layers:
+        raise InputError(f"block {block} is not between 1 and {num_layers}")
 
 
 def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks: Sequence[int] | None = None) -> Edits:
@@ -243,8 +239,7 @@ def self_only(length: int, positions: Sequence[int], *, num_layers: int, blocks:
     Raises:
         InputError: a position or block out of range.
     """
-    at_T, active_L = _at(length, _rows(length, positions)), _active(num_layers, blocks)
-    return Edits(seen=jax.tree_util.Partial(_mask_alone, at_T, jnp.asarray(active_L)))
+    return Edits(seen=jax.tree_util.Partial(_mask_alone, *_sites(length, positions, num_layers, blocks)))
 
 
 def amplify_variance(
@@ -263,10 +258,10 @@ def amplify_variance(
         InputError: a position, block or factor out of range.
     """
     L, T = mean_LTHK.shape[:2]
-    at_T, active_L = _at(T, _rows(T, positions)), _active(L, blocks)
+    at_T, active_L = _sites(T, positions, L, blocks)
     _check_factor(factor)
     mean = jnp.asarray(mean_LTHK, jnp.float32)
-    return jax.tree_util.Partial(_scale_around, at_T, jnp.asarray(active_L), jnp.float32(factor), mean)
+    return jax.tree_util.Partial(_scale_around, at_T, active_L, jnp.float32(factor), mean)
 
 
 def scale_output(
@@ -290,16 +285,9 @@ def scale_output(
     Raises:
         InputError: a position, block or factor out of range.
     """
-    rows = _rows(length, positions)
-    at_T, active_L = _at(rows.max() + 1 if length is None else length, rows), _active(num_layers, blocks)
+    at_T, active_L = _sites(length, positions, num_layers, blocks)
     _check_factor(factor)
-    return jax.tree_util.Partial(_scale_around, at_T, jnp.asarray(active_L), jnp.float32(factor), None)
-
-
-def _at(length: int, rows: np.ndarray) -> jax.Array:
-    at_T = np.zeros(length, bool)
-    at_T[rows] = True
-    return jnp.asarray(at_T)
+    return jax.tree_util.Partial(_scale_around, at_T, active_L, jnp.float32(factor), None)
 
 
 def _mask_alone(at_T: jax.Array, active_L: jax.Array, seen_TS: jax.Array, layer: jax.Array) -> jax.Array:
@@ -341,7 +329,10 @@ def _scale_around(
     return jnp.concatenate([new_BPHK, o_BTHK[:, P:]], axis=1) if P < o_BTHK.shape[1] else new_BPHK
 
 
-def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:
+def _sites(
+    length: int | None, positions: Sequence[int], num_layers: int, blocks: Sequence[int] | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return boolean [T] and [L]: the positions and the blocks where an edit acts, both given from 1."""
     # Positions count from 1 for users, rows of arrays from 0.
     rows = np.unique(np.asarray(positions, int)) - 1
     if not rows.size:
@@ -350,17 +341,14 @@ def _rows(length: int | None, positions: Sequence[int]) -> np.ndarray:
         bad = rows[0] if rows[0] < 0 else rows[-1]
         end = "the length" if length is None else length
         raise InputError(f"position {bad + 1} is not between 1 and {end}")
-    return rows
-
-
-def _active(num_layers: int, blocks: Sequence[int] | None) -> np.ndarray:
+    at_T = np.zeros(rows[-1] + 1 if length is None else length, bool)
+    at_T[rows] = True
     # Every block, unless some are named.
     active_L = np.full(num_layers, blocks is None)
     for block in blocks or ():
-        if not 1 <= block <= num_layers:
-            raise InputError(f"block {block} is not between 1 and {num_layers}")
+        _check_block(num_layers, block)
         active_L[block - 1] = True
-    return active_L
+    return jnp.asarray(at_T), jnp.asarray(active_L)
 
 
 def _check_factor(factor: float) -> None:

@@ -5,6 +5,7 @@ Norms are always computed in float32. Rotary embeddings have the half-split layo
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -15,11 +16,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import PrecisionLike
-from jax.typing import DTypeLike
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.cache import Past, RollingCache
 from bornbiased_jax.model.interventions import NO_EDITS, Edits, apply_edit
+
+Activations = dict[str, jax.Array]
+"""Activations of a block by name."""
+
+# Fields that are no arrays are part of a pytree's structure: other values are another program.
+STATIC = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BlockContext:
+    """What a block is given beside its weights and the residual stream; a pytree of its arrays.
+
+    Attributes:
+        positions_T: of the tokens, from 0.
+        layer: the block's number, from 0; needed where layers differ.
+        past: keys and values of earlier positions, and how many they are.
+        rolling: each query sees the first and the latest tokens alone.
+        edits: of this block, functions of the activation alone.
+        capture: names of the activations that are wanted; weights of attention are computed in full for them alone.
+        precision: of the matrix products.
+        last_only: queries, the MLP and the output are computed at the last position alone; keys and values come from
+            all positions.
+    """
+
+    positions_T: jax.Array
+    layer: jax.Array | None = None
+    past: Past | None = None
+    rolling: RollingCache | None = None
+    edits: Edits = NO_EDITS
+    capture: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
+    precision: PrecisionLike = dataclasses.field(default="highest", metadata=STATIC)
+    last_only: bool = dataclasses.field(default=False, metadata=STATIC)
 
 
 class Linear(nn.Module):
@@ -55,14 +89,6 @@ class Linear(nn.Module):
         return y
 
 
-def standardise(x: jax.Array, *, center: bool, eps: float) -> jax.Array:
-    """Compute (x − mean) / √(variance + eps) with ``center``, else x / √(mean square + eps); float32."""
-    x = x.astype(jnp.float32)
-    if center:
-        x = x - jnp.mean(x, axis=-1, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + eps)
-
-
 class Norm(nn.Module):
     """LayerNorm (Ba et al., 2016; scale and bias) or RMSNorm (Zhang and Sennrich, 2019; scale only)."""
 
@@ -74,12 +100,15 @@ class Norm(nn.Module):
         """Normalize the last axis; the dtype stays."""
         if self.kind == "none":
             return x
-        # LayerNorm takes the mean away and has a bias, RMSNorm has neither.
-        centered = self.kind == "layernorm"
-        y = standardise(x, center=centered, eps=self.eps)
+        # LayerNorm subtracts the mean and has a bias, RMSNorm has neither.
+        is_centered = self.kind == "layernorm"
+        y = x.astype(jnp.float32)
+        if is_centered:
+            y = y - jnp.mean(y, axis=-1, keepdims=True)
+        y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + self.eps)
         scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
         y = y * jnp.broadcast_to(scale, y.shape)
-        if centered:
+        if is_centered:
             bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
             y = y + jnp.broadcast_to(bias, y.shape)
         return y.astype(x.dtype)
@@ -118,35 +147,26 @@ class MLP(nn.Module):
     """φ(x W_up) W_down, or (φ(x W_gate) ∘ x W_up) W_down when gated (SwiGLU with φ = silu)."""
 
     cfg: ModelConfig
-    capture: tuple[str, ...] = ()
-    precision: PrecisionLike = "highest"
-    edits: Edits = NO_EDITS
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return the update of the residual stream, and what was captured."""
-        cfg = self.cfg
+    def __call__(self, x_BTD: jax.Array, context: BlockContext) -> tuple[jax.Array, Activations]:
+        """Return the update of the residual stream, and the activations by name."""
+        cfg, precision = self.cfg, context.precision
         # Up, and with a gate the product of the two.
-        x_BTD = apply_edit(self.edits.mlp_input, x_BTD)
+        x_BTD = apply_edit(context.edits.mlp_input, x_BTD)
         phi = ACTIVATIONS[cfg.activation].function
-        up_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="up")(x_BTD)
+        up_BTF = Linear(cfg.d_ff, cfg.bias, precision, name="up")(x_BTD)
         if cfg.gated_mlp:
-            pre_BTF = Linear(cfg.d_ff, cfg.bias, self.precision, name="gate")(x_BTD)
+            pre_BTF = Linear(cfg.d_ff, cfg.bias, precision, name="gate")(x_BTD)
             hidden_BTF = phi(pre_BTF) * up_BTF
         else:
             pre_BTF = up_BTF
             hidden_BTF = phi(pre_BTF)
         # Down to the residual stream, from what an edit leaves of the neurons.
-        hidden_BTF = apply_edit(self.edits.mlp_hidden, hidden_BTF)
-        out_BTD = Linear(cfg.d_model, cfg.bias, self.precision, name="down")(hidden_BTF)
-        captured = {
-            "mlp_input": x_BTD,
-            "mlp_preactivation": pre_BTF,
-            "mlp_up": up_BTF,
-            "mlp_hidden": hidden_BTF,
-            "mlp_update": out_BTD,
-        }
-        return out_BTD, {name: captured[name] for name in captured if name in self.capture}
+        hidden_BTF = apply_edit(context.edits.mlp_hidden, hidden_BTF)
+        out_BTD = Linear(cfg.d_model, cfg.bias, precision, name="down")(hidden_BTF)
+        activations = {"mlp_input": x_BTD, "mlp_preactivation": pre_BTF, "mlp_up": up_BTF, "mlp_hidden": hidden_BTF}
+        return out_BTD, activations | {"mlp_update": out_BTD}
 
 
 class Experts(nn.Module):
@@ -158,22 +178,19 @@ class Experts(nn.Module):
     """
 
     cfg: ModelConfig
-    capture: tuple[str, ...] = ()
-    precision: PrecisionLike = "highest"
-    edits: Edits = NO_EDITS
 
     @nn.compact
-    def __call__(self, x_BTD: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return the update of the residual stream, and what was captured."""
-        cfg = self.cfg
-        if self.edits.mlp_hidden is not None:
+    def __call__(self, x_BTD: jax.Array, context: BlockContext) -> tuple[jax.Array, Activations]:
+        """Return the update of the residual stream, and the activations by name."""
+        cfg, precision = self.cfg, context.precision
+        if context.edits.mlp_hidden is not None:
             raise InputError("neurons of a mixture of experts are not edited: leave the MLP's hidden layer alone")
         E, C, D, F = cfg.num_experts or 1, cfg.experts_per_token, cfg.d_model, cfg.d_ff
-        x_BTD = apply_edit(self.edits.mlp_input, x_BTD)
+        x_BTD = apply_edit(context.edits.mlp_input, x_BTD)
         x_ND = x_BTD.reshape(-1, D)
 
         # The router: C experts of each token, and their weights.
-        logits_NE = Linear(E, False, self.precision, name="router")(x_ND).astype(jnp.float32)
+        logits_NE = Linear(E, False, precision, name="router")(x_ND).astype(jnp.float32)
         weights_NC, experts_NC = jax.lax.top_k(jax.nn.softmax(logits_NE, axis=-1), C)
         if cfg.normalize_expert_weights:
             weights_NC = weights_NC / jnp.sum(weights_NC, axis=-1, keepdims=True)
@@ -185,8 +202,8 @@ class Experts(nn.Module):
         sorted_MD = jnp.take(x_ND, order_M // C, axis=0)
 
         def product(name: str, rows: jax.Array, width: int) -> jax.Array:
-            kernel_EIO = self._kernel(name, (E, rows.shape[-1], width), rows.dtype)
-            return jax.lax.ragged_dot(rows, kernel_EIO, sizes_E, precision=self.precision)
+            kernel_EIO = _Kernel((E, rows.shape[-1], width), name=name)().astype(rows.dtype)
+            return jax.lax.ragged_dot(rows, kernel_EIO, sizes_E, precision=precision)
 
         # Each expert's MLP on its own rows.
         phi = ACTIVATIONS[cfg.activation].function
@@ -197,12 +214,8 @@ class Experts(nn.Module):
         # Back to the order of tokens, and the weighted sum over each token's experts.
         own_NCD = jnp.zeros_like(out_MD).at[order_M].set(out_MD).reshape(-1, C, D)
         out_BTD = jnp.sum(own_NCD * weights_NC[..., None].astype(own_NCD.dtype), axis=1).reshape(x_BTD.shape)
-        captured = {"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_NE.reshape(*x_BTD.shape[:2], E)}
-        return out_BTD, {name: captured[name] for name in captured if name in self.capture}
-
-    def _kernel(self, name: str, shape: tuple[int, int, int], dtype: DTypeLike) -> jax.Array:
-        """Return the matrices [E, in, out] of all experts, in the compute dtype."""
-        return _Kernel(shape, name=name)().astype(dtype)
+        logits_BTE = logits_NE.reshape(*x_BTD.shape[:2], E)
+        return out_BTD, {"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_BTE}
 
 
 class _Kernel(nn.Module):

@@ -76,11 +76,13 @@ def loss_of_final(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the result of :func:`loss_sum` from the output of the final norm and the labels (−1 is ignored)."""
     table, axis = head_table(cfg, params)
-    chunk = chunk_length(cfg, *labels_BT.shape)
-    total = cross_entropy(
-        final_BTD, table, labels_BT, axis=axis, chunk=chunk, precision=precision, cap=cfg.logit_softcap
-    )
-    return total, jnp.sum(labels_BT >= 0)
+    B, T, D = final_BTD.shape
+    chunk = chunk_length(cfg, B, T)
+    # Cut along positions, [T / chunk, B·chunk, …], so that rows stay on the devices that hold them.
+    hidden_CND = final_BTD.reshape(B, T // chunk, chunk, D).swapaxes(0, 1).reshape(T // chunk, B * chunk, D)
+    labels_CN = labels_BT.reshape(B, T // chunk, chunk).swapaxes(0, 1).reshape(T // chunk, B * chunk)
+    head = Head(axis, precision, cfg.logit_softcap)
+    return cross_entropy(head, hidden_CND, table, labels_CN), jnp.sum(labels_BT >= 0)
 
 
 def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
@@ -90,64 +92,46 @@ def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
     return max(size for size in range(1, length + 1) if length % size == 0 and (size <= target or size == 1))
 
 
-def cross_entropy(
-    final_BTD: jax.Array,
-    table: jax.Array,
-    labels_BT: jax.Array,
-    *,
-    axis: int,
-    chunk: int,
-    precision: PrecisionLike,
-    cap: float | None = None,
-) -> jax.Array:
-    """Sum −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
+class Head(NamedTuple):
+    """How logits are made and taken.
 
-    Logits are made, turned into their gradient and dropped ``chunk`` positions at a time, so that memory does
-    not grow with T·V, and the backward pass makes none of them again: gradients of the hidden states and of the
-    table are computed on the way forward, as both are linear in the (scalar) cotangent.
-
-    Args:
-        final_BTD: outputs of the final norm, in the compute dtype.
-        table: [D, V] or [V, D], float32.
-        labels_BT: int32, −1 where nothing is to be predicted.
-        axis: which axis of the table is D.
-        chunk: positions at a time; divides T.
+    Attributes:
+        axis: which axis of the table is D: it is [D, V] or [V, D].
         precision: of the matrix products.
-        cap: of the logits, see :func:`.vocabulary.soft_cap`.
+        cap: of the logits, see :func:`.model.soft_cap`.
     """
-    return _loss(_Head(axis, chunk, precision, cap), final_BTD, table, labels_BT)
-
-
-class _Head(NamedTuple):
-    """How logits are made: the arguments of :func:`cross_entropy` that are no arrays."""
 
     axis: int
-    chunk: int
     precision: PrecisionLike
-    cap: float | None
+    cap: float | None = None
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss(head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array) -> jax.Array:
-    weights = table.astype(final.dtype)
+def cross_entropy(head: Head, hidden_CND: jax.Array, table: jax.Array, labels_CN: jax.Array) -> jax.Array:
+    """Sum −log softmax(h W)[label] over all positions whose label is not negative, in nats, float32.
+
+    Logits are made, turned into their gradient and dropped chunk by chunk, so that memory does not grow with T·V, and
+    the backward pass makes none of them again: gradients of the hidden states and of the table are computed on the way
+    forward, as both are linear in the (scalar) cotangent.
+
+    Args:
+        head: how logits are made.
+        hidden_CND: outputs of the final norm, in chunks of N positions, in the compute dtype.
+        table: [D, V] or [V, D], float32.
+        labels_CN: int32, −1 where nothing is to be predicted.
+    """
+    weights = table.astype(hidden_CND.dtype)
 
     def body(total: jax.Array, rows: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         nll_N, _, _, _ = _chunk_loss(head, weights, *rows)
         return total + jnp.sum(nll_N), None
 
-    total, _ = jax.lax.scan(body, jnp.zeros((), jnp.float32), _chunks(final, labels, head.chunk))
+    total, _ = jax.lax.scan(body, jnp.zeros((), jnp.float32), (hidden_CND, labels_CN))
     return total
 
 
-def _chunks(final: jax.Array, labels: jax.Array, chunk: int) -> tuple[jax.Array, jax.Array]:
-    """Reshape to [T / chunk, B·chunk, …]: cut along positions, so that rows stay on the devices that hold them."""
-    B, T, D = final.shape
-    hidden = final.reshape(B, T // chunk, chunk, D).swapaxes(0, 1).reshape(T // chunk, B * chunk, D)
-    return hidden, labels.reshape(B, T // chunk, chunk).swapaxes(0, 1).reshape(T // chunk, B * chunk)
-
-
 def _chunk_loss(
-    head: _Head, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
+    head: Head, weights: jax.Array, hidden_ND: jax.Array, labels_N: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Compute losses [N], logits [N, V], exp(logits − max) [N, V] and its sum [N, 1]."""
     dims = (((1,), (head.axis,)), ((), ()))
@@ -155,7 +139,8 @@ def _chunk_loss(
         hidden_ND, weights, dims, precision=head.precision, preferred_element_type=jnp.float32
     )
     # Softmax less its largest logit, so that no power overflows.
-    logits_NV = soft_cap(logits_NV, head.cap)
+    if head.cap is not None:
+        logits_NV = soft_cap(logits_NV, head.cap)
     largest_N1 = jnp.max(logits_NV, axis=1, keepdims=True)
     exp_NV = jnp.exp(logits_NV - largest_N1)
     sum_N1 = jnp.sum(exp_NV, axis=1, keepdims=True)
@@ -165,11 +150,10 @@ def _chunk_loss(
 
 
 def _forward(
-    head: _Head, final: jax.Array, table: jax.Array, labels: jax.Array
+    head: Head, hidden_CND: jax.Array, table: jax.Array, labels_CN: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    weights = table.astype(final.dtype)
-    axis, chunk, precision, cap = head
-    B, T, D = final.shape
+    weights = table.astype(hidden_CND.dtype)
+    axis, precision, cap = head
 
     def body(
         carry: tuple[jax.Array, jax.Array], rows: tuple[jax.Array, jax.Array]
@@ -185,7 +169,7 @@ def _forward(
         if cap is not None:
             # d/dx of cap · tanh(x / cap) is 1 − tanh².
             grad_NV = grad_NV * (1.0 - jnp.square(logits_NV / cap))
-        grad_NV = grad_NV.astype(final.dtype)
+        grad_NV = grad_NV.astype(hidden_CND.dtype)
         # Back through the head: to the hidden states of this chunk, and summed to the table.
         grad_ND = jax.lax.dot_general(grad_NV, weights, (((1,), (1 - axis,)), ((), ())), precision=precision)
         left, right = (hidden_ND, grad_NV) if axis == 0 else (grad_NV, hidden_ND)
@@ -196,17 +180,16 @@ def _forward(
 
     # Sums over chunks in float32: the loss, and the table's gradient.
     start = (jnp.zeros((), jnp.float32), jnp.zeros(table.shape, jnp.float32))
-    (total, grad_table), grads = jax.lax.scan(body, start, _chunks(final, labels, chunk))
-    grad_final = grads.reshape(T // chunk, B, chunk, D).swapaxes(0, 1).reshape(B, T, D)
-    return total, (grad_final, grad_table)
+    (total, grad_table), grad_CND = jax.lax.scan(body, start, (hidden_CND, labels_CN))
+    return total, (grad_CND, grad_table)
 
 
-def _backward(_: _Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
-    grad_final, grad_table = grads
-    return grad_final * cotangent.astype(grad_final.dtype), grad_table * cotangent, None
+def _backward(_: Head, grads: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+    grad_CND, grad_table = grads
+    return grad_CND * cotangent.astype(grad_CND.dtype), grad_table * cotangent, None
 
 
-_loss.defvjp(_forward, _backward)
+cross_entropy.defvjp(_forward, _backward)
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float:

@@ -21,7 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.attention import Attention
 from bornbiased_jax.model.cache import Cache, Past, RollingCache
 from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, apply_edit, as_edits, of_layer
-from bornbiased_jax.model.layers import MLP, Experts, Norm
+from bornbiased_jax.model.layers import MLP, STATIC, Activations, BlockContext, Experts, Norm
 from bornbiased_jax.model.limits import check_length, check_width
 from bornbiased_jax.parameters import Params
 
@@ -55,8 +55,7 @@ def head_path(cfg: ModelConfig) -> str:
 
 def head_table(cfg: ModelConfig, params: Params) -> tuple[jax.Array, int]:
     """Return the matrix that makes logits, and which of its axes is the width D: [D, V] untied, [V, D] tied."""
-    module, leaf = head_path(cfg).split("/")
-    return params[module][leaf], 1 if cfg.tie_embeddings else 0
+    return (params["embed"]["embedding"], 1) if cfg.tie_embeddings else (params["head"]["kernel"], 0)
 
 
 def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: PrecisionLike = "highest") -> jax.Array:
@@ -67,62 +66,50 @@ def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: 
     logits = jax.lax.dot_general(
         final, table.astype(final.dtype), dims, precision=precision, preferred_element_type=jnp.float32
     )
-    return soft_cap(logits, cfg.logit_softcap)
+    return logits if cfg.logit_softcap is None else soft_cap(logits, cfg.logit_softcap)
 
 
-def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
-    """Bound values smoothly to ±cap: cap · tanh(x / cap); None leaves them as they are."""
-    return x if cap is None else cap * jnp.tanh(x / cap)
+def soft_cap(x: jax.Array, cap: float) -> jax.Array:
+    """Bound values smoothly to ±cap: cap · tanh(x / cap)."""
+    return cap * jnp.tanh(x / cap)
 
 
 class Block(nn.Module):
-    """Pre-norm (Section 2.1), norms on the sublayers' outputs (OLMo-2), both (Gemma), or parallel (GPT-NeoX).
-
-    With ``last_only`` every query, the MLP and the output are computed at the last position alone; the
-    keys and values still come from all positions.
-    """
+    """Pre-norm (Section 2.1), norms on the sublayers' outputs (OLMo-2), both (Gemma), or parallel (GPT-NeoX)."""
 
     cfg: ModelConfig
-    capture: tuple[str, ...] = ()
-    precision: PrecisionLike = "highest"
-    last_only: bool = False
-    edits: Edits = NO_EDITS
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: jax.Array,
-        positions_T: jax.Array,
-        past: Past | None = None,
-        rolling: RollingCache | None = None,
-        layer: jax.Array | None = None,
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the residual stream after the block, and what was captured."""
+        self, x_BTD: jax.Array, context: BlockContext
+    ) -> tuple[jax.Array, Activations, tuple[jax.Array, jax.Array] | None]:
+        """Return the residual stream after the block, activations by name, and keys and values up to here."""
         cfg = self.cfg
         before, after = cfg.norm_position in ("pre", "both"), cfg.norm_position in ("post", "both")
         # Where one norm stands alone, before or after, it has the sublayer's name.
         last = "post_norm" if before else "norm"
-        captured: dict[str, Any] = {}
+        activations: Activations = {}
+        filled = None
 
         def norm(name: str, x: jax.Array) -> jax.Array:
             return Norm(cfg.norm, cfg.norm_eps, name=name)(x)
 
         def attend(x: jax.Array) -> jax.Array:
+            nonlocal filled
             y = norm("attention_norm", x) if before else x
-            module = Attention(cfg, self.capture, self.precision, self.last_only, self.edits, name="attention")
-            y, activations = module(y, positions_T, past, rolling, layer)
-            captured.update(activations)
+            y, of_attention, filled = Attention(cfg, name="attention")(y, context)
+            activations.update(of_attention)
             return norm(f"attention_{last}", y) if after else y
 
         def feed_forward(x: jax.Array) -> jax.Array:
             y = norm("mlp_norm", x) if before else x
             sublayer = MLP if cfg.num_experts is None else Experts
-            y, activations = sublayer(cfg, self.capture, self.precision, self.edits, name="mlp")(y)
-            captured.update(activations)
+            y, of_mlp = sublayer(cfg, name="mlp")(y, context)
+            activations.update(of_mlp)
             return norm(f"mlp_{last}", y) if after else y
 
-        # Residual connections around both sublayers: side by side, or MLP after attention.
-        stream = x_BTD[:, -1:] if self.last_only else x_BTD
+        # Residual connections around both sublayers: in parallel, or MLP after attention.
+        stream = x_BTD[:, -1:] if context.last_only else x_BTD
         if cfg.parallel_residual:
             stream = stream + attend(x_BTD) + feed_forward(stream)
         else:
@@ -132,10 +119,8 @@ class Block(nn.Module):
             if cfg.mlp:
                 update = feed_forward(stream)
                 stream = stream + update if cfg.residual else update
-        stream = apply_edit(self.edits.residual, stream)
-        if "residual" in self.capture:
-            captured["residual"] = stream
-        return stream, captured
+        stream = apply_edit(context.edits.residual, stream)
+        return stream, activations | {"residual": stream}, filled
 
 
 CAPTURABLE = (
@@ -156,10 +141,6 @@ CAPTURABLE = (
 )
 ReduceLayer = Callable[[dict[str, jax.Array]], Any]
 Positions = Literal["all", "last"]
-
-
-# Fields that are no arrays are part of a pytree's structure: other values are another program.
-STATIC = {"static": True}
 
 
 @jax.tree_util.register_dataclass
@@ -265,13 +246,17 @@ def apply(
     if cfg.positions == "learned":
         positions_TD = jnp.take(params["positions"]["embedding"], inside_T, axis=0)
     dtype = options.dtype or params["embed"]["embedding"].dtype
-    embedded_BTD = _constrain(enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype), options)
+    embedded_BTD = enter(cfg, jnp.asarray(rows_BTD), positions_TD).astype(dtype)
+    if options.stream_sharding is not None:
+        embedded_BTD = jax.lax.with_sharding_constraint(embedded_BTD, options.stream_sharding)
 
     def step(stream_BTD: jax.Array, layer: tuple[Any, ...], *, is_final: bool = False) -> tuple[jax.Array, Any]:
         weights, index, past_layer = layer
         past = None if past_layer is None else (*past_layer, start)
         stream_BTD, *results = block(weights, stream_BTD, positions_T, index, past=past, is_final=is_final)
-        return _constrain(stream_BTD, options), tuple(results)
+        if options.stream_sharding is not None:
+            stream_BTD = jax.lax.with_sharding_constraint(stream_BTD, options.stream_sharding)
+        return stream_BTD, tuple(results)
 
     # What is scanned over: weights, number and cache of each block.
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
@@ -345,24 +330,27 @@ class BlockProgram:
             The stream after the block, what was captured or made of it, and with ``past`` the keys and values up to
             here.
         """
-        # Edits learn here which block they act in.
         options, at_last = self.options, self.positions == "last"
-        edits = of_layer(as_edits(options.edit), index)
-        module = Block(self.cfg, self.capture, options.precision, at_last and is_final, edits)
-        applied: Any = module.apply({"params": weights}, stream_BTD, positions_T, past, options.rolling, index)
-        stream_BTD, captured = applied
-        # Keys and values of a cache travel beside what was captured.
-        filled = captured.pop("_past", None)
+        context = BlockContext(
+            positions_T,
+            layer=index,
+            past=past,
+            rolling=options.rolling,
+            # Edits learn here which block they act in.
+            edits=NO_EDITS if options.edit is None else of_layer(as_edits(options.edit), index),
+            capture=self.capture,
+            precision=options.precision,
+            last_only=at_last and is_final,
+        )
+        applied: Any = Block(self.cfg).apply({"params": weights}, stream_BTD, context)
+        stream_BTD, activations, filled = applied
+        # Give what was asked for, never more: a scan would stack it.
+        captured = {name: activations[name] for name in activations if name in self.capture}
         # Blocks before the final one compute all positions, and give the last.
         if at_last and not is_final:
             captured = {name: _last_position(name, value) for name, value in captured.items()}
-        return stream_BTD, captured if self.reduce is None else self.reduce(captured), filled
-
-
-def _constrain(stream_BTD: jax.Array, options: ForwardOptions) -> jax.Array:
-    if options.stream_sharding is None:
-        return stream_BTD
-    return jax.lax.with_sharding_constraint(stream_BTD, options.stream_sharding)
+        reduced = captured if self.reduce is None else self.reduce(captured)
+        return stream_BTD, reduced, None if past is None else filled
 
 
 def _take(leaf: jax.Array, index: jax.Array) -> jax.Array:

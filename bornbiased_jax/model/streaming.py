@@ -25,6 +25,7 @@ import numpy as np
 from bornbiased_jax import code, io, progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.model.interventions import as_edits
 from bornbiased_jax.model.model import (
     PLAIN,
@@ -36,8 +37,6 @@ from bornbiased_jax.model.model import (
     apply,
     enter,
     final_norm,
-    head_path,
-    logits_of,
 )
 from bornbiased_jax.model.scratch import NOTHING, Page
 from bornbiased_jax.parallel import on_host
@@ -243,8 +242,13 @@ def _stream(
                 if completed == NOTHING:
                     _embed(weights, batches, reading, page)
                 _through_blocks(weights, batches, page, run, max(0, completed), workers, advance)
-    # Results were stored as flat lists of arrays.
-    structure = run.structure(shapes[0], _generate(batches[0]))
+    # Results were stored as flat lists of arrays: they have the structure of the same pass in memory, which is traced.
+    batch = _generate(batches[0])
+    in_memory = functools.partial(_forward, cfg)
+    result = jax.eval_shape(
+        in_memory, parameter_shapes(cfg), reading.inputs_of(batch), batch, _traceable(reading), options
+    )
+    structure = jax.tree.structure(result)
     for index in range(len(batches)):
         if reading.finish is not None:
             yield jax.tree.unflatten(structure, page.found(index))
@@ -282,35 +286,6 @@ class _Program:
         stream, captured = self._block(weights, stream, index, is_final=True)
         return captured, self._end(outside, stream, batch)
 
-    def structure(self, shape: tuple[int, int, int], batch: np.ndarray) -> jax.tree_util.PyTreeDef:
-        """Return the tree structure of a batch's result, without computing it."""
-        table = parameter_table(self.cfg)
-
-        def abstract(paths: Iterator[str]) -> Params:
-            rows = {path: table[path] for path in paths}
-            return unflatten(
-                {
-                    path.removeprefix("blocks/"): jax.ShapeDtypeStruct(row.block_shape, jnp.float32)
-                    for path, row in rows.items()
-                }
-            )
-
-        # A block gives what it captures, the end of the pass what it makes of the final norm's output.
-        stream = jax.ShapeDtypeStruct(shape, jnp.float32)
-        if self.reading.finish is None:
-            block = abstract(path for path, row in table.items() if row.is_stacked)
-            index = jax.ShapeDtypeStruct((), jnp.int32)
-            result = jax.eval_shape(functools.partial(self._block, is_final=False), block, stream, index)[1]
-        else:
-            outside = abstract(iter(_outside_paths(self.cfg, self.reading.needs)))
-            result = jax.eval_shape(self._end, outside, stream, jnp.asarray(batch))
-        return jax.tree.structure(result)
-
-
-def _outside_paths(cfg: ModelConfig, needs: Sequence[str]) -> list[str]:
-    """Return the paths of the final norm's parameters, and of those in ``needs``."""
-    return [path for path in parameter_table(cfg) if path.startswith("final_norm/") or path in needs]
-
 
 def _identify(
     weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, options: ForwardOptions
@@ -319,8 +294,8 @@ def _identify(
     # The model, what is read of it, and the code that computes it.
     edits = as_edits(options.edit)._asdict()
     facts: list[object] = [weights.identity, weights.cfg.to_dict(), reading.capture, reading.positions, reading.needs]
-    facts += [_describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
-    facts += [{site: _describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
+    facts += [code.describe(function) for function in (reading.reduce, reading.finish, reading.inputs)]
+    facts += [{site: code.describe(edit) for site, edit in edits.items() if edit is not None}, str(options.precision)]
     # Compilers and devices round differently.
     facts += [code.code_digest(BlockProgram), jax.__version__, jax.default_backend()]
     hasher = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
@@ -328,30 +303,10 @@ def _identify(
     shapes = []
     for batch in batches:
         x = np.ascontiguousarray(_generate(batch))
-        hasher.update(_digest(x).encode())
+        hasher.update(code.array_digest(x).encode())
         entered = reading.inputs_of(x)
         shapes.append((entered.shape[0], entered.shape[1], weights.cfg.d_model))
     return hasher.hexdigest()[:24], shapes
-
-
-def _describe(value: object) -> object:
-    """Describe a callable, JSON-ready: its code and, through partials, lists and dataclasses, what it carries."""
-    if value is None or isinstance(value, str):
-        return value
-    if inspect.isfunction(value):
-        return code.code_digest(value)
-    if isinstance(value, functools.partial):
-        return [_describe(part) for part in (value.func, *value.args, *sorted(value.keywords.items()))]
-    if isinstance(value, list | tuple):
-        return [_describe(part) for part in value]
-    if dataclasses.is_dataclass(value):
-        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
-        return [code.code_digest(type(value)), *map(_describe, fields)]
-    return _digest(np.ascontiguousarray(value))
-
-
-def _digest(array: np.ndarray) -> str:
-    return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
 
 
 def _embed(weights: StreamedWeights, batches: Sequence[Batch], reading: Reading, page: Page) -> None:
@@ -425,58 +380,10 @@ def _outside(weights: StreamedWeights, reading: Reading) -> Params:
     """Return the parameters outside the blocks that the end of a pass takes."""
     if reading.finish is None:
         return {}
-    paths = _outside_paths(weights.cfg, reading.needs)
+    table = parameter_table(weights.cfg)
+    paths = [path for path in table if path.startswith("final_norm/") or path in reading.needs]
     return unflatten({path: jnp.asarray(weights.read(path, None)) for path in paths})
 
 
 def _leaves(tree: PyTree) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-LARGE = 1e3
-"""No trained model has a weight of this size, and products of smaller ones stay within float32."""
-_SEQUENCES, _LENGTH = 2, 4
-
-
-class Overflow(InputError):
-    """The forward pass of some weights leaves the range of their numbers: whatever comes of it says nothing."""
-
-
-def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
-    """Refuse weights whose forward pass overflows float32 on a few ids; those without a large weight are not tried.
-
-    Raises:
-        Overflow: the stream, its squares or the logits are not finite.
-    """
-    if isinstance(weights, StreamedWeights):
-        largest = weights.largest()
-    else:
-        # Not the largest of all sizes, which would be an array as large as the leaf.
-        largest = max(max(float(jnp.max(leaf)), -float(jnp.min(leaf))) for leaf in jax.tree.leaves(weights))
-    if largest <= LARGE:
-        return
-    # A few ids of the vocabulary: an overflow shows whatever the text is.
-    ids = np.arange(_SEQUENCES * _LENGTH, dtype=np.int32).reshape(_SEQUENCES, _LENGTH) % cfg.vocab_size
-    in_float32 = ForwardOptions(dtype=jnp.float32)
-    readings = [
-        Reading(capture=("residual",), reduce=_largest_square),
-        Reading(finish=_largest_outputs, needs=(head_path(cfg),)),
-    ]
-    # Squares of the residual stream are what norms sum up; logits are what follows the last of them.
-    results = [list(forward_batches(cfg, weights, [ids], reading, in_float32)) for reading in readings]
-    if not all(bool(np.isfinite(values).all()) for values in jax.tree.leaves(results)):
-        raise Overflow(
-            f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): "
-            "check them, or fetch or train them again"
-        )
-
-
-# The largest alone: of arrays that several processes share, each has it.
-def _largest_square(captured: dict[str, jax.Array]) -> jax.Array:
-    return jnp.max(jnp.square(captured["residual"]))
-
-
-def _largest_outputs(
-    cfg: ModelConfig, outside: Params, final_BTD: jax.Array, _ids: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return jnp.max(jnp.square(final_BTD)), jnp.max(jnp.abs(logits_of(cfg, outside, final_BTD)))

@@ -17,7 +17,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.keys import check_seed
-from bornbiased_jax.model.streaming import check_overflow
+from bornbiased_jax.model.overflow import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -105,6 +105,8 @@ def probe(
     inputs.check_fits(cfg)
     if subject.weights is not None:
         check_overflow(cfg, subject.weights)
+        if mesh is not None:
+            subject = subject._replace(weights=parallel.place_params(cfg, subject.weights, mesh))
     # Batches that fit the devices and the memory.
     size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     shards = 1 if subject.weights is None else parallel.batch_parts(mesh)

@@ -10,23 +10,26 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from bornbiased_jax import io, progress
+from bornbiased_jax import io, parallel, progress
 from bornbiased_jax.checkpoints.formats.run import BASE, FOLDER, checksums, find_steps, progress_tree
 from bornbiased_jax.checkpoints.storage import first_line, may_pass, out_of_room, silent_libraries
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.training.config import PretrainConfig
 from bornbiased_jax.training.step import State
 
 DAMAGED = "damaged"
 PARTS = ("params", "optimiser")
-"""Names of the fields of a state in the files."""
+"""Names of a state's arrays in the files."""
+NEXT_INDEX = "next_index"
+"""What a data iterator calls the number of batches that it has given: one a step."""
 INTERRUPTED = ".interrupted.json"
 """Steps whose checkpoints a signal made; each goes when there is a newer one."""
 
@@ -43,8 +46,9 @@ class _Preservation:
     latest: int | None
     passing: frozenset[int]
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:  # noqa: ARG002 (Orbax names it)
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:  # noqa: ARG002 (Orbax names it)
         """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
+        # The latest of the due ones, those kept for ever, and the newest in any case.
         steps = [checkpoint.step for checkpoint in checkpoints]
         due = [step for step in steps if step not in self.passing]
         preserved = {*(due if self.latest is None else due[-self.latest :]), *steps[-1:]}
@@ -56,14 +60,6 @@ def _read_interrupted(folder: Path) -> frozenset[int]:
         return frozenset(step for step in io.read_json(folder / INTERRUPTED) if isinstance(step, int))
     except (InputError, TypeError):
         return frozenset()
-
-
-class Resumed(NamedTuple):
-    """What a checkpoint gives back."""
-
-    step: int
-    state: State
-    iterator: dict[str, Any]
 
 
 def log_spaced(steps: int) -> list[int]:
@@ -86,7 +82,7 @@ class Checkpointer:
     """Saves the checkpoints of one run in the background and reads the newest whole one back."""
 
     def __init__(self, folder: Path, config: PretrainConfig, steps: int) -> None:
-        self.folder, self._seeds = folder, config.seeds
+        self.folder = folder
         self._wanted = frozenset(checkpoint_steps(config, steps))
         self._saved: int | None = None
         self._preservation = _Preservation(
@@ -124,14 +120,16 @@ class Checkpointer:
         if jax.process_index() == 0:
             io.write_json(self.folder / INTERRUPTED, sorted(self._preservation.passing))
 
-    def save(self, step: int, state: State, iterator: dict[str, Any]) -> None:
+    def save(self, state: State) -> None:
         """Begin to save; returns as soon as the arrays were copied. An earlier save is waited for.
 
         Raises:
             InputError: this save or the one before cannot be written; older checkpoints are intact.
         """
-        sums = checksums(state)
-        content = {**dict(zip(PARTS, state, strict=True)), "progress": progress_tree(step, self._seeds, iterator, sums)}
+        # The checksums are of the arrays on the devices: what storage makes of them shows when they are read.
+        step, seeds = int(parallel.fetch(state.step)[0]), parallel.fetch(state.seed)
+        place = progress_tree(step, seeds, {NEXT_INDEX: step}, checksums(state.arrays))
+        content = {**dict(zip(PARTS, state.arrays, strict=True)), "progress": place}
         manager = self._open()
         with self._errors(f"cannot save the checkpoint of step {step}"):
             manager.save_checkpointables_async(step, content, force=True)
@@ -173,13 +171,14 @@ class Checkpointer:
                 f"intact: {remedy}, then run the same command again"
             ) from error
 
-    def restore(self, abstract: State) -> Resumed | None:
-        """Return the newest intact checkpoint, or None when there is none at all.
+    def restore(self, abstract: State, seeds: Sequence[int]) -> State | None:
+        """Return the state of the newest intact checkpoint, or None when there is none at all.
 
         A damaged one is reported and the one before is taken; only then is it set aside, in ``damaged/``.
 
         Args:
             abstract: the state's shapes, types and shardings on this machine.
+            seeds: of the run.
 
         Raises:
             InputError: a checkpoint belongs to another run or version or cannot be read just now, or every one is
@@ -192,7 +191,7 @@ class Checkpointer:
         for step in reversed(steps):
             path = self.folder / FOLDER / str(step)
             try:
-                resumed = _restore(path, abstract, self._seeds)
+                state = _restore(path, abstract, seeds)
             except _ForeignError as error:
                 raise InputError(str(error)) from error
             except Exception as error:  # whatever a damaged file makes of itself in the layers below
@@ -212,7 +211,7 @@ class Checkpointer:
             # Move corrupted ones aside only now that an older one has been read.
             for bad in damaged:
                 self._set_aside(bad)
-            return resumed
+            return state
         # No intact checkpoint: tell another version's apart from corrupted ones.
         if mismatch is not None:
             raise InputError(
@@ -227,6 +226,7 @@ class Checkpointer:
         return None
 
     def _set_aside(self, path: Path) -> None:
+        # Never replace what was moved aside before.
         if jax.process_index() == 0:
             target = self.folder / DAMAGED / path.name
             number = 0
@@ -241,7 +241,7 @@ class Checkpointer:
             multihost_utils.sync_global_devices(f"set aside {path.name}")
 
 
-def save_frozen(folder: Path, weights: Any) -> None:
+def save_frozen(folder: Path, weights: Params) -> None:
     """Write the weights that an adapter belongs to, once, as :func:`.run.frozen_tree` reads them.
 
     Args:
@@ -251,7 +251,7 @@ def save_frozen(folder: Path, weights: Any) -> None:
     Raises:
         InputError: they cannot be written.
     """
-    content = {"params": weights, "progress": progress_tree(0, (0,), {"next_index": 0}, checksums(weights))}
+    content = {"params": weights, "progress": progress_tree(0, (0,), {NEXT_INDEX: 0}, checksums(weights))}
     try:
         with silent_libraries():
             ocp.save_checkpointables(folder / BASE, content, overwrite=True)
@@ -277,7 +277,7 @@ def _check_structure(path: Path, abstract: State) -> None:
     Raises:
         _MismatchError: it has others.
     """
-    for name, expected in zip(PARTS, abstract, strict=True):
+    for name, expected in zip(PARTS, abstract.arrays, strict=True):
         try:
             stored = ocp.checkpointables_metadata(path).metadata[name]
             shapes = sorted(tuple(leaf.shape) for leaf in jax.tree.leaves(stored))
@@ -289,19 +289,24 @@ def _check_structure(path: Path, abstract: State) -> None:
             raise _MismatchError(f"the checkpoint {path} has other {name} than this run")
 
 
-def _restore(path: Path, abstract: State, seeds: tuple[int, ...]) -> Resumed:
+def _restore(path: Path, abstract: State, seeds: Sequence[int]) -> State:
     _check_structure(path, abstract)
-    leaves = len(jax.tree.leaves(abstract))
-    sharding = jax.tree.leaves(abstract)[0].sharding
-    replicated = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-    sums = jax.ShapeDtypeStruct((leaves,), jnp.uint32, sharding=replicated)
+    sharding = abstract.step.sharding
+    assert isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh)
+    count = len(jax.tree.leaves(abstract.arrays))
+    sums = jax.ShapeDtypeStruct((count,), jnp.uint32, sharding=parallel.replicated(sharding.mesh))
     # One after the other: of reads that go on together, a failing one leaves the others half begun.
-    place = ocp.load(path, progress_tree(0, seeds, {"next_index": 0}, sums), checkpointable_name="progress")
-    state = State(*(ocp.load(path, tree, checkpointable_name=name) for name, tree in zip(PARTS, abstract, strict=True)))
+    place = ocp.load(path, progress_tree(0, seeds, {NEXT_INDEX: 0}, sums), checkpointable_name="progress")
+    parts = zip(PARTS, abstract.arrays, strict=True)
+    params, optimizer = (ocp.load(path, tree, checkpointable_name=name) for name, tree in parts)
+    # Intact, but of other seeds: this is no corruption, and is refused.
     if place["seeds"].tolist() != list(seeds):
         raise _ForeignError(
             f"the checkpoints in {path.parent} are of seeds {place['seeds'].tolist()}, not {list(seeds)}"
         )
-    if not np.array_equal(np.asarray(checksums(state)), np.asarray(place["checksums"])):
+    if not np.array_equal(np.asarray(checksums((params, optimizer))), np.asarray(place["checksums"])):
         raise ValueError("its checksums do not match")
-    return Resumed(int(place["step"]), state, {name: int(value) for name, value in place["iterator"].items()})
+    # Every seed has made the same number of updates.
+    steps = np.full(len(seeds), int(place["step"]), np.int32)
+    step = parallel.place_array(steps, sharding)
+    return State(params, optimizer, step, parallel.place_array(place["seeds"], sharding))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,13 +16,6 @@ from bornbiased_jax.parallel import parse_mesh
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Optimizer = Literal["adamw", "muon"]
-CHOICES: dict[str, tuple[str, ...]] = {
-    "dtype": ("float32", "bfloat16"),
-    "seeds_mode": ("auto", "vmap", "map"),
-    "schedule": typing.get_args(Schedule),
-    "optimizer": typing.get_args(Optimizer),
-}
-"""Values of the fields that are words."""
 SCHEDULES: dict[str, dict[str, Any]] = {
     # Appendix B.4.2, Table 14: 128 sequences a step, 32 on each of two devices, twice.
     "paper": dict(
@@ -125,10 +117,13 @@ class PretrainConfig:
             raise InputError("no seeds: give at least one, as in --seeds 42,123")
         if len(set(self.seeds)) != len(self.seeds):
             raise InputError(f"seeds {', '.join(map(str, self.seeds))} name one twice: name each once")
-        # Numbers within their ranges.
-        for name, kind in _numbers().items():
-            if getattr(self, name) is not None or type(None) not in typing.get_args(kind):
-                object.__setattr__(self, name, ranges.within(kind, getattr(self, name), name))
+        # Words among their choices, numbers within their ranges.
+        for name, kind in typing.get_type_hints(PretrainConfig, include_extras=True).items():
+            value, choices = getattr(self, name), typing.get_args(kind)
+            if typing.get_origin(kind) is Literal and value not in choices:
+                raise InputError(f"{name}={value!r} is not one of {', '.join(choices)}")
+            if ranges.ends(kind) is not None and (value is not None or type(None) not in choices):
+                object.__setattr__(self, name, ranges.within(kind, value, name))
         # Learning rate and its schedule.
         if self.min_learning_rate > self.learning_rate:
             raise InputError(
@@ -138,9 +133,6 @@ class PretrainConfig:
             raise InputError(
                 f"steps={self.steps} is beyond schedule_steps={self.schedule_steps}, where the rate ends: raise it"
             )
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.batch_size % self.accumulation:
             raise InputError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}: choose a divisor"
@@ -254,10 +246,3 @@ def with_defaults(before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in a run's record; a field that a later version added has its default in an older run."""
     fields = dataclasses.fields(PretrainConfig)
     return {**{field.name: field.default for field in fields if field.default is not dataclasses.MISSING}, **before}
-
-
-@functools.cache
-def _numbers() -> dict[str, Any]:
-    """Return the fields that are numbers, with their ranges."""
-    kinds = typing.get_type_hints(PretrainConfig, include_extras=True)
-    return {name: kind for name, kind in kinds.items() if ranges.ends(kind) is not None}

@@ -7,7 +7,6 @@ has little to share. Here they meet once a step, where the gradients are added.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,12 +75,14 @@ class CpuShardsStep:
         chunks = cache_chunks(per_shard, T1 - 1, ROWS if shards == 1 else ROWS_SHARD)
         self.shards = shards
 
-        def gradient(params: Any, tokens_ABT1: jax.Array, shard: jax.Array, frozen: Params | None) -> Any:
+        def gradient(
+            params: Params, tokens_ABT1: jax.Array, shard: jax.Array, frozen: Params | None
+        ) -> tuple[jax.Array, Params]:
             tokens_SMBT1 = tokens_ABT1.reshape(shards, chunks, per_shard // chunks, T1)
             tokens_MBT1 = jax.lax.dynamic_index_in_dim(tokens_SMBT1, shard, keepdims=False)
             return mean_gradient(loss_fn, params, tokens_MBT1, frozen)
 
-        def finish(state: State, parts: list[Any]) -> Any:
+        def finish(state: State, parts: list[tuple[jax.Array, Params]]) -> tuple[State, Metrics]:
             loss, grads = jax.tree.map(lambda *leaves: sum(leaves) / shards, *parts)
             return apply_gradient(optimizer, state, loss, grads)
 
@@ -100,8 +101,9 @@ class CpuShardsStep:
     ) -> tuple[list[State], Metrics]:
         """Take one step of every seed; return the new states and the metrics, leaves [S, ...]."""
 
-        def part(params: Any, shard: int) -> Any:
-            return jax.block_until_ready(self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen))
+        def part(params: Params, shard: int) -> tuple[jax.Array, Params]:
+            loss, grads = self._gradient(params, tokens_ABT1, jnp.int32(shard), frozen)
+            return jax.block_until_ready((loss, grads))
 
         by_seed = unstacked(states) if isinstance(states, State) else states
         # All handed out together: a shard that is done goes on with the next seed, and updates are made meanwhile.

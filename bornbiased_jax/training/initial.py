@@ -34,6 +34,7 @@ def open_initial(reference: str, seeds: Sequence[int]) -> tuple[list[Initial], T
     Raises:
         InputError: nothing there, or one model for several seeds, which would stay copies of one another.
     """
+    # Headers of all first, then their weights.
     opened = [open_checkpoint(seed_reference) for seed_reference in initial_references(reference, seeds)]
     return [(checkpoint.cfg, checkpoint.params()) for checkpoint in opened], opened[0].tokenizer
 
@@ -81,6 +82,7 @@ def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> 
         raise InputError(
             f"{len(initial)} models to begin with for {len(config.seeds)} seeds: give one for each, or one seed"
         )
+    # The architecture by its fields, and then every parameter by its shape.
     shapes = flatten(parameter_shapes(config.model))
     for cfg, params in initial:
         check_architecture(config, cfg)

@@ -23,6 +23,7 @@ class MemoryNeeded(NamedTuple):
 
 def memory_needed(config: PretrainConfig) -> MemoryNeeded:
     """Estimate the least that a step holds on each device: all states, one seed's gradient, one micro-batch."""
+    # Weights, gradients and two means of each seed, spread over the devices.
     devices = parallel.parse_mesh(config.mesh)
     parts = devices["data"] * devices["fsdp"]
     copies = (3 * len(config.seeds) // devices["seed"] + 1) / devices["fsdp"]

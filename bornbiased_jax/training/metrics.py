@@ -69,6 +69,7 @@ def repair_metrics(folder: Path | str) -> None:
     """
     lines, damage = _read(folder)
     if damage is not None:
+        # Keep the corrupted file for whoever wants to look at it.
         path = Path(folder) / METRICS_FILE
         place = io.set_aside(path)
         progress.warn(f"{damage}: set aside as {place.name}; the {len(lines)} whole lines stay")
@@ -89,6 +90,7 @@ def _read(folder: Path | str) -> tuple[list[MetricsLine], InputError | None]:
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         where = f"line {number} of {path}"
         try:
+            # Types and ranges first, then what holds between fields and between lines.
             record = schema.check(MetricsLine, schema.parse_json(line, where), where, "it is damaged")
             if any(len(value) != len(record["seeds"]) for value in record.values() if isinstance(value, list)):
                 raise InputError(f"{where} has not one number for each seed: it is damaged")
@@ -271,6 +273,7 @@ class MetricsLog:
         self._write_line()
 
     def _check_finite(self, values: dict[str, list[float]]) -> None:
+        # One seed that diverges ends the run, and is named.
         for name, by_seed in values.items():
             for seed, value in zip(self._config.seeds, by_seed, strict=True):
                 if not math.isfinite(value):
@@ -280,6 +283,7 @@ class MetricsLog:
                     )
 
     def _write_line(self) -> None:
+        # A line is written once.
         values, self._unwritten = self._unwritten, None
         if values is None:
             return

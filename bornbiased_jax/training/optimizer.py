@@ -90,6 +90,7 @@ def make_optimizer(config: PretrainConfig, steps: int) -> optax.GradientTransfor
         )
     else:
         direction = optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
+    # Weight decay is decoupled: the rate scales it, the moments do not see it.
     return optax.chain(
         optax.clip_by_global_norm(config.clip),
         direction,

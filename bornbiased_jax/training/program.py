@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, Sharding
+from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, parallel, progress
 from bornbiased_jax.checkpoints.formats.run import trained_shapes
@@ -22,6 +22,8 @@ from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.step import Metrics, Mode, State, make_loss, make_train_step, over_seeds
 
 MEMORY_FRACTION = 0.9
+Program = jax.stages.Compiled | CpuShardsStep
+"""``program(state, tokens_ABT1, frozen) -> state, metrics``, of all seeds."""
 
 
 def abstract_state(config: PretrainConfig, optimizer: optax.GradientTransformation, mesh: Mesh) -> State:
@@ -30,8 +32,10 @@ def abstract_state(config: PretrainConfig, optimizer: optax.GradientTransformati
     trained = trained_shapes(config.model, config.adapter)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), trained)
     # The optimizer's moments have the shapes of the parameters, and lie where these do.
-    state = State(shapes, jax.eval_shape(jax.vmap(optimizer.init), shapes))
-    places = State(*(parallel.tree_shardings(tree, mesh) for tree in state))
+    moments = jax.eval_shape(jax.vmap(optimizer.init), shapes)
+    step, seed = (jax.eval_shape(lambda dtype=dtype: jnp.zeros(count, dtype)) for dtype in (jnp.int32, jnp.uint32))
+    state = State(shapes, moments, step, seed)
+    places = parallel.tree_shardings(config.model, state, mesh)
     return jax.tree.map(lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), state, places)
 
 
@@ -47,24 +51,22 @@ def first_state(
         initial: weights to begin with, of one seed [...] or of all [S, ...]; an adapter does not ask for them.
     """
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    init_optimizer = jax.jit(jax.vmap(optimizer.init), out_shardings=places.optimizer)
-    adapter = config.adapter
-    # Untrained weights, or an untrained adapter: each seed's from its own key, drawn where they will lie.
+    seeds, adapter = np.asarray(config.seeds, np.uint32), config.adapter
     if initial is None or adapter is not None:
+        # Untrained weights, or an untrained adapter: each seed's from its own key, drawn where they will lie.
         draw = init_seed if adapter is None else lambda cfg, seed: init_adapter(cfg, adapter, seed)
         draw_seeds = jax.vmap(lambda seed: draw(config.model, seed))
-        params = jax.jit(draw_seeds, out_shardings=places.params)(np.asarray(config.seeds, np.uint32))
-        return State(params, init_optimizer(params))
+        params = jax.jit(draw_seeds, out_shardings=places.params)(seeds)
+    else:
+        # Weights to begin with: each device takes its part of the host's arrays.
+        def put(leaf: ArrayLike, target: jax.ShapeDtypeStruct) -> jax.Array:
+            values = np.broadcast_to(np.asarray(leaf, np.float32), target.shape)
+            return jax.make_array_from_callback(target.shape, target.sharding, lambda index: values[index])
 
-    # Weights to begin with: each device takes its part of the host's arrays.
-    def put(leaf: Any, target: jax.ShapeDtypeStruct) -> jax.Array:
-        values = np.asarray(leaf, np.float32)
-        if values.shape == target.shape[1:]:
-            values = np.broadcast_to(values[None], target.shape)
-        return jax.make_array_from_callback(target.shape, target.sharding, lambda index: values[index])
-
-    params = jax.tree.map(put, initial, abstract.params)
-    return State(params, init_optimizer(params))
+        params = jax.tree.map(put, initial, abstract.params)
+    moments = jax.jit(jax.vmap(optimizer.init), out_shardings=places.optimizer)(params)
+    by_seed = [(np.zeros_like(seeds, np.int32), places.step), (seeds, places.seed)]
+    return State(params, moments, *(parallel.place_array(values, place) for values, place in by_seed))
 
 
 def rows_sharding(mesh: Mesh) -> Sharding | None:
@@ -78,7 +80,7 @@ def compile_step(
     abstract: State,
     mesh: Mesh,
     frozen: Params | None = None,
-) -> tuple[Any, Mode]:
+) -> tuple[Program, Mode]:
     """Compile the step of all seeds, its state donated; also return whether seeds run at once or in turn.
 
     An adapter is trained beside ``frozen`` weights, one copy for all seeds.
@@ -95,7 +97,7 @@ def compile_step(
     shape = (config.accumulation, config.micro_batch, config.context + 1)
     batch = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=parallel.batch_sharding(mesh, axis=1))
 
-    def compile_mode(mode: Mode) -> Any:
+    def compile_mode(mode: Mode) -> Program:
         if mode == "map" and jax.default_backend() == "cpu" and mesh.size == 1:
             shards = cpu_shards_for(config.model, config.batch_size)
             return CpuShardsStep(loss_fn, optimizer, abstract, batch, shards=shards, frozen=frozen)
@@ -113,7 +115,7 @@ def compile_step(
     limit = hardware.device_memory()
     try:
         program = compile_mode("vmap")
-        plan = program.memory_analysis()
+        plan = program.memory_analysis() if isinstance(program, jax.stages.Compiled) else None
         needed = plan.temp_size_in_bytes + plan.argument_size_in_bytes if plan is not None else 0
         if not limit or needed <= MEMORY_FRACTION * limit:
             return program, "vmap"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
@@ -12,39 +13,59 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training.metrics import read_metrics
 
 
-def list_runs(folder: Path | str) -> list[dict[str, Any]]:
-    """List every run in a folder or below it, sorted by path; JSON-ready.
+class RunDescription(TypedDict):
+    """A run and how far it came; JSON-ready, lists in the order of the seeds.
 
-    Each has ``path``, ``model`` (its size in words), ``preset`` (its name, None of
-    another model), ``data``, ``seeds``, ``steps`` (planned), ``step`` (the last
-    logged), ``finished``, ``checkpoints`` (their steps), ``loss`` (by seed, the last logged), ``validation_loss``
-    (the last made, or None) and ``tokens`` seen.
+    ``steps`` are planned, ``step`` is the last logged; ``preset`` names the model, if it has a name.
+    """
+
+    path: str
+    model: str
+    preset: str | None
+    parameters: int | None
+    data: str
+    init_from: str | None
+    seeds: list[int]
+    steps: int
+    step: int
+    finished: bool
+    checkpoints: list[int]
+    loss: list[float] | None
+    validation_loss: list[float] | None
+    tokens: int
+
+
+def list_runs(folder: Path | str) -> list[RunDescription]:
+    """List every run in a folder or below it, sorted by path.
 
     A run whose files are damaged is told of and left out.
 
     Raises:
         InputError: there is no such folder, or no whole run in it.
     """
+    # Every folder below that has the record of a run.
     root = io.user_path(folder)
     if not root.is_dir():
         raise InputError(f"{root} does not exist: name a folder of runs")
-    runs, strange = [], None
+    runs: list[RunDescription] = []
+    corrupted: InputError | None = None
     for path in sorted(io.below(root, RUN_FILE)):
         try:
             runs.append(describe(path.parent))
         except (InputError, OSError) as error:
             # One damaged run is no reason not to list its neighbours.
-            strange = error if isinstance(error, InputError) else InputError(f"{path.parent} cannot be read: {error}")
-            progress.warn(f"left out: {strange}")
-    if not runs and strange is not None:
-        raise strange
+            corrupted = error if isinstance(error, InputError) else InputError(f"{path.parent} cannot be read: {error}")
+            progress.warn(f"left out: {corrupted}")
+    if not runs and corrupted is not None:
+        raise corrupted
     if not runs:
         raise InputError(f"{root} holds no pretraining run: `bornbiased pretrain --out {root}/NAME` makes one")
     return runs
 
 
-def describe(folder: Path) -> dict[str, Any]:
-    """Describe one run, as :func:`list_runs` gives it."""
+def describe(folder: Path) -> RunDescription:
+    """Describe one run."""
+    # What was asked for, what was logged, and what was saved.
     run = read_run(folder)
     config = run["config"]
     lines = read_metrics(folder)

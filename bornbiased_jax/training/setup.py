@@ -50,11 +50,13 @@ def check_folder(config: PretrainConfig) -> None:
         InputError: it holds a run that differs (the sentence names the field) or something else, or cannot be written.
     """
     folder = output_folder(config)
+    # The folder, or the one above it that is there, must be a folder that can be written to.
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     if not existing.is_dir():
         raise InputError(f"cannot write {folder}: {existing} is a file; choose another place")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"cannot write {folder}: {os.strerror(errno.EACCES)}; choose another place")
+    # A run that is there must be this one, but for fields that may change.
     if (folder / RUN_FILE).exists():
         before, now = with_defaults(read_run(folder)["config"]), config.to_dict()
         field = changed_field(before, now)
@@ -150,6 +152,7 @@ def total_steps(config: PretrainConfig, train: Windows) -> int:
     Raises:
         InputError: one epoch is less than one step.
     """
+    # One epoch, unless a number is set.
     steps = config.steps if config.steps is not None else len(train) // config.batch_size
     if steps < 1:
         raise InputError(
@@ -209,6 +212,7 @@ def _check_same(config: PretrainConfig, folder: Path, digests: Mapping[str, str 
     Raises:
         InputError: it is.
     """
+    # Data and weights are known by their digests, not by their names.
     before: Mapping[str, Any] = read_run(folder)
     for name, field in (("tokens_digest", "data"), ("initial_digest", "init_from")):
         if before[name] != digests[name]:
@@ -227,14 +231,14 @@ def _extend(folder: Path, steps: int) -> None:
         io.write_json(folder / RUN_FILE, {**before, "config": config, "steps": steps})
 
 
-def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, Any]:
+def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object]:
     """Return what the record of a run says beside its settings: counts of parameters, provenance."""
-    counts = {"parameters": count_parameters(parameter_shapes(config.model))}
+    counts: dict[str, object] = {"parameters": count_parameters(parameter_shapes(config.model))}
     if config.adapter is not None:
         counts["trained_parameters"] = count_trained(config.model, config.adapter)
     source = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
     # What decides the order of sums, beside the versions.
-    order: dict[str, Any] = {
+    order = {
         "unrolled_blocks": unrolled_blocks(config.model, config.remat),
         "lanes": cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
     }
@@ -252,7 +256,7 @@ def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
         progress.warn(f"{folder} goes on with {changes}: losses may differ in their last digits")
 
 
-def _field(config: Mapping[str, Any], name: str) -> Any:
+def _field(config: Mapping[str, Any], name: str) -> object:
     for part in name.split("."):
         config = config.get(part)  # type: ignore[assignment]
         if config is None:

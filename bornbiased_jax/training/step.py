@@ -7,36 +7,52 @@ them, and its lift over seeds. All are pure functions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.adapters import Adapter, adapted, attach
 from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.parallel import PyTree
 from bornbiased_jax.parameters import Params
 
 Mode = Literal["vmap", "map"]
-Metrics = dict[str, Any]
+Metrics = dict[str, jax.Array | np.ndarray]
 """What a step measures, by name: an array with a value for each seed."""
 LossFn = Callable[[Params, jax.Array, Params | None], tuple[jax.Array, jax.Array]]
 """``loss(params, tokens_BT1, frozen)``: the summed loss in nats and the number of tokens predicted."""
 
 
 class State(NamedTuple):
-    """Everything that an update changes; leaves have a leading axis S once lifted over seeds."""
+    """A seed's training at one moment: what steps update, hooks see and checkpoints hold.
+
+    Leaves have a leading axis S once lifted over seeds. An update takes one batch, and the order of the data follows
+    from the run: the step is the state of the data iterator too.
+    """
 
     params: Params
     optimizer: optax.OptState
+    step: jax.Array
+    """Updates made, int32."""
+    seed: jax.Array
+    """uint32."""
+
+    @property
+    def arrays(self) -> tuple[Params, optax.OptState]:
+        """Parameters and the optimizer's state: the arrays of a checkpoint."""
+        return self.params, self.optimizer
 
 
 def make_loss(
     cfg: ModelConfig,
     adapter: Adapter | None = None,
     *,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
     remat: bool = False,
     rows: jax.sharding.Sharding | None = None,
 ) -> LossFn:
@@ -49,6 +65,7 @@ def make_loss(
         remat: recompute each block in the backward pass.
         rows: how sequences lie on several devices.
     """
+    # Both are closures over what is not trained.
     if adapter is None:
         return lambda params, tokens_BT1, _: loss_sum(cfg, params, tokens_BT1, dtype=dtype, remat=remat, rows=rows)
 
@@ -91,7 +108,8 @@ def apply_gradient(
     # Clip, take the optimizer's direction, decay, scale by the learning rate.
     updates, moments = optimizer.update(grads, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
-    return State(params, moments), {"loss": loss, "grad_norm": optax.tree.norm(grads)}
+    state = state._replace(params=params, optimizer=moments, step=state.step + 1)
+    return state, {"loss": loss, "grad_norm": optax.tree.norm(grads)}
 
 
 def make_train_step(loss_fn: LossFn, optimizer: optax.GradientTransformation) -> Callable[..., tuple[State, Metrics]]:
@@ -102,13 +120,14 @@ def make_train_step(loss_fn: LossFn, optimizer: optax.GradientTransformation) ->
     """
 
     def step(state: State, tokens_ABT1: jax.Array, frozen: Params | None = None) -> tuple[State, Metrics]:
+        # Gradient over micro-batches, then the update.
         loss, grads = mean_gradient(loss_fn, state.params, tokens_ABT1, frozen)
         return apply_gradient(optimizer, state, loss, grads)
 
     return step
 
 
-def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., tuple[Any, Any]]:
+def over_seeds(fn: Callable[..., tuple[PyTree, PyTree]], mode: Mode) -> Callable[..., tuple[PyTree, PyTree]]:
     """Lift ``fn(state, *shared) -> state, metrics`` of one seed over the leading axis S of the state.
 
     What follows the state, a batch and the weights that no seed changes, is shared by the seeds.
@@ -117,17 +136,17 @@ def over_seeds(fn: Callable[..., tuple[Any, Any]], mode: Mode) -> Callable[..., 
     state in place, so that only one seed's activations are in memory.
     """
 
-    def vmapped(state: Any, *shared: Any) -> tuple[Any, Any]:
+    def vmapped(state: PyTree, *shared: PyTree) -> tuple[PyTree, PyTree]:
         return jax.vmap(lambda state: fn(state, *shared))(state)
 
-    def mapped(state: Any, *shared: Any) -> tuple[Any, Any]:
+    def mapped(state: PyTree, *shared: PyTree) -> tuple[PyTree, PyTree]:
         count = jax.tree.leaves(state)[0].shape[0]
         # A single seed needs no loop.
         if count == 1:
             after = fn(jax.tree.map(lambda leaf: leaf[0], state), *shared)
             return jax.tree.map(lambda leaf: leaf[None], after)
 
-        def body(state: Any, index: jax.Array) -> tuple[Any, Any]:
+        def body(state: PyTree, index: jax.Array) -> tuple[PyTree, PyTree]:
             # Take one seed out of the stack, update it, put it back in its place.
             pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index, keepdims=False)  # noqa: E731
             put = lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, index, 0)  # noqa: E731

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, Literal, NoReturn
 
 import jax
@@ -62,14 +63,14 @@ class Stop:
         if self.signal is not None:
             self._break_off(self.signal, None)
 
-    def _break_off(self, number: int, frame: Any) -> NoReturn:
+    def _break_off(self, number: int, frame: FrameType | None) -> NoReturn:
         former = self._former.get(number)
         if number == signal.SIGINT and callable(former):
             # Whoever listened before knows better when an exception may be raised.
             former(number, frame)
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    def _take(self, number: int, frame: Any) -> None:
+    def _take(self, number: int, frame: FrameType | None) -> None:
         # Also where the exception is lost, as it is in a callback, the run ends before its first step.
         self.signal, self._asked = number, self._asked + 1
         if self._held and self._asked <= PATIENCE:

@@ -6,10 +6,10 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import multiplications
@@ -27,22 +27,25 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
     (fewer with a window). Norms, activations,
     softmax and recomputation are not counted.
     """
+    # Matrices of all blocks, of a mixture of experts those that a token meets.
     table = parameter_table(cfg).values()
     kernels = cfg.num_layers * sum(
         multiplications(cfg, row) for row in table if row.is_stacked and row.leaf == "kernel"
     )
     head = cfg.d_model * cfg.vocab_size
+    # Keys that a query meets on average, fewer at the beginning of a window.
     attended = min(context, cfg.window or context)
     keys = attended * (1 - (attended - 1) / (2 * context))
     attention = 12 * cfg.num_layers * cfg.num_heads * cfg.key_dim * keys if cfg.attention else 0.0
     return 6.0 * (kernels + head) + attention
 
 
-def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3) -> float:
+def matmul_peak(cfg: ModelConfig, rows: int, dtype: DTypeLike, *, seconds: float = 0.3) -> float:
     """Measure the operations a second of the fastest of the model's own matrix products on one device.
 
     Products are [rows, D] × [D, F] and [rows, D] × [D, V], at the precision of training.
     """
+    # The products of an MLP and of the head, in the types of training.
     dtype = jnp.dtype(dtype)
     precision = "highest" if dtype == jnp.float32 else "default"
     multiply = jax.jit(lambda a, b: jnp.dot(a, b, precision=precision))
@@ -53,6 +56,7 @@ def matmul_peak(cfg: ModelConfig, rows: int, dtype: Any, *, seconds: float = 0.3
         multiply(left, right).block_until_ready()
         start, fastest, laps = time.perf_counter(), math.inf, 0
         while laps < _LAPS and time.perf_counter() - start < seconds / 2:
+            # Four products in flight, so that dispatch is not what is measured.
             before = time.perf_counter()
             for _ in range(4):
                 out = multiply(left, right)

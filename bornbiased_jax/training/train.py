@@ -11,7 +11,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.model.adapters import merge
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.protocol import Tokenizer
-from bornbiased_jax.training.checkpoint import Checkpointer
+from bornbiased_jax.training.checkpoint import NEXT_INDEX, Checkpointer
 from bornbiased_jax.training.config import PretrainConfig, output_folder
 from bornbiased_jax.training.cpu_shards import stacked
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
@@ -31,7 +31,7 @@ from bornbiased_jax.training.initial import Initial, check_initial
 from bornbiased_jax.training.memory import check_memory
 from bornbiased_jax.training.metrics import Logger, MetricsLog, open_loggers, read_metrics, repair_metrics
 from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
-from bornbiased_jax.training.program import abstract_state, compile_step, first_state, rows_sharding
+from bornbiased_jax.training.program import Program, abstract_state, compile_step, first_state, rows_sharding
 from bornbiased_jax.training.setup import (
     check_folder,
     check_fresh,
@@ -41,11 +41,13 @@ from bornbiased_jax.training.setup import (
     schedule_steps,
     total_steps,
 )
-from bornbiased_jax.training.step import Metrics, Mode, make_loss
+from bornbiased_jax.training.step import Metrics, Mode, State, make_loss
 from bornbiased_jax.training.stop import Stop
 from bornbiased_jax.training.throughput import TrainingClock, flops_per_token, matmul_peak
 
 NOTE_SECONDS = 30.0
+StateT = TypeVar("StateT")
+BatchT = TypeVar("BatchT")
 
 Hook = Callable[[int, Any, Metrics], None]
 """Called after an update with the number of updates made, the new state and what the step measured, by seed.
@@ -91,13 +93,13 @@ class TrainingSummary(TypedDict):
 
 
 def fit(
-    state: Any,
-    step: Callable[[Any, Any], tuple[Any, Metrics]],
-    batches: Iterable[Any],
+    state: StateT,
+    step: Callable[[StateT, BatchT], tuple[StateT, Metrics]],
+    batches: Iterable[BatchT],
     hooks: Sequence[Hook] = (),
     *,
     first: int = 0,
-) -> tuple[Any, int]:
+) -> tuple[StateT, int]:
     """Update a state with one batch after the other, until there are no more.
 
     Args:
@@ -176,13 +178,14 @@ def pretrain(
         # The state: that of the newest intact checkpoint, or the initial one.
         checkpointer = resources.enter_context(contextlib.closing(Checkpointer(folder, config, steps)))
         with stop.held():
-            resumed = checkpointer.restore(abstract)
-        if resumed is None:
+            restored = checkpointer.restore(abstract, config.seeds)
+        is_new = restored is None
+        if is_new:
             check_fresh(folder)
-            first, state = 0, first_state(config, optimizer, abstract, weights)
-        else:
-            first, state = resumed.step, resumed.state
-            iterator.set_state(resumed.iterator)
+        state = first_state(config, optimizer, abstract, weights) if restored is None else restored
+        first = int(parallel.fetch(state.step)[0])
+        if not is_new:
+            iterator.set_state({NEXT_INDEX: first})
             going = "going on after" if first < steps else "already finished, at"
             progress.note(f"{folder}: {going} step {first} of {steps}")
 
@@ -192,13 +195,13 @@ def pretrain(
             run_loggers += open_loggers(folder, config, first)
         for logger in run_loggers:
             resources.callback(_close_quietly, logger)
-        if resumed is None:
+        if is_new:
             with stop.held():
-                checkpointer.save(0, state, iterator.get_state())
+                checkpointer.save(state)
 
         # Compile the step, and measure what the machine can do.
         frozen = None if config.adapter is None else jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), weights)
-        program: Any = None
+        program: Program | None = None
         mode: Mode = "map"
         peak = 0.0
         if first < steps:
@@ -212,7 +215,7 @@ def pretrain(
         log = MetricsLog(config, learning_rate(config, planned_steps), clock, run_loggers)
         validation_loss = _validation(config, data.validation, mesh, part, mode)
 
-        def evaluate(step: int, state: Any, metrics: Metrics) -> None:
+        def evaluate(step: int, state: State | list[State], metrics: Metrics) -> None:
             """Add the held-out loss of every seed to the metrics, at the end and where it is due."""
             if step == steps or (config.eval_every is not None and step % config.eval_every == 0):
                 log.flush()
@@ -220,12 +223,27 @@ def pretrain(
                 with clock.paused():
                     metrics["validation_loss"] = validation_loss(stacked(state).params, frozen)
 
-        def save(step: int, state: Any, _: Metrics) -> None:
+        def save(step: int, state: State | list[State], _: Metrics) -> None:
             """Save a checkpoint where one is due, after the line of its step."""
             if checkpointer.wants(step):
                 log.flush()
                 with clock.paused():
-                    checkpointer.save(step, stacked(state), iterator.get_state())
+                    checkpointer.save(stacked(state))
+
+        def remaining() -> Iterator[jax.Array]:
+            """Yield the batch [A, B, T + 1] of each step that is left, until a signal stops the run."""
+            for step in range(first, steps):
+                if stop.asked(step):
+                    return
+                rows = np.asarray(next(iterator), np.int32).reshape(config.accumulation, -1, config.context + 1)
+                yield parallel.place_batch(rows, mesh, axis=1, rows=config.micro_batch)
+
+        def update(state: State | list[State], batch: jax.Array) -> tuple[State | list[State], Metrics]:
+            """Update all seeds with one batch."""
+            # Compiled where a step is left.
+            assert program is not None
+            state, metrics = program(state, batch, frozen)
+            return state, metrics
 
         # The loop, until the last step or a signal.
         checkpointer.wait()
@@ -234,8 +252,8 @@ def pretrain(
             clock.start()
             state, reached = fit(
                 state,
-                lambda state, batch: program(state, batch, frozen),
-                _batches(config, iterator, mesh, stop, range(first, steps)),
+                update,
+                remaining(),
                 [*hooks, evaluate, log, save, report],
                 first=first,
             )
@@ -245,7 +263,7 @@ def pretrain(
         state = stacked(state)
         if first < reached < steps and not checkpointer.wants(reached):
             checkpointer.interrupted_at(reached)
-            checkpointer.save(reached, state, iterator.get_state())
+            checkpointer.save(state)
         stop.phase = "saving"
         checkpointer.wait()
 
@@ -265,22 +283,11 @@ def pretrain(
             "tokens_per_second": clock.rate,
             "peak_share": clock.peak_fraction,
             "mode": mode,
-            "resumed_from": None if resumed is None else first,
+            "resumed_from": None if is_new else first,
         }
     if stop.signal == signal.SIGINT:
         raise KeyboardInterrupt
     return summary
-
-
-def _batches(
-    config: PretrainConfig, iterator: Iterator[np.ndarray], mesh: jax.sharding.Mesh, stop: Stop, steps: range
-) -> Iterator[jax.Array]:
-    """Yield the batch [A, B, T + 1] of each step that is left, until a signal stops the run."""
-    for step in steps:
-        if stop.asked(step):
-            return
-        rows = np.asarray(next(iterator), np.int32).reshape(config.accumulation, -1, config.context + 1)
-        yield parallel.place_batch(rows, mesh, axis=1, rows=config.micro_batch)
 
 
 def _validation(
@@ -317,7 +324,7 @@ def _progress(config: PretrainConfig, log: MetricsLog, clock: TrainingClock, fir
     with progress.bar(steps * step_tokens, label, unit="tokens", quiet=quiet, completed=first * step_tokens) as advance:
         noted = time.monotonic()
 
-        def report(_step: int, _state: Any, _metrics: Metrics) -> None:
+        def report(_step: int, _state: object, _metrics: Metrics) -> None:
             nonlocal noted
             advance(step_tokens)
             if not quiet and log.loss is not None and time.monotonic() - noted > NOTE_SECONDS:

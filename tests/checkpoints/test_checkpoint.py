@@ -123,11 +123,12 @@ import json, sys
 import jax
 from jax.sharding import NamedSharding, PartitionSpec as P
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.parameters import flatten
+from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax import parallel
 
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-def sharding(path, shape):
+def sharding(row):
+    path = row.path
     if path.endswith("mlp/up/kernel"):
         return NamedSharding(mesh, P("a", None, "b"))
     if path.endswith("query/kernel"):
@@ -140,7 +141,7 @@ for ref in sys.argv[1:]:
     checkpoint = open_checkpoint(ref, sharding=sharding)
     leaves = flatten(checkpoint.params())
     for path, leaf in leaves.items():
-        assert leaf.sharding == sharding(path, leaf.shape), path
+        assert leaf.sharding == sharding(parameter_table(checkpoint.cfg)[path]), path
         assert len(leaf.addressable_shards) == 4
     assert leaves["blocks/mlp/up/kernel"].addressable_shards[0].data.size * 4 == leaves["blocks/mlp/up/kernel"].size
     found[ref] = checkpoint.digest()
@@ -149,7 +150,8 @@ for ref in sys.argv[1:]:
     for path, leaf in flatten(checkpoint.params()).items():
         held = sum(shard.data.size for shard in leaf.addressable_shards)
         assert held == leaf.size * (1 if path.endswith(("kernel", "embedding")) else 4), path
-    before, after = flatten(checkpoint.params()), flatten(parallel.place_params(checkpoint.params(), cut))
+    placed = parallel.place_params(checkpoint.cfg, checkpoint.params(), cut)
+    before, after = flatten(checkpoint.params()), flatten(placed)
     assert all(after[path] is leaf for path, leaf in before.items())
     assert checkpoint.digest() == found[ref]
 print(json.dumps(found))
@@ -178,8 +180,8 @@ def test_sharding_on_one_device_places_every_parameter():
     target = jax.sharding.SingleDeviceSharding(device)
     asked = []
 
-    def sharding(path, shape):
-        asked.append((path, shape))
+    def sharding(row):
+        asked.append((row.path, row.shape))
         return target
 
     checkpoint = open_checkpoint(HF / "gpt_neox")

@@ -3,6 +3,7 @@
 What would run on a GPU is lowered here, without one.
 """
 
+import dataclasses
 import re
 
 import jax
@@ -18,10 +19,12 @@ from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import ForwardOptions, apply, attention
 from bornbiased_jax.model.attention import KERNELS, SOFTPICK_EPSILON, Attention, fused_attention, row_blocks
 from bornbiased_jax.model.interventions import NO_EDITS, Edits, self_only
+from bornbiased_jax.model.layers import BlockContext
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import flatten, unflatten
 
 T, D = 9, 16
+CONTEXT = BlockContext(jnp.arange(T))
 BASE = dict(num_layers=1, num_heads=4, num_kv_heads=2, head_dim=6, d_model=D, d_ff=8, vocab_size=11, max_seq_len=20)
 MITIGATIONS = {
     "baseline": {},
@@ -115,7 +118,7 @@ def case(request):
     cfg = ModelConfig(**BASE, **MITIGATIONS[request.param])
     rng = np.random.default_rng(0)
     x_BTD = rng.standard_normal((2, T, D)).astype(np.float32)
-    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), jnp.asarray(x_BTD), jnp.arange(T))["params"]
+    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), jnp.asarray(x_BTD), CONTEXT)["params"]
     # Weights of order 1/√D give logits of order one: attention far from uniform.
     flat = {
         path: (rng.standard_normal(leaf.shape) / np.sqrt(leaf.shape[0] if len(leaf.shape) > 1 else 1)).astype(
@@ -129,7 +132,8 @@ def case(request):
 def ours(cfg, flat, x_BTD, mask_TT=None):
     names = ("attention_output", "attention_weights")
     edits = NO_EDITS if mask_TT is None else Edits(seen=lambda seen_TT: jnp.asarray(mask_TT))
-    return Attention(cfg, names, edits=edits).apply({"params": unflatten(flat)}, x_BTD, jnp.arange(T))
+    context = dataclasses.replace(CONTEXT, capture=names, edits=edits)
+    return Attention(cfg).apply({"params": unflatten(flat)}, x_BTD, context)[:2]
 
 
 def close(actual, expected):
@@ -207,7 +211,7 @@ def test_row_sums_for_equal_logits(changes, mass):
     """With zero queries every visible key weighs the same: 1/i, 1/(i + 1), or σ(−ln 20) = 1/21 each."""
     cfg = ModelConfig(**BASE, **changes)
     x = jnp.ones((1, T, D))
-    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), x, jnp.arange(T))["params"]
+    shapes = jax.eval_shape(Attention(cfg).init, jax.random.key(0), x, CONTEXT)["params"]
     zeros = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flatten(shapes).items()}
     weights = ours(cfg, zeros, x)[1]["attention_weights"]
     np.testing.assert_allclose(weights.sum(-1)[0, 0], mass, rtol=T * 2.0**-23)

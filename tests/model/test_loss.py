@@ -9,7 +9,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.model import loss as loss_module
-from bornbiased_jax.model.loss import bits_per_byte, chunk_length, cross_entropy, loss_sum, unrolled_blocks
+from bornbiased_jax.model.loss import bits_per_byte, chunk_length, loss_of_final, loss_sum, unrolled_blocks
 from bornbiased_jax.training.step import State, make_loss, make_train_step, over_seeds
 
 
@@ -22,8 +22,10 @@ def plain(final, table, labels, axis):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("chunk", [1, 3, 12])
-def test_value_and_gradients(axis, chunk):
+def test_value_and_gradients(monkeypatch, axis, chunk):
     B, T, D, V = 3, 12, 8, 50
+    monkeypatch.setattr(loss_module, "chunk_length", lambda *_: chunk)
+    cfg = preset("llama-tiny", tie_embeddings=axis == 1)
     rng = np.random.default_rng(axis)
     final = jnp.asarray(rng.normal(size=(B, T, D)), jnp.float32)
     table = jnp.asarray(rng.normal(size=(D, V) if axis == 0 else (V, D)), jnp.float32)
@@ -31,7 +33,8 @@ def test_value_and_gradients(axis, chunk):
     assert (labels < 0).any()
 
     def ours(final, table):
-        return 0.25 * cross_entropy(final, table, labels, axis=axis, chunk=chunk, precision="highest")
+        params = {"embed": {"embedding": table}, "head": {"kernel": table}}
+        return 0.25 * loss_of_final(cfg, params, final, labels, precision="highest")[0]
 
     want, (want_final, want_table) = jax.value_and_grad(
         lambda final, table: 0.25 * plain(final, table, labels, axis), argnums=(0, 1)
@@ -113,7 +116,7 @@ def test_accumulation_and_modes_agree():
     step = jax.jit(make_train_step(make_loss(CFG), _Descent()))
     seeds = jnp.asarray([1, 2, 3], jnp.uint32)
     params = jax.jit(jax.vmap(lambda seed: init_seed(CFG, seed)))(seeds)
-    state = State(params, ())
+    state = State(params, (), jnp.zeros(3, jnp.int32), seeds)
     batch = tokens(2, 4, 9)
     alone = [step(jax.tree.map(lambda leaf, i=i: leaf[i], state), batch.reshape(1, 8, 9)) for i in range(3)]
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)

@@ -14,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed, parameter_shapes
 from bornbiased_jax.model import ForwardOptions, attn0, empty_cache, logits_of, mlp0_config
 from bornbiased_jax.model import apply as eager_apply
-from bornbiased_jax.model.layers import rotate
+from bornbiased_jax.model.layers import BlockContext, rotate
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.model.model import CAPTURABLE, Block
 from bornbiased_jax.parameters import count_parameters, flatten
@@ -97,7 +97,7 @@ def test_the_scan_equals_a_loop_over_blocks(case):
     stream, block = out.embedded_BTD, jax.jit(Block(cfg).apply, compiler_options=FAST)
     for layer in range(cfg.num_layers):
         weights = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["blocks"])
-        stream, _ = block({"params": weights}, stream, jnp.arange(12), layer=jnp.asarray(layer))
+        stream, *_ = block({"params": weights}, stream, BlockContext(jnp.arange(12), layer=jnp.asarray(layer)))
         np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
 
 

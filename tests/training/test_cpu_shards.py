@@ -26,7 +26,7 @@ RULE = make_optimizer(PretrainConfig(model=CFG, data="none", out="none", warmup=
 @functools.cache
 def _drawn(seeds: int) -> State:
     params = jax.tree.map(lambda *leaves: np.stack(leaves), *[init_seed(CFG, seed) for seed in range(seeds)])
-    return State(params, jax.vmap(RULE.init)(params))
+    return State(params, jax.vmap(RULE.init)(params), np.zeros(seeds, np.int32), np.arange(seeds, dtype=np.uint32))
 
 
 def births(seeds: int) -> State:

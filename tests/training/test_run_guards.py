@@ -116,7 +116,7 @@ def test_checkpoints_of_another_version_are_named(calm):
     abstract = abstract_state(other, rule, build_mesh(parse_mesh(None)))
     checkpointer = Checkpointer(Path(config.out), other, 6)
     with pytest.raises(InputError, match="other params than this run: go on with the version that wrote it"):
-        checkpointer.restore(abstract)
+        checkpointer.restore(abstract, other.seeds)
     checkpointer.close()
     assert content(config.out) == before
 

@@ -87,7 +87,7 @@ def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
     config, reads = make(place, "stuck"), []
     pretrain(config)
 
-    def restore(self, abstract):
+    def restore(self, abstract, seeds):
         for _ in range(20):
             reads.append(1)
             os.kill(os.getpid(), signal.SIGINT)

@@ -59,9 +59,7 @@ def _load(cfg: ModelConfig, seed: int, dtype: DTypeLike | None, sharding: Shardi
         # Each in a program of its own, so that the random bits of no other lie alongside.
         flat = {}
         for path, row in parameter_table(cfg).items():
-            program = jax.jit(
-                lambda seed, path=path: flatten(initialize(seed))[path], out_shardings=sharding(path, row.shape)
-            )
+            program = jax.jit(lambda seed, path=path: flatten(initialize(seed))[path], out_shardings=sharding(row))
             flat[path] = program(jnp.uint32(seed)).block_until_ready()
         params = unflatten(flat)
     return params if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), params)

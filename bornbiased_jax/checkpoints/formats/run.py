@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired
 
@@ -94,7 +94,7 @@ def find_steps(folder: Path) -> list[int]:
     return sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
-def progress_tree(step: int, seeds: tuple[int, ...], iterator: dict[str, Any], sums: object) -> dict[str, Any]:
+def progress_tree(step: int, seeds: Sequence[int], iterator: dict[str, Any], sums: object) -> dict[str, Any]:
     """Return what ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 import numpy as np
 from annotated_types import Ge
@@ -100,40 +100,49 @@ class Tokens:
         low, high = self._start + start, self._start + stop
         if not self._start <= low <= high <= self._stop:
             raise IndexError(f"ids {start} to {stop} of {len(self)}")
-        chunks = []
+        chunks = [np.zeros(0, np.int32)]
+        size = self._dtype.itemsize
+        # A window may lie in several files: take from each what it has.
         index = int(np.searchsorted(self._ends, low, side="right")) - 1
         while low < high:
+            shard, begin = self._shards[index], int(self._ends[index])
             until = min(high, int(self._ends[index + 1]))
-            begin = int(self._ends[index])
-            chunks.append(self._ids(self._shards[index], low - begin, until - begin))
-            low, index = until, index + 1
-        return np.concatenate(chunks) if chunks else np.zeros(0, np.int32)
-
-    def _ids(self, shard: Shard, begin: int, end: int) -> np.ndarray:
-        # Not a mapping: to make one takes longer than to read a window, and a file that shrinks would kill the process.
-        size = self._dtype.itemsize
-        try:
-            with shard.path.open("rb", buffering=0) as stream:
+            # Not a mapping: to make one takes longer than to read a window, and a file that shrinks would kill the
+            # process.
+            ids = np.zeros(0, self._dtype)
+            with contextlib.suppress(OSError), shard.path.open("rb", buffering=0) as stream:
                 if os.fstat(stream.fileno()).st_size == shard.num_tokens * size:
-                    ids = np.fromfile(stream, self._dtype, end - begin, offset=begin * size)
-                    if len(ids) == end - begin:
-                        return ids.astype(np.int32)
-        except OSError:
-            pass
-        raise InputError(
-            f"the tokenised data {shard.path} has vanished or was cut short: run the same command again to make it anew"
-        )
+                    ids = np.fromfile(stream, self._dtype, until - low, offset=(low - begin) * size)
+            if len(ids) < until - low:
+                raise InputError(
+                    f"the tokenised data {shard.path} has vanished or was cut short: run the same command again to "
+                    "make it anew"
+                )
+            chunks.append(ids.astype(np.int32))
+            low, index = until, index + 1
+        return np.concatenate(chunks)
+
+
+class Facts(TypedDict):
+    """What a record says of a tokenized source; JSON-ready."""
+
+    source: str
+    source_digest: str
+    tokens_digest: str
+    documents: int
+    train_tokens: int
+    validation_tokens: int
+    text_bytes: int
 
 
 class Dataset(NamedTuple):
-    """A tokenised source."""
+    """A tokenized source."""
 
     train: Tokens
     validation: Tokens
     digest: str
     """SHA-256 over every id of both splits in order."""
-    facts: dict[str, Any]
-    """JSON-ready: documents, tokens, bytes and the like, for a record."""
+    facts: Facts
 
 
 def prepare(
@@ -234,6 +243,7 @@ def _unchanged(place: Path, index: Index) -> bool:
         before = io.read_json(place / CHECKED)
     except InputError:
         before = {}
+    # Hash the parts of which a file changed since it was checked.
     for number, part in enumerate(index["parts"]):
         names = [f"{split}-{number:05d}.bin" for split in SPLITS]
         if all(before.get(name) == stamps[name] for name in names):
@@ -265,13 +275,14 @@ def _shard_files(index: Index) -> Iterator[tuple[str, int]]:
 
 
 def _open(place: Path, index: Index, source: str) -> Dataset:
+    # Shards of each split in the order in which they were written.
     shards = {
         split: [Shard(place / f"{split}-{number:05d}.bin", part[split]) for number, part in enumerate(index["parts"])]
         for split in SPLITS
     }
     train, validation = (Tokens(shards[split], index["dtype"]) for split in SPLITS)
     digest = _digest(index)
-    facts = {
+    facts: Facts = {
         "source": source,
         "source_digest": index["identity"]["source_digest"],
         "tokens_digest": digest,
@@ -335,6 +346,7 @@ def _tokenise(
 
 def _write_part(place: Path, index: Index, part: dict[str, list[np.ndarray]]) -> None:
     """Append one part: its files first, then the index that knows of them."""
+    # One file a split, and one digest over them.
     number = len(index["parts"])
     hasher = hashlib.sha256()
     counts: dict[str, int] = {}

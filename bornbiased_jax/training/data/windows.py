@@ -39,6 +39,7 @@ class Windows:
         return max(0, (len(self._tokens) - 1) // self._context)
 
     def __getitem__(self, index: SupportsIndex) -> np.ndarray:
+        # Windows overlap by one id: the last target of one is the first input of the next.
         start = int(index) * self._context
         ids = self._tokens.read(start, start + self._context + 1)
         return ids if self._bos_id is None else prepend_bos(ids, self._bos_id)
@@ -68,6 +69,7 @@ def split(dataset: Dataset, context: int, validation_fraction: float) -> tuple[W
         keep = len(train) - max(context + 1, round(validation_fraction * len(train)))
         if keep > context:
             train, validation, method = train.part(0, keep), train.part(keep, len(train)), "tail"
+    # Each part needs one window at least.
     windows = Windows(train, context), Windows(validation, context)
     if not len(windows[0]) or not len(windows[1]):
         total = len(dataset.train) + len(dataset.validation)
@@ -99,6 +101,7 @@ def batches(
         threads: that read ahead.
     """
     index, count = part
+    # An order of its own for each epoch, of which each process takes its part of every batch.
     ordered = grain.MapDataset.source(windows).seed(data_seed).shuffle().repeat()
     if count > 1:
         ordered = ordered[index::count]
@@ -109,6 +112,7 @@ def batches(
 
 def held_out(windows: Windows, num_sequences: int, batch_size: int) -> Iterator[np.ndarray]:
     """Yield batches [B, context + 1] of the first ``num_sequences`` windows; missing rows are −1 throughout."""
+    # Always the same windows from the beginning, the last batch padded to the shape of the others.
     total = min(num_sequences, len(windows))
     for start in range(0, total, batch_size):
         rows = [windows[index] for index in range(start, min(start + batch_size, total))]
