@@ -19,6 +19,7 @@ _CHAPTERS = {
     "figure9": "theory",
     "predicted": "theory",
     "ablation": "theory",
+    "entropy_transition": "theory",
     "figure11": "survival.checkpoints",
     "table4b": "survival.trained_pairs",
     "table4c": "survival.trained_pairs",
