@@ -15,14 +15,14 @@ import numpy as np
 
 from theory import checks, quadrature
 from theory.activations import Array
-from theory.attention_weights import LARGEST_VARIANCE, participation
 
-LOG_STEP = 0.4
-"""Of the lattice in ln y."""
-SMOOTH_SCALE = 1.0
-"""Standard deviation of a common part up to which Gauss-Hermite sums are accurate; a lattice serves beyond."""
-HERMITE_NODES = 40
-EULER = 0.5772156649015329
+LARGEST_VARIANCE = 200.0
+"""Of logits: the largest for which moments of the weights are integrated."""
+PARTICIPATION_STEP, LOG_STEP = 0.3, 0.4
+"""Of the lattices in ln y: of one integral, and of two."""
+NARROW_SCALE = 0.12
+"""Standard deviation of a common part up to which a few Gauss-Hermite nodes serve; beyond, a lattice."""
+HERMITE_NODES = 12
 
 
 class Common(NamedTuple):
@@ -30,6 +30,35 @@ class Common(NamedTuple):
 
     shift_c: Array
     weight_c: Array
+
+
+@functools.lru_cache(maxsize=4096)
+def participation(count: int, variance: float) -> float:
+    """Compute E Σ a² of a softmax over ``count`` independent N(0, variance) logits: 1/count at variance 0, at most 1.
+
+    With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy. The expectations over
+    λ are lattice sums. So is the integral, in ln y: turned by an angle θ < π/2 the integrand is at most 1/cos²θ times
+    as large, so that a step h leaves a relative error of 2 e^(−2πθ/h)/cos²θ. Relative error below 1e-10 for every
+    count and variances up to ``LARGEST_VARIANCE``; a millisecond, 50 at the largest variance.
+
+    Raises:
+        ValueError: count below 1, a variance outside 0 to ``LARGEST_VARIANCE``.
+
+    >>> round(participation(4, 0.0), 9)
+    0.25
+    >>> round(participation(4096, 74.9), 4)
+    0.588
+    """
+    count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
+    _refuse_large(variance)
+    scale, reach = np.sqrt(variance), np.sqrt(2 * (np.log(count) + 40))  # All of the logits lie within the reach.
+    z, w = quadrature.normal_lattice(float(scale), float(reach))
+    log_y = np.arange(-16 - np.log(count) - reach * scale, 4 + reach * scale, PARTICIPATION_STEP)
+    exp_logit = np.exp(scale * z)
+    gone = -np.expm1(-np.outer(np.exp(log_y), exp_logit))
+    squared = (1 - gone) @ (w * exp_logit**2)
+    remaining = np.exp((count - 1) * np.log1p(-np.minimum(gone @ w, 1 - 1e-16)))
+    return float(count * np.sum(np.exp(2 * log_y) * squared * remaining) * PARTICIPATION_STEP)
 
 
 @functools.lru_cache(maxsize=16_384)
@@ -57,7 +86,7 @@ def row_overlap(first: int, second: int, variance: float, rho: float) -> float:
     few, many = sorted((checks.whole(first, "first"), checks.whole(second, "second")))
     variance, rho = checks.finite(variance, "variance"), checks.probability(rho, "rho")
     _refuse_large(variance)
-    if variance == 0 or rho == 0:
+    if variance == 0 or rho == 0 or few == 1:
         return 1.0 / many
     if rho == 1 and few == many:
         return participation(few, variance)
@@ -88,18 +117,19 @@ def _refuse_large(variance: float) -> None:
 def _log_lattice(count: int, variance: float, reach: float) -> Array:
     """Return the nodes of ln y: beyond them e^(−yZ) is 1 or 0, whatever the logits are."""
     spread = reach * float(np.sqrt(variance))
-    return np.arange(-16 - np.log(count) - spread, 4 + spread, LOG_STEP)
+    return np.arange(-22 - np.log(count) - spread, 4 + spread, LOG_STEP)
 
 
 def _common(scale: float, reach: float) -> Common:
-    if scale <= SMOOTH_SCALE:
+    """Return nodes of N(0, scale²), aligned with the lattice in ln y so that their sums have few values."""
+    if scale <= NARROW_SCALE:
         z, w = quadrature.normal_nodes(HERMITE_NODES)
         return Common(scale * z, w)
-    # A lattice aligned with that of ln y, so that the functions of their sum have few arguments.
-    count = int(np.ceil(reach * scale / LOG_STEP))
-    shift = np.arange(-count, count + 1) * LOG_STEP
-    w = np.exp(-((shift / scale) ** 2) / 2)
-    return Common(shift, w / w.sum())
+    step = LOG_STEP / np.ceil(LOG_STEP / (scale * quadrature.COARSEST_STEP))
+    count = int(np.ceil(reach * scale / step))
+    shift_c = np.arange(-count, count + 1) * float(step)
+    weight_c = np.exp(-((shift_c / scale) ** 2) / 2)
+    return Common(shift_c, weight_c / weight_c.sum())
 
 
 def _conditional(log_cy: Array, scale: float, reach: float) -> tuple[Array, Array]:
@@ -107,8 +137,9 @@ def _conditional(log_cy: Array, scale: float, reach: float) -> tuple[Array, Arra
     arguments, back = np.unique(np.round(log_cy, 9), return_inverse=True)
     z, w = quadrature.normal_lattice(float(scale), float(reach))
     exponent = np.exp(np.minimum(arguments[:, None] + scale * z, 700.0))
-    gone = -np.expm1(-exponent) @ w
-    weighted = (exponent * np.exp(-exponent)) @ w
+    left = np.exp(-exponent)
+    gone = np.where(exponent < 0.1, -np.expm1(-np.minimum(exponent, 0.1)), 1 - left) @ w
+    weighted = (exponent * left) @ w
     return gone[back].reshape(log_cy.shape), weighted[back].reshape(log_cy.shape)
 
 
@@ -127,7 +158,7 @@ def row_entropy(count: int, variance: float) -> float:
     count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
     _refuse_large(variance)
     reach = float(np.sqrt(2 * (np.log(count) + 40)))
-    log_y = _log_lattice(count, variance, reach) - 22
+    log_y = _log_lattice(count, variance, reach) - 16
     log_y = np.concatenate([log_y, np.arange(log_y[-1] + LOG_STEP, log_y[-1] + 24, LOG_STEP)])
     gone, _ = _conditional(log_y, float(np.sqrt(variance)), reach)
     rest = np.exp(count * np.log1p(-np.minimum(gone, 1 - 1e-16)))

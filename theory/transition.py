@@ -20,8 +20,7 @@ import numpy as np
 
 from theory import checks, kernels
 from theory.activations import ACTIVATIONS, Array
-from theory.attention_weights import participation
-from theory.softmax_rows import row_entropy, row_overlap
+from theory.softmax_rows import participation, row_entropy, row_overlap
 
 DIGITS = 9
 """To which cosines and variances are rounded before integrals over rows, which are stored."""

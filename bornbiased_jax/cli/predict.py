@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from bornbiased_jax.cli import options
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, SeqLen
+
+if TYPE_CHECKING:
+    from bornbiased_jax.prediction import GradientPrediction
+    from bornbiased_jax.results import Listing
 
 
 @click.command("predict")
@@ -25,6 +30,9 @@ from bornbiased_jax.ranges import Count, SeqLen
     show_default=True,
     help="Uniform random ids, or Gaussian vectors.",
 )
+@click.option(
+    "--gradients", is_flag=True, help="Also norms of gradients by block and group, for a batch of N sequences."
+)
 @options.result_options
 def predict(
     model: str | None,
@@ -33,6 +41,7 @@ def predict(
     seq_len: int,
     num_inputs: int,
     inputs: str,
+    gradients: bool,
     json_file: str | None,
 ) -> None:
     """What mean-field theory says of a configuration: no model is built and nothing is sampled.
@@ -42,10 +51,12 @@ def predict(
       bornbiased predict --model gpt2-nano --seq-len 1024
       bornbiased predict --model llama-nano --set num_layers=24 --seq-len 64 --json -
       bornbiased predict --checkpoint path/to/model --seq-len 64
+      bornbiased predict --model gpt2-tiny --seq-len 64 --num-inputs 16 --gradients
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from bornbiased_jax.prediction import predict as predict_config
+    from bornbiased_jax.prediction import predict_gradients
     from bornbiased_jax.probes.inputs import KINDS
     from bornbiased_jax.results import Listing, sentences
     from bornbiased_jax.results.terms import explain
@@ -81,4 +92,22 @@ def predict(
         f"{explain('top-1 token', 'top-1 fraction')}"
     )
     table = Listing(f"Theory for {checkpoint or model}, T = {seq_len}", columns, rows, note)
-    options.print_result(prediction, [table], sentences.prediction(prediction), json_file)
+    tables = [table]
+    if gradients:
+        norms = predict_gradients(cfg, seq_len, num_inputs)
+        prediction |= norms
+        tables.append(_gradients(norms, num_inputs * seq_len))
+    options.print_result(prediction, tables, sentences.prediction(prediction), json_file)
+
+
+def _gradients(norms: GradientPrediction, num_tokens: int) -> Listing:
+    """Tabulate gradient norms, one row for each block."""
+    from bornbiased_jax.results import Listing
+
+    groups = norms["gradient_norm_by_group"]
+    columns = ["block", "all", *groups]
+    rows: list[list[object]] = [
+        [layer + 1, total, *(values[layer] for values in groups.values())]
+        for layer, total in enumerate(norms["gradient_norm_by_block"])
+    ]
+    return Listing(f"Norm of the gradient of the mean loss over {num_tokens:,} random tokens", columns, rows)

@@ -57,7 +57,7 @@ def network_cosines(
         weight_key, bias_key = jax.random.split(key)
         kernel_ID = jax.random.normal(weight_key, (inputs_TI.shape[-1], D)) * math.sqrt(variance / inputs_TI.shape[-1])
         bias_D = jax.random.normal(bias_key, (D,)) * math.sqrt(bias)
-        return jnp.matmul(inputs_TI, kernel_ID, precision="highest") + bias_D
+        return jnp.matmul(inputs_TI, kernel_ID, precision="highest") + bias_D[None]
 
     def block(stream_TD: jax.Array, layer: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         query, key, value, up, down = jax.random.split(jax.random.fold_in(layers_key, layer), 5)
