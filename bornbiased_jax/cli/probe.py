@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from bornbiased_jax.cli import dry_run, engines, options
+from bornbiased_jax.cli.scaling import scaling_command
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Seed
@@ -22,6 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.group("probe")
 def probe() -> None:
     """Measure what a transformer prefers before anybody has trained it."""
+
+
+probe.add_command(scaling_command)
 
 
 def _probe_options(function: F) -> F:

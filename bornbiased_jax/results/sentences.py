@@ -236,3 +236,23 @@ def doctor(value: Mapping[str, Any]) -> list[str]:
     if incomplete:
         extras = f"Not complete: {among(incomplete)}; `pip install 'bornbiased-jax[{incomplete[0]}]'` adds the first."
     return [f"{state}; {backend}, with {count(value['cores'], 'core')}.", extras]
+
+
+def scaling(report: Mapping[str, Any]) -> list[str]:
+    """Say whether activations keep their size over widths as under muP, or which first do not."""
+    widths = f"{min(report['widths'])} to {max(report['widths'])}"
+    first: dict[str, Mapping[str, Any]] = {}
+    for row in report["rows"]:
+        if not row["flat"]:
+            first.setdefault(row["activation"], row)
+    if not first:
+        return [
+            f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any step "
+            f"and over {report['num_seeds']} seeds."
+        ]
+    parts = [
+        f"{name} {'grows' if row['slope'] > 0 else 'vanishes'} from step {row['step']} (slope {row['slope']:.2f}, "
+        f"95% interval {row['interval'][0]:.2f} to {row['interval'][1]:.2f})"
+        for name, row in first.items()
+    ]
+    return [f"muP does not hold: from width {widths} {'; '.join(parts)}."]

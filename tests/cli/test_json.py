@@ -14,6 +14,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.results import sentences
+from bornbiased_jax.training.scaling import Scaling
 from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import CALLS
@@ -86,6 +87,7 @@ WORK = {
     "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", 1e-4, (), 0),
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
+    "bornbiased_jax.training.scaling:scaling": Scaling((64, 128), 2, "adamw", ()),
     "bornbiased_jax.training:list_runs": [],
     "bornbiased_jax.training:plot_run": Path("runs/a/curves.png"),
     "bornbiased_jax.checkpoints:export_hugging_face": "gpt2",
@@ -99,6 +101,7 @@ KEYS = {
     "models": {"models", "fields"},
     "probe preference": {"records", "provenance"},
     "probe contraction": {"records", "provenance"},
+    "probe scaling": {"rows", "widths", "num_seeds", "optimizer", "mup_holds"},
     "predict": {"inter_cosine_by_layer", "top1_share_mean", "position_std"},
     "generate": {"ids", "text"},
     "parity": {"max_abs_error"},
@@ -124,7 +127,12 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs", "init-scheme": "init_scheme"}
+SENTENCES = {
+    "predict": "prediction",
+    "fingerprint": "fingerprint_of_outputs",
+    "init-scheme": "init_scheme",
+    "probe scaling": "scaling",
+}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
     "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),

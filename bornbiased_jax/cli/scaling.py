@@ -1,0 +1,64 @@
+"""``bornbiased probe scaling``: the coordinate check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bornbiased_jax.cli import options
+from bornbiased_jax.ranges import Batch, LearningRate, Seed, SeqLen, Steps
+
+
+@click.command("scaling")
+@options.model_options
+@click.option("--widths", default="64,128,256", show_default=True, metavar="D[,D…]", help="Widths of the model.")
+@click.option("--steps", type=options.Ranged(Steps), default=10, show_default=True, help="Updates after the first.")
+@click.option("--seeds", default="0:4", show_default=True, help="As in 0:8 or 42,43; at least two.")
+@click.option(
+    "--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw", show_default=True, help="As in pretrain."
+)
+@click.option(
+    "--learning-rate", type=options.Ranged(LearningRate), default=1e-3, show_default=True, help="At every width."
+)
+@click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences of the batch.")
+@click.option("--seq-len", type=options.Ranged(SeqLen), default=32, show_default=True, help="Length of the sequences.")
+@click.option("--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the tokens.")
+@options.result_options
+def scaling_command(**arguments: Any) -> None:
+    """How activations and logits grow with width, before training and at its first steps (coordinate check).
+
+    \b
+    Example:
+      bornbiased probe scaling --model gpt2-tiny --set init=mup --widths 64,128,256 --steps 10
+    """
+    from bornbiased_jax import progress
+    from bornbiased_jax.results import Listing, sentences
+    from bornbiased_jax.training.config import PretrainConfig
+    from bornbiased_jax.training.scaling import scaling
+
+    options.prepare_json(arguments["json_file"])
+    widths = options.parse_lengths(arguments["widths"], "--widths")
+    config = PretrainConfig(
+        model=options.model_config(arguments["model"], arguments["settings"]),
+        data="random tokens",
+        out=".",
+        seeds=tuple(options.parse_seeds(arguments["seeds"])),
+        data_seed=arguments["input_seed"],
+        context=arguments["seq_len"],
+        min_learning_rate=0.0,
+        warmup=0,
+        schedule="constant",
+        **{name: arguments[name] for name in ("steps", "batch_size", "learning_rate", "optimizer")},
+    )
+    with progress.bar(len(widths), "coordinate check", unit="widths") as advance:
+        result = scaling(config, widths, advance=advance)
+    columns = ["activation", "step", "slope", "95% interval", *(f"std at {width}" for width in result.widths)]
+    rows: list[list[object]] = [
+        [row.activation, row.step, row.slope, f"{row.low:.3f} to {row.high:.3f}", *row.std_by_width]
+        for row in result.rows
+        if row.step in (0, 1, config.steps)
+    ]
+    table = Listing("Standard deviation against width, slopes of logarithms", columns, rows)
+    report = result.to_json()
+    options.print_result(report, [table], sentences.scaling(report), arguments["json_file"])
