@@ -247,8 +247,8 @@ def scaling(report: Mapping[str, Any]) -> list[str]:
             first.setdefault(row["activation"], row)
     if not first:
         return [
-            f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any step "
-            f"and over {report['num_seeds']} seeds."
+            f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any "
+            f"step and over {report['num_seeds']} seeds."
         ]
     parts = [
         f"{name} {'grows' if row['slope'] > 0 else 'vanishes'} from step {row['step']} (slope {row['slope']:.2f}, "
@@ -256,3 +256,9 @@ def scaling(report: Mapping[str, Any]) -> list[str]:
         for name, row in first.items()
     ]
     return [f"muP does not hold: from width {widths} {'; '.join(parts)}."]
+
+
+def diagram(report: Mapping[str, Any], page: str) -> list[str]:
+    """Say where the page of a trainability diagram is, and what its planes are over."""
+    planes = " and ".join(f"({report[name]['x']}, {report[name]['y']})" for name in ("depth", "attention"))
+    return [f"{page} shows contraction, gradient ratio and attention entropy over {planes}; nothing was sampled."]

@@ -212,6 +212,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     ],
     "predict": [
         *on_model(PREDICT, "cfg"),
+        ("--diagram --page d.html", "bornbiased_jax.trainability:diagram", {"seq_len": 8, "num_inputs": 2000}),
         ("--gradients", "bornbiased_jax.prediction:predict_gradients", {"seq_len": 8, "num_inputs": 2000}),
         ("--seq-len 16", PREDICT, {"seq_len": 16}),
         ("--num-inputs 6", PREDICT, {"num_inputs": 6}),

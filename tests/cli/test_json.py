@@ -127,12 +127,8 @@ KEYS = {
 }
 
 # The function that writes a command's sentences, where it has another name than the command.
-SENTENCES = {
-    "predict": "prediction",
-    "fingerprint": "fingerprint_of_outputs",
-    "init-scheme": "init_scheme",
-    "probe scaling": "scaling",
-}
+SENTENCES = {"predict": "prediction", "fingerprint": "fingerprint_of_outputs", "init-scheme": "init_scheme"}
+SENTENCES |= {"probe scaling": "scaling"}
 # A command's result from what it writes, where it has a class.
 RESULTS = {
     "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),
