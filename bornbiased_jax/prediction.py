@@ -132,7 +132,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         )
     try:
         forward = theory.mean_field.profile(stack_of(cfg), seq_len, exact=True)
-        norms = theory.gradients.gradients(forward, num_inputs, head_of(cfg), _biases(cfg))
+        norms = theory.gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg))
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     groups = {group: values.tolist() for group, values in norms.by_group.items()}
@@ -145,7 +145,7 @@ def head_of(cfg: ModelConfig) -> theory.gradients.Head:
     return theory.gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
 
 
-def _biases(cfg: ModelConfig) -> tuple[str, ...]:
+def biases_of(cfg: ModelConfig) -> tuple[str, ...]:
     """Return the matrices of a block that have a bias."""
     table = parameter_table(cfg)
     return tuple(row.group for row in table.values() if row.is_matrix and f"{row.module}/bias" in table)

@@ -14,7 +14,7 @@ import theory.sublayers
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
-from bornbiased_jax.prediction import head_of, stack_of
+from bornbiased_jax.prediction import biases_of, head_of, stack_of
 from theory.mean_field import Profile
 from theory.stack import WRITERS, Stack
 
@@ -73,10 +73,10 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
     num_layers = min(cfg.num_layers, MOST_LAYERS)
     of_depth = {depth: stack_of(cfg.replace(num_layers=depth)) for depth in DEPTHS}
     base = stack_of(cfg.replace(num_layers=num_layers))
-    head = head_of(cfg)
+    head, biases = head_of(cfg), biases_of(cfg)
 
     def cell(stack: Stack) -> Cell:
-        return _cell(stack, seq_len, num_inputs, head)
+        return _cell(stack, seq_len, num_inputs, head, biases)
 
     groups = dict(base.group_stds)
     logit_std = base.std("query", 0) * base.std("key", 0) * base.width * base.logit_scale
@@ -123,7 +123,9 @@ def _plane(
     }
 
 
-def _cell(stack: Stack, seq_len: int, num_inputs: int, head: theory.gradients.Head) -> Cell:
+def _cell(
+    stack: Stack, seq_len: int, num_inputs: int, head: theory.gradients.Head, biases: tuple[str, ...] = ()
+) -> Cell:
     """Compute contraction, gradient ratio and entropy; None where theory refuses."""
     try:
         forward = theory.mean_field.profile(stack, seq_len, exact=True)
@@ -131,7 +133,7 @@ def _cell(stack: Stack, seq_len: int, num_inputs: int, head: theory.gradients.He
         return None, None, None
     ratio = None
     try:
-        norms = theory.gradients.gradients(forward, num_inputs, head).by_block
+        norms = theory.gradients.gradients(forward, num_inputs, head, biases).by_block
         ratio = float(norms[0] / norms[-1]) if norms[-1] > 0 else None
     except ValueError:
         pass  # Attention that is far from uniform, or a part of the model whose gradients have no theory.

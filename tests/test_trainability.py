@@ -20,7 +20,6 @@ def report():
         patch.setattr(trainability, "SCALES", (0.5, 1.0, 4.0))
         patch.setattr(trainability, "DEPTHS", (1, 3))
         patch.setattr(trainability, "LOGIT_STDS", (0.1, 2.5))
-        # Defaults of functions are bound before: planes read the names when they are made.
         return trainability.diagram(CFG, 8, 4)
 
 
@@ -32,7 +31,8 @@ def test_cells_are_the_predictions_of_that_configuration(report):
     assert plane["contraction"][row][column] == pytest.approx(cosine, abs=0.02)
     norms = predict_gradients(CFG, 8, 4)["gradient_norm_by_block"]
     assert plane["gradient_ratio"][row][column] == pytest.approx(norms[0] / norms[-1], rel=1e-9)
-    assert plane["gradient_ratio"][0] == pytest.approx([1.0] * 3)
+    # Of one block the ratio is 1; at four times the scale logits are beyond the theory of gradients.
+    assert plane["gradient_ratio"][0] == [pytest.approx(1.0), pytest.approx(1.0), None]
 
 
 def test_contraction_grows_with_depth_and_entropy_falls_with_logits(report):
