@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import keys, progress
-from bornbiased_jax.model.layers import standardise
+from bornbiased_jax.model.layers import ACTIVATIONS, standardise
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
@@ -43,7 +43,7 @@ def network_cosines(
     common_key, own_key = jax.random.split(input_key)
     common_1D = jax.random.normal(common_key, (1, D))
     x_TD = jnp.sqrt(cosine) * common_1D + jnp.sqrt(1 - cosine) * jax.random.normal(own_key, (T, D))
-    phi = {"relu": jax.nn.relu, "gelu": functools.partial(jax.nn.gelu, approximate=False)}[encoder.activation]
+    phi = {entry.theory: entry.function for entry in ACTIVATIONS.values()}[encoder.activation]
     is_pre = encoder.norm_position == "pre"
 
     def norm(stream_TD: jax.Array) -> jax.Array:
