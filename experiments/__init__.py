@@ -19,7 +19,6 @@ _CHAPTERS = {
     "figure9": "theory",
     "predicted": "theory",
     "ablation": "theory",
-    "entropy_transition": "theory",
     "figure11": "survival.checkpoints",
     "table4b": "survival.trained_pairs",
     "table4c": "survival.trained_pairs",
@@ -55,6 +54,7 @@ _CHAPTERS = {
 }
 # Searches that a table of the documentation quotes, long sweeps, and what looks at a run that is named; by name alone.
 _BESIDE = {
+    "entropy_transition": "theory",
     "sink_sweep": "sinks",
     "sink_search": "sinks",
     "sink_search_larger": "sinks.sink_search",
