@@ -19,7 +19,7 @@ FLOORS: tuple[set[str], ...] = (
     {"store"},
     {"stats"},
     {"model", "models"},
-    {"given_table", "prediction", "text"},
+    {"given_table", "prediction", "text", "trainability"},
     {"probes.inputs", "training.data", "doctor"},
     {"checkpoints"},
     {"probes"},

@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 SECTIONS: dict[str, dict[str, Entry]] = {
     "Birth: what does a model prefer before training?": {
         "models": Entry("models", "list_models", "presets, their fields and parameter counts"),
-        "probe": Entry("probe", "probe", "measure newborn models: preference, contraction"),
+        "probe": Entry("probe", "probe", "measure newborn models: preference, contraction, scaling"),
         "predict": Entry("predict", "predict", "the same from theory; nothing is built"),
         "init-scheme": Entry("init_scheme", "init_scheme", "which scheme drew these initial weights?"),
     },

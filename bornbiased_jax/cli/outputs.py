@@ -84,6 +84,10 @@ class Outputs:
             io.check_writable(folder.path / "figure.png")
         return cls(json_file, csv, page, folder)
 
+    def has_any(self) -> bool:
+        """Return whether a place is given for anything."""
+        return any(place is not None for place in (self.json_file, self.csv, self.page, self.figures))
+
     def write(self, result: Result, title: str) -> list[Path]:
         """Write a result to its places; return the paths of the figures.
 

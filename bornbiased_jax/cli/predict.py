@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, SeqLen
 
 
@@ -26,16 +27,13 @@ from bornbiased_jax.ranges import Count, SeqLen
     show_default=True,
     help="Uniform random ids, or Gaussian vectors.",
 )
+@click.option(
+    "--gradients", is_flag=True, help="Also norms of gradients by block and group, for a batch of N sequences."
+)
+@click.option("--diagram", is_flag=True, help="A trainability diagram, as --page, --figures, --csv or --json.")
 @outputs.output_options
 def predict(
-    model: str | None,
-    settings: tuple[str, ...],
-    checkpoint: str | None,
-    sweep: str | None,
-    seq_len: int,
-    num_inputs: int,
-    inputs: str,
-    **arguments: Any,
+    model: str | None, settings: tuple[str, ...], checkpoint: str | None, sweep: str | None, **arguments: Any
 ) -> None:
     """What mean-field theory says of a configuration: no model is built and nothing is sampled.
 
@@ -48,14 +46,22 @@ def predict(
         --seq-len 64
       bornbiased predict --checkpoint path/to/model --seq-len 64 \\
         --page theory.html
+      bornbiased predict --model gpt2-tiny --seq-len 64 --num-inputs 16 \\
+        --gradients
+      bornbiased predict --model gpt2-tiny --seq-len 32 --diagram \\
+        --page diagram.html
     """
     # Theory's matrices are small: a second BLAS thread gains nothing, and on a busy machine its waiting costs fourfold.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from bornbiased_jax import trainability
     from bornbiased_jax.prediction import predict as predict_config
+    from bornbiased_jax.prediction import predict_gradients
     from bornbiased_jax.probes.inputs import KINDS
     from bornbiased_jax.results import Prediction
+    from bornbiased_jax.results.initialization import Trainability
 
     places = outputs.Outputs.take(arguments)
+    seq_len, num_inputs = arguments["seq_len"], arguments["num_inputs"]
     # The architecture, from a preset or from a checkpoint's configuration.
     if checkpoint is None:
         configs = options.swept_configs(model, settings, sweep)
@@ -67,9 +73,22 @@ def predict(
         options.refuse_model(model, settings, sweep)
         cfg = open_checkpoint(checkpoint).cfg
         configs = [options.Swept(cfg, {})]
-    tokens = not KINDS[inputs].vectors
-    records = [
-        {**value, **predict_config(swept, seq_len, num_inputs=num_inputs, tokens=tokens)} for swept, value in configs
-    ]
     name = str(checkpoint or model)
+    # The diagram moves scale, depth and attention by itself.
+    if arguments["diagram"]:
+        if sweep is not None or arguments["gradients"]:
+            raise InputError("--diagram stands alone: leave --sweep and --gradients out")
+        if not places.has_any():
+            raise InputError("a diagram is a page: say where with --page FILE")
+        report = trainability.diagram(cfg, seq_len, num_inputs)
+        places.show(Trainability(name, report, cfg.to_dict()), name)
+        return
+    # One prediction for each value of a sweep.
+    tokens = not KINDS[arguments["inputs"]].vectors
+    records: list[dict[str, Any]] = []
+    for swept, value in configs:
+        record = {**value, **predict_config(swept, seq_len, num_inputs=num_inputs, tokens=tokens)}
+        if arguments["gradients"]:
+            record |= {**predict_gradients(swept, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
+        records.append(record)
     places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0].value), "")), name)

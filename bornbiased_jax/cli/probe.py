@@ -10,6 +10,7 @@ import click
 
 from bornbiased_jax import progress
 from bornbiased_jax.cli import dry_run, engines, options, outputs
+from bornbiased_jax.cli.scaling import scaling_command
 from bornbiased_jax.ranges import Batch, Count, Seed
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ class _Group(click.Group):
 @click.group("probe", cls=_Group)
 def probe() -> None:
     """Measure what a transformer prefers before anybody has trained it."""
+
+
+probe.add_command(scaling_command)
 
 
 def _probe_options(function: F) -> F:

@@ -70,6 +70,8 @@ class Prediction(Result):
                 f"{explain('top-1 token', 'top-1 fraction')}"
             )
             tables.append(Listing(f"Theory for {self.name}{at}, T = {record['seq_len']}", columns, rows, note))
+            if "gradient_norm_by_block" in record:
+                tables.append(_gradients(record, at))
         return tables
 
     def figures(self) -> dict[str, Panel]:
@@ -111,3 +113,14 @@ class Prediction(Result):
         ]
         columns = [self.swept, "cosine, last block", "std across seeds", "within a sequence", "top-1 fraction"]
         return Listing(f"Theory for {self.name} by {self.swept}", [*columns, "80% of seeds"], rows)
+
+
+def _gradients(record: Mapping[str, Any], at: str) -> Listing:
+    """List gradient norms, a row for each block."""
+    groups = record["gradient_norm_by_group"]
+    rows = [
+        [block + 1, norm, *(norms[block] for norms in groups.values())]
+        for block, norm in enumerate(record["gradient_norm_by_block"])
+    ]
+    title = f"Norm of the gradient of the mean loss over {record['num_tokens']:,} random tokens{at}"
+    return Listing(title, ["block", "all", *groups], rows)

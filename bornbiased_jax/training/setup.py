@@ -195,7 +195,7 @@ def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params
             io.check_writable(folder / RUN_FILE)
             Folder(folder, MAKER).claim()
             data.tokenizer.save(folder / TOKENIZER)
-        if config.adapter is not None and not (folder / BASE).exists():
+        if config.adapter is not None and initial is not None and not (folder / BASE).exists():
             save_frozen(folder, initial)
         # The record comes last, so that it means a complete folder.
         if is_new:
@@ -238,11 +238,13 @@ def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object
         counts["trained_parameters"] = count_trained(config.model, config.adapter)
     source = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
     # What decides the order of sums, beside the versions.
-    order = {
-        "unrolled_blocks": unrolled_blocks(config.model, config.remat),
-        "lanes": cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
-    }
-    return {**counts, "provenance": record.provenance(precision=config.dtype, data=source, **order)}
+    provenance = record.provenance(
+        precision=config.dtype,
+        data=source,
+        unrolled_blocks=unrolled_blocks(config.model, config.remat),
+        lanes=cpu_shards_for(config.model, config.batch_size) if devices == 1 else 1,
+    )
+    return {**counts, "provenance": provenance}
 
 
 def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:

@@ -250,8 +250,9 @@ def pretrain(
         stop.phase = "training"
         with _progress(config, log, clock, first, steps) as report:
             clock.start()
-            state, reached = fit(
-                state,
+            trained: State | list[State] = state
+            trained, reached = fit(
+                trained,
                 update,
                 remaining(),
                 [*hooks, evaluate, log, save, report],
@@ -260,7 +261,7 @@ def pretrain(
             log.close()
 
         # A run that a signal stopped goes on from here.
-        state = stacked(state)
+        state = stacked(trained)
         if first < reached < steps and not checkpointer.wants(reached):
             checkpointer.interrupted_at(reached)
             checkpointer.save(state)

@@ -14,6 +14,7 @@ CALLS = {
     "models": "models",
     "probe preference": f"probe preference --model gpt2-tiny {SIZES}",
     "probe contraction": f"probe contraction --model gpt2-tiny {SIZES}",
+    "probe scaling": "probe scaling --model gpt2-tiny",
     "predict": "predict --model gpt2-tiny --seq-len 8",
     "generate": "generate model.gguf --prompt Once",
     "parity": "parity folder",
@@ -44,6 +45,7 @@ NAMED = "bornbiased_jax.executors:engine_named"
 OPEN = "bornbiased_jax.checkpoints:open_checkpoint"
 QUIET = "bornbiased_jax.progress:set_quiet"
 PREDICT = "bornbiased_jax.prediction:predict"
+SCALING = "bornbiased_jax.training.scaling:scaling"
 TEXT = "bornbiased_jax.evaluation.generation:generate_text"
 EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
@@ -207,8 +209,23 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "models": prepared(),
     "probe preference": [*PROBE, *placed(), ("", SWEEP, {"options.intra": False})],
     "probe contraction": [*PROBE, *placed(), ("", SWEEP, {"options.intra": True})],
+    "probe scaling": [
+        *on_model(SCALING, "config.model"),
+        ("--widths 32,64", SCALING, {"widths": [32, 64]}),
+        ("--steps 3", SCALING, {"config.steps": 3}),
+        ("--seeds 3:5", SCALING, {"config.seeds": (3, 4)}),
+        ("--optimizer muon", SCALING, {"config.optimizer": "muon"}),
+        ("--optimizer adamw", SCALING, {"config.optimizer": "adamw"}),
+        ("--learning-rate 0.5", SCALING, {"config.learning_rate": 0.5}),
+        ("--batch-size 2", SCALING, {"config.batch_size": 2}),
+        ("--seq-len 16", SCALING, {"config.context": 16}),
+        ("--input-seed 7", SCALING, {"config.data_seed": 7}),
+        *placed(),
+    ],
     "predict": [
         *on_model(PREDICT, "cfg"),
+        ("--diagram --page d.html", "bornbiased_jax.trainability:diagram", {"seq_len": 8, "num_inputs": 2000}),
+        ("--gradients", "bornbiased_jax.prediction:predict_gradients", {"seq_len": 8, "num_inputs": 2000}),
         ("--seq-len 16", PREDICT, {"seq_len": 16}),
         ("--num-inputs 6", PREDICT, {"num_inputs": 6}),
         ("--inputs gaussian", PREDICT, {"tokens": False}),

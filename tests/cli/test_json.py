@@ -14,7 +14,8 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
-from bornbiased_jax.results import lineage_reports, run_reports
+from bornbiased_jax.results import initialization, lineage_reports, run_reports
+from bornbiased_jax.training.scaling import Scaling
 from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import CALLS
@@ -87,6 +88,7 @@ WORK = {
     "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", 1e-4, (), 0),
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
+    "bornbiased_jax.training.scaling:scaling": Scaling((64, 128), 2, "adamw", ()),
     "bornbiased_jax.training:list_runs": [],
     "bornbiased_jax.training:plot_run": Path("runs/a/curves.png"),
     "bornbiased_jax.checkpoints:export_hugging_face": "gpt2",
@@ -100,6 +102,7 @@ KEYS = {
     "models": {"models", "fields"},
     "probe preference": {"records", "provenance"},
     "probe contraction": {"records", "provenance"},
+    "probe scaling": {"rows", "widths", "num_seeds", "optimizer", "mup_holds", "model"},
     "predict": {"inter_cosine_by_layer", "top1_share_mean", "position_std"},
     "generate": {"ids", "text"},
     "parity": {"max_abs_error"},
@@ -130,6 +133,7 @@ RESULTS = {
     "probe preference": lambda value: results.Preference(value["records"], value["model"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
     "predict": lambda value: results.Prediction("gpt2-tiny", value["model"], [value]),
+    "probe scaling": initialization.WidthCheck,
     "sinks": results.Sinks,
     "intervene": results.Intervention,
     "pretrain": results.Training,

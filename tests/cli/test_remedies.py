@@ -160,6 +160,8 @@ TEXT = ["--text", "text.txt", "--tokenizer", "bytes", "--num-sequences", "2"]
 EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
 OUTPUTS = ["fingerprint", SEEDS[0], "--outputs", *SIZES, "--out", "a"]
 PREFERENCE = ["probe", "preference", *BORN, *SIZES]
+PREDICT = ["predict", *BORN, "--seq-len", "4"]
+SCALING = ["probe", "scaling", *BORN, "--widths", "8,16", "--steps", "1", "--seeds", "0:2"]
 ELSEWHERE = ["--engine", "processes"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
@@ -179,6 +181,11 @@ HELPS = (
     Help("is not of the form 0:64 or 42,43", [*PREFERENCE, "--seeds", "x"], 1, ["0:2"]),
     Help("--checkpoint and --model exclude each other: give one of them",
          ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], *BORN], len(BORN), []),
+    Help("leave --sweep and --gradients out", [*PREDICT, "--page", "d.html", "--diagram", "--gradients"], 1, []),
+    Help("say where with --page FILE", [*PREDICT, "--diagram"], 0, ["--page", "d.html"]),
+    Help("choose widths that are multiples of 2", [*SCALING, "--widths", "8,9"], 1, ["8,16"]),
+    Help("a slope needs at least two widths, as in --widths", [*SCALING, "--widths", "8"], 1, ["8,16"]),
+    Help("an interval needs at least two seeds, as in --seeds", [*SCALING, "--seeds", "0"], 1, ["0:2"]),
     Help("need a store to keep them in: give --resume DIR", [*PREFERENCE, "--range", "6"], 0, ["--resume", "kept"]),
     Help("has no workers: name another --engine, or leave --workers out",
          [*PREFERENCE, "--resume", "kept", "--workers", "2"], 2, []),

@@ -33,6 +33,7 @@ CALLS: dict[str, list[str]] = {
     "models": ["models"],
     "probe preference": ["probe", "preference", *MODEL, *INPUTS],
     "probe contraction": ["probe", "contraction", *MODEL, *INPUTS],
+    "probe scaling": ["probe", "scaling", *MODEL, "--widths", "8,16", "--steps", "1", "--seeds", "0:2"],
     "predict": ["predict", *MODEL, "--seq-len", "8", "--num-inputs", "8"],
     "generate": ["generate", BIRTH, "--prompt-ids", "1,2", "--max-new-tokens", "2"],
     "parity": ["parity", "models/step0"],

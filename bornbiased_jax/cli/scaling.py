@@ -1,0 +1,58 @@
+"""``bornbiased probe scaling``: the coordinate check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.ranges import Batch, LearningRate, Seed, SeqLen, Steps
+
+
+@click.command("scaling", cls=options.Command)
+@options.model_options
+@click.option("--widths", default="64,128,256", show_default=True, metavar="D[,D…]", help="Widths of the model.")
+@click.option("--steps", type=options.Ranged(Steps), default=10, show_default=True, help="Updates after the first.")
+@click.option("--seeds", default="0:4", show_default=True, help="As in 0:8 or 42,43; at least two.")
+@click.option(
+    "--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw", show_default=True, help="As in pretrain."
+)
+@click.option(
+    "--learning-rate", type=options.Ranged(LearningRate), default=1e-3, show_default=True, help="At every width."
+)
+@click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences of the batch.")
+@click.option("--seq-len", type=options.Ranged(SeqLen), default=32, show_default=True, help="Length of the sequences.")
+@click.option("--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the tokens.")
+@outputs.output_options
+def scaling_command(**arguments: Any) -> None:
+    """How activations and logits grow with width, before training and at its first steps (coordinate check).
+
+    \b
+    Example:
+      bornbiased probe scaling --model gpt2-tiny --set init=mup \\
+        --widths 64,128,256 --steps 10
+    """
+    from bornbiased_jax import progress
+    from bornbiased_jax.results.initialization import WidthCheck
+    from bornbiased_jax.training.config import PretrainConfig
+    from bornbiased_jax.training.scaling import scaling
+
+    places = outputs.Outputs.take(arguments)
+    widths = options.parse_lengths(arguments["widths"], "--widths")
+    cfg = options.model_config(arguments["model"], arguments["settings"])
+    config = PretrainConfig(
+        model=cfg,
+        data="random tokens",
+        out=".",
+        seeds=tuple(options.parse_seeds(arguments["seeds"])),
+        data_seed=arguments["input_seed"],
+        context=arguments["seq_len"],
+        min_learning_rate=0.0,
+        warmup=0,
+        schedule="constant",
+        **{name: arguments[name] for name in ("steps", "batch_size", "learning_rate", "optimizer")},
+    )
+    with progress.bar(len(widths), "coordinate check", unit="widths") as advance:
+        checked = scaling(config, widths, advance=advance)
+    places.show(WidthCheck({**checked.to_json(), "model": cfg.to_dict()}), str(arguments["model"]))

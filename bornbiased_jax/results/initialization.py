@@ -1,0 +1,152 @@
+"""Results about an initialization as a whole: the trainability diagram, and the coordinate check over widths."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.result import Listing, Record, Result
+from bornbiased_jax.trainability import Diagram, Plane
+
+# Statistics of a plane, each with the label of its heat map.
+_STATISTICS = (
+    ("contraction", "cosine between sequences"),
+    ("gradient_ratio", "log₁₀ of first over last block's gradient"),
+    ("entropy", "entropy of attention over its maximum"),
+)
+_CAPTION = (
+    "{plane} At initialization, from theory: nothing is built or sampled. Empty cells have no theory: gradients where "
+    "attention is far from uniform, or a residual stream that vanishes or explodes."
+)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Trainability(Result):
+    """A trainability diagram.
+
+    Attributes:
+        name: of the model, for a reader.
+        diagram: what :func:`bornbiased_jax.trainability.diagram` returns.
+        model: the configuration, all fields.
+    """
+
+    question = "Where can this model be trained?"
+    name: str
+    diagram: Diagram
+    model: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the command writes with --json."""
+        return {**self.diagram, "model": self.model}
+
+    def title(self) -> str:
+        """Return the heading of its page."""
+        return f"Trainability of {self.name} at initialization, T = {self.diagram['seq_len']}"
+
+    def summary(self) -> list[str]:
+        """Say what the planes are over and how they are read."""
+        planes = " and ".join(f"({plane['x']}, {plane['y']})" for plane in self._planes())
+        return [
+            f"Contraction, gradient ratio and attention entropy over {planes}; nothing was sampled.",
+            "Signal and gradients pass where the cosine is far from 1 and the ratio of gradients near 1; attention "
+            "chooses where its entropy is below its maximum.",
+        ]
+
+    def figures(self) -> dict[str, Panel]:
+        """Draw the three statistics of each plane side by side."""
+        depth, attention = self._planes()
+        return {
+            "depth": _panel(depth, "Scale of all weights of the blocks, and depth."),
+            "attention": _panel(attention, "Standard deviation of logits, and strength of the residual branches."),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each cell of a plane."""
+        return [
+            {plane["x"]: x, plane["y"]: y, **{name: plane[name][j][i] for name, _ in _STATISTICS}}  # type: ignore[literal-required]
+            for plane in self._planes()
+            for j, y in enumerate(plane["y_values"])
+            for i, x in enumerate(plane["x_values"])
+        ]
+
+    def _planes(self) -> tuple[Plane, Plane]:
+        return self.diagram["depth"], self.diagram["attention"]
+
+
+class WidthCheck(Record):
+    """The coordinate check: activations against width at the first steps of training."""
+
+    question = "Do activations keep their size when the model gets wider?"
+
+    def summary(self) -> list[str]:
+        """Say whether activations keep their size over widths as under muP, or which first do not."""
+        widths = f"{min(self.record['widths'])} to {max(self.record['widths'])}"
+        first: dict[str, Mapping[str, Any]] = {}
+        for row in self.record["rows"]:
+            if not row["flat"]:
+                first.setdefault(row["activation"], row)
+        if not first:
+            return [
+                f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any "
+                f"step and over {self.record['num_seeds']} seeds."
+            ]
+        parts = [
+            f"{name} {'grows' if row['slope'] > 0 else 'vanishes'} from step {row['step']} (slope {row['slope']:.2f}, "
+            f"95% interval {row['interval'][0]:.2f} to {row['interval'][1]:.2f})"
+            for name, row in first.items()
+        ]
+        return [f"muP does not hold: from width {widths} {'; '.join(parts)}."]
+
+    def tables(self) -> list[Listing]:
+        """List slopes and standard deviations before training, after one update and at the end."""
+        last = max((row["step"] for row in self.record["rows"]), default=0)
+        columns = ["activation", "step", "slope", "95% interval"]
+        columns += [f"std at {width}" for width in self.record["widths"]]
+        rows = [
+            [row["activation"], row["step"], row["slope"], "{:.3f} to {:.3f}".format(*row["interval"])]
+            + row["std_by_width"]
+            for row in self.record["rows"]
+            if row["step"] in (0, 1, last)
+        ]
+        return [Listing("Standard deviation against width, slopes of logarithms", columns, rows)]
+
+    def figures(self) -> dict[str, Panel]:
+        """Draw the slope of each activation by step, with its interval."""
+        figure, ax = figures.new()
+        names = dict.fromkeys(row["activation"] for row in self.record["rows"])
+        for name, color in zip(names, figures.SERIES, strict=False):
+            rows = [row for row in self.record["rows"] if row["activation"] == name]
+            low, high = zip(*(row["interval"] for row in rows), strict=True)
+            steps, slopes = [row["step"] for row in rows], [row["slope"] for row in rows]
+            figures.line(ax, steps, slopes, low, high, name, color)
+        figures.count_axis(ax)
+        figures.label(ax, "update", "slope of log std against log width")
+        figures.legend(ax)
+        caption = "Slopes near 0: the activation keeps its size over widths. Bands are 95% intervals over seeds."
+        return {"scaling": Panel(figure, caption)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each activation and step."""
+        return [dict(row) for row in self.record["rows"]]
+
+
+def _panel(plane: Plane, sentence: str) -> Panel:
+    """Draw the three statistics of a plane side by side."""
+    figure, axes = figures.new(columns=len(_STATISTICS), width=14.0, height=4.0)
+    for ax, (name, label) in zip(axes, _STATISTICS, strict=True):
+        matrix = np.array(plane[name], np.float64)  # type: ignore[literal-required]
+        is_ratio = name == "gradient_ratio"
+        if is_ratio:
+            matrix = np.log10(np.where(matrix > 0, matrix, np.nan))
+        x_labels, y_labels = ([f"{value:g}" for value in values] for values in (plane["x_values"], plane["y_values"]))
+        if np.any(np.isfinite(matrix)):
+            limits = None if is_ratio else (0.0, 1.0)
+            figures.heatmap(ax, matrix, x_labels, y_labels, name=label, diverging=is_ratio, digits=2, limits=limits)
+        figures.label(ax, plane["x"], plane["y"], label)
+    layers = "" if plane["num_layers"] is None else f" {plane['num_layers']} blocks."
+    return Panel(figure, _CAPTION.format(plane=sentence + layers))

@@ -1,0 +1,150 @@
+"""A trainability diagram of an initialization, from theory alone: scale of the weights, depth, attention, residual."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
+
+import theory.attention_weights
+import theory.gradients
+import theory.mean_field
+import theory.sublayers
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.limits import check_length
+from bornbiased_jax.prediction import biases_of, head_of, stack_of
+from theory.mean_field import Profile
+from theory.stack import WRITERS, Stack
+
+SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Of the standard deviations of all matrices of blocks, or of those that write to the residual stream."""
+DEPTHS = (1, 2, 4, 8, 16)
+LOGIT_STDS = (0.1, 0.3, 1.0, 3.0)
+MOST_LAYERS = 4
+"""Of the plane over attention, where concentrated weights take a second a block."""
+
+
+class Plane(TypedDict):
+    """Three statistics over two settings; rows are the second setting, and None has no theory."""
+
+    x: str
+    x_values: list[float]
+    y: str
+    y_values: list[float]
+    num_layers: int | None
+    contraction: list[list[float | None]]
+    """Cosine between sequences after the last block."""
+    gradient_ratio: list[list[float | None]]
+    """Norm of the first block's gradient over that of the last block's."""
+    entropy: list[list[float | None]]
+    """Of the last query's weights in the last block, over the logarithm of its keys."""
+
+
+class Diagram(TypedDict):
+    """Planes over (scale of weights, depth) and over (attention, residual branches)."""
+
+    seq_len: int
+    depth: Plane
+    attention: Plane
+
+
+Cell = tuple[float | None, float | None, float | None]
+
+
+def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
+    """Predict contraction, gradient ratio and attention entropy over two planes of settings around a configuration.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        num_inputs: sequences of the batch whose gradient is meant.
+
+    Raises:
+        InputError: theory does not cover the configuration, or sequences are too long.
+    """
+    check_length(cfg, seq_len)
+    if seq_len > theory.gradients.LARGEST_LENGTH:
+        raise InputError(
+            f"a diagram follows all pairs of at most {theory.gradients.LARGEST_LENGTH} positions, not {seq_len}: ask "
+            "for shorter sequences"
+        )
+    num_layers = min(cfg.num_layers, MOST_LAYERS)
+    of_depth = {depth: stack_of(cfg.replace(num_layers=depth)) for depth in DEPTHS}
+    base = stack_of(cfg.replace(num_layers=num_layers))
+    head, biases = head_of(cfg), biases_of(cfg)
+
+    def cell(stack: Stack) -> Cell:
+        return _cell(stack, seq_len, num_inputs, head, biases)
+
+    groups = dict(base.group_stds)
+    logit_std = base.std("query", 0) * base.std("key", 0) * base.width * base.logit_scale
+
+    def at_depth(scale: float, depth: float) -> Stack:
+        return scaled(of_depth[int(depth)], dict.fromkeys(groups, scale))
+
+    def at_attention(target: float, strength: float) -> Stack:
+        both = math.sqrt(target / logit_std) if logit_std else 1.0
+        return scaled(base, {"query": both, "key": both, **dict.fromkeys(WRITERS, strength)})
+
+    strength = "scale of the weights that write to the residual stream"
+    return {
+        "seq_len": seq_len,
+        "depth": _plane(cell, at_depth, ("scale of all weights", SCALES), ("blocks", DEPTHS), None),
+        "attention": _plane(cell, at_attention, ("std of logits", LOGIT_STDS), (strength, SCALES), num_layers),
+    }
+
+
+def scaled(stack: Stack, scales: Mapping[str, float]) -> Stack:
+    """Multiply the standard deviations of groups of matrices."""
+    stds = tuple((group, tuple(std * scales.get(group, 1.0) for std in values)) for group, values in stack.group_stds)
+    return dataclasses.replace(stack, group_stds=stds)
+
+
+def _plane(
+    cell: Callable[[Stack], Cell],
+    stack_at: Callable[[float, float], Stack],
+    x: tuple[str, Sequence[float]],
+    y: tuple[str, Sequence[float]],
+    num_layers: int | None,
+) -> Plane:
+    rows = [[cell(stack_at(column, row)) for column in x[1]] for row in y[1]]
+    contraction, ratio, entropy = ([[values[part] for values in row] for row in rows] for part in range(3))
+    return {
+        "x": x[0],
+        "x_values": [float(value) for value in x[1]],
+        "y": y[0],
+        "y_values": [float(value) for value in y[1]],
+        "num_layers": num_layers,
+        "contraction": contraction,
+        "gradient_ratio": ratio,
+        "entropy": entropy,
+    }
+
+
+def _cell(
+    stack: Stack, seq_len: int, num_inputs: int, head: theory.gradients.Head, biases: tuple[str, ...] = ()
+) -> Cell:
+    """Compute contraction, gradient ratio and entropy; None where theory refuses."""
+    try:
+        forward = theory.mean_field.profile(stack, seq_len, exact=True)
+    except ValueError:
+        return None, None, None
+    ratio = None
+    try:
+        norms = theory.gradients.gradients(forward, num_inputs, head, biases).by_block
+        ratio = float(norms[0] / norms[-1]) if norms[-1] > 0 else None
+    except ValueError:
+        pass  # Attention that is far from uniform, or a part of the model whose gradients have no theory.
+    return float(forward.inter_cosine[-1]), ratio, _entropy(forward)
+
+
+def _entropy(forward: Profile) -> float | None:
+    """Return the entropy of the last query's weights in the last block."""
+    steps = [step for step in forward.sublayers if step.kind == "attention"]
+    if not steps or forward.stack.attention_kernel != "softmax":
+        return None
+    source = steps[-1].source.scaled(theory.sublayers.input_scale(forward.stack, steps[-1].source))
+    rho = theory.sublayers.correlation(source.within_nn, source)
+    return theory.attention_weights.entropy(forward.stack, steps[-1].layer, source.variance_n, rho, forward.grid)

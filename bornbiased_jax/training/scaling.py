@@ -1,0 +1,180 @@
+"""Coordinate check: how the standard deviation of activations and logits grows with width, before and while training.
+
+muP's own test ("Tensor Programs V", appendix D.1): under a parametrization that transfers, no activation grows or
+vanishes with width at any of the first steps. Models of several widths are trained alike, all seeds at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.model.loss import unrolled_blocks
+from bornbiased_jax.model.model import ForwardOptions, apply
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.training.config import PretrainConfig
+from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.step import State, make_loss, make_train_step, over_seeds
+
+SITES = ("attention_update", "mlp_update", "residual")
+FLAT = 0.1
+"""A slope within ±FLAT counts as none: doubling the width then moves an activation by less than 7%."""
+COVERAGE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingRow:
+    """One activation at one step: its slope against width, both in logarithms."""
+
+    activation: str
+    step: int
+    slope: float
+    low: float
+    high: float
+    std_by_width: tuple[float, ...]
+    """Mean over seeds, and over blocks where there are several."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether nothing shows that the activation grows or vanishes with width."""
+        # The first logits of muP vanish with width by design.
+        vanishes = self.high < -FLAT and not (self.activation == "logits" and self.step == 0)
+        return not (self.low > FLAT or vanishes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """The coordinate check of one scheme under one optimizer."""
+
+    widths: tuple[int, ...]
+    num_seeds: int
+    optimizer: str
+    rows: tuple[ScalingRow, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON object of ``bornbiased probe scaling``."""
+        rows = [
+            {
+                "activation": row.activation,
+                "step": row.step,
+                "slope": row.slope,
+                "interval": [row.low, row.high],
+                "std_by_width": list(row.std_by_width),
+                "flat": row.is_flat,
+            }
+            for row in self.rows
+        ]
+        head = {"widths": list(self.widths), "num_seeds": self.num_seeds, "optimizer": self.optimizer}
+        return {**head, "mup_holds": all(row.is_flat for row in self.rows), "rows": rows}
+
+
+def at_width(cfg: ModelConfig, width: int) -> ModelConfig:
+    """Return a configuration at another width: heads as many, heads and MLPs as much wider, q·k scaled as 1/head_dim.
+
+    Raises:
+        InputError: heads or neurons of that width would not be whole.
+    """
+    heads, hidden = cfg.key_dim * width, cfg.d_ff * width
+    if heads % cfg.d_model or hidden % cfg.d_model:
+        raise InputError(
+            f"width {width} is no multiple that keeps the proportions of d_model={cfg.d_model}, head_dim={cfg.key_dim} "
+            f"and d_ff={cfg.d_ff} whole: choose widths that are multiples of {_unit(cfg)}"
+        )
+    # A scale of the configuration's own is muP's, which falls as the width of a head.
+    scale = None if cfg.attention_scale is None else cfg.attention_scale * cfg.d_model / width
+    sizes = {"d_model": width, "head_dim": heads // cfg.d_model, "d_ff": hidden // cfg.d_model}
+    return cfg.replace(**sizes, attention_scale=scale)
+
+
+def _unit(cfg: ModelConfig) -> int:
+    return math.lcm(cfg.d_model // math.gcd(cfg.d_model, cfg.key_dim), cfg.d_model // math.gcd(cfg.d_model, cfg.d_ff))
+
+
+def scaling(
+    config: PretrainConfig, widths: Sequence[int], *, advance: Callable[[int], None] = lambda _: None
+) -> Scaling:
+    """Train models of several widths for a few steps on one batch of uniform tokens, and compare their activations.
+
+    Args:
+        config: of the training: the model at any width, seeds, optimizer, learning rate, steps and batch.
+        widths: at least two different ones.
+        advance: called with 1 after each width.
+
+    Raises:
+        InputError: fewer than two widths or seeds, a width at which the model's proportions would not be whole.
+    """
+    if len(set(widths)) < 2:
+        raise InputError("a slope needs at least two widths, as in --widths 64,128,256")
+    if len(config.seeds) < 2:
+        raise InputError("an interval needs at least two seeds, as in --seeds 0:4")
+    configs = [dataclasses.replace(config, model=at_width(config.model, width)) for width in widths]
+    by_width = []
+    for each in configs:
+        by_width.append(_stds(each))
+        advance(1)
+    rows = [
+        _row(name, step, widths, np.stack([stds[name][step] for stds in by_width]))
+        for name in by_width[0]
+        for step in range(len(by_width[0][name]))
+    ]
+    return Scaling(tuple(widths), len(config.seeds), config.optimizer, tuple(rows))
+
+
+def _stds(config: PretrainConfig) -> dict[str, np.ndarray]:
+    """Train one width; return the standard deviation of each activation [steps + 1, S]."""
+    cfg, steps = config.model, config.steps or 0
+    optimizer = make_optimizer(config, steps)
+    rng = np.random.default_rng(config.data_seed)
+    shape = (config.batch_size, config.context + 1)
+    tokens_BT1 = jnp.asarray(rng.integers(0, cfg.vocab_size, shape), jnp.int32)
+    seeds = jnp.asarray(config.seeds, jnp.uint32)
+
+    @jax.jit
+    def start(seeds: jax.Array) -> State:
+        params = jax.vmap(lambda seed: init_seed(cfg, seed))(seeds)
+        return State(params, jax.vmap(optimizer.init)(params), jnp.zeros(len(config.seeds), jnp.int32), seeds)
+
+    measure = jax.jit(jax.vmap(lambda params: _activations(cfg, params, tokens_BT1[:, :-1])))
+    step = jax.jit(over_seeds(make_train_step(make_loss(cfg), optimizer), "vmap"))
+    state = start(seeds)
+    measured = [measure(state.params)]
+    for _ in range(steps):
+        state, _metrics = step(state, tokens_BT1[None])
+        measured.append(measure(state.params))
+    return {name: np.stack([np.asarray(row[name], np.float64) for row in measured]) for name in measured[0]}
+
+
+def _activations(cfg: ModelConfig, params: Params, tokens_BT: jax.Array) -> dict[str, jax.Array]:
+    """Compute the standard deviation of each activation, averaged over blocks."""
+    present = [site for site in SITES if {"attention_update": cfg.attention, "mlp_update": cfg.mlp}.get(site, True)]
+
+    def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {name: jnp.std(value) for name, value in captured.items()}
+
+    options = ForwardOptions(unroll=unrolled_blocks(cfg))
+    out = apply(cfg, params, tokens_BT, capture=present, reduce=reduce, options=options)
+    assert out.logits_BTV is not None
+    means = {name: jnp.mean(values) for name, values in out.layers.items()}
+    return {"embedded": jnp.std(out.embedded_BTD), **means, "logits": jnp.std(out.logits_BTV)}
+
+
+def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray) -> ScalingRow:
+    """Fit log std against log width for each seed; the interval is Student's over seeds."""
+    x_W = np.log(np.asarray(widths, float))
+    x_W = (x_W - x_W.mean()) / np.sum((x_W - x_W.mean()) ** 2)
+    # Zero projections write nothing at step 0, at any width: that is flat.
+    is_zero = bool(np.all(std_WS == 0))
+    slopes_S = np.zeros(std_WS.shape[1]) if is_zero else x_W @ np.log(np.maximum(std_WS, np.finfo(np.float32).tiny))
+    slope = float(slopes_S.mean())
+    error = float(slopes_S.std(ddof=1)) / math.sqrt(slopes_S.size)
+    half = float(stats.t.ppf((1 + COVERAGE) / 2, slopes_S.size - 1)) * error
+    return ScalingRow(name, step, slope, slope - half, slope + half, tuple(std_WS.mean(axis=1).tolist()))

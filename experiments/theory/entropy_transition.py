@@ -1,0 +1,229 @@
+"""Attention through its entropy transition: the cosine of an encoder's tokens, predicted at finite T and measured."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bornbiased_jax import keys, progress
+from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.model.layers import ACTIVATIONS
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
+from theory import transition
+from theory.transition import Encoder
+
+PREDICTIONS = {"T → ∞": transition.limit, "Y₁₁ alone": transition.own_alone, "Y₁₁ and Y₁₂": transition.finite}
+EXACT = "Y₁₁ and Y₁₂"
+NETWORKS_A_CHUNK = 4
+
+
+@functools.partial(jax.jit, static_argnames=("encoder", "width", "num_layers"))
+def network_cosines(
+    seed: jax.Array, cosine: float, encoder: Encoder, width: int, num_layers: int
+) -> tuple[jax.Array, jax.Array]:
+    """Draw a network and its input, and compute mean cosine and entropy of the weights in each block.
+
+    Returns:
+        The mean cosine over pairs of different tokens, after the input and each block [L + 1]; the mean entropy of the
+        weights over ln T in each block [L].
+    """
+    key = keys.init_key(seed)
+    T, D = encoder.length, width
+    input_key, layers_key = jax.random.split(key)
+    common_key, own_key = jax.random.split(input_key)
+    common_1D = jax.random.normal(common_key, (1, D))
+    x_TD = jnp.sqrt(cosine) * common_1D + jnp.sqrt(1 - cosine) * jax.random.normal(own_key, (T, D))
+    phi = {entry.theory: entry.function for entry in ACTIVATIONS.values()}[encoder.activation]
+    is_pre = encoder.norm_position == "pre"
+
+    def norm(stream_TD: jax.Array) -> jax.Array:
+        return stream_TD * jax.lax.rsqrt(jnp.mean(jnp.square(stream_TD), axis=-1, keepdims=True))
+
+    def mean_cosine(stream_TD: jax.Array) -> jax.Array:
+        total = jnp.sum(jnp.square(jnp.sum(norm(stream_TD), axis=0))) / D
+        return (total - T) / (T * (T - 1))
+
+    def linear(key: jax.Array, inputs_TI: jax.Array, variance: float, bias: float) -> jax.Array:
+        weight_key, bias_key = jax.random.split(key)
+        kernel_ID = jax.random.normal(weight_key, (inputs_TI.shape[-1], D)) * math.sqrt(variance / inputs_TI.shape[-1])
+        bias_D = jax.random.normal(bias_key, (D,)) * math.sqrt(bias)
+        return jnp.matmul(inputs_TI, kernel_ID, precision="highest") + bias_D[None]
+
+    def block(stream_TD: jax.Array, layer: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        query, key, value, up, down = jax.random.split(jax.random.fold_in(layers_key, layer), 5)
+        # Attention: logits of variance β² ln T between unrelated tokens.
+        y_TD = norm(stream_TD) if is_pre else stream_TD
+        size = encoder.beta * math.sqrt(math.log(T))
+        q_TD, k_TD = (linear(name, y_TD, size, 0.0) for name in (query, key))
+        weights_TS = jax.nn.softmax(jnp.matmul(q_TD, k_TD.T, precision="highest") / math.sqrt(D), axis=-1)
+        entropy = -jnp.mean(jnp.sum(weights_TS * jnp.log(jnp.maximum(weights_TS, 1e-38)), axis=-1)) / math.log(T)
+        if encoder.centered:
+            weights_TS = weights_TS - 1.0 / T
+        mixed_TD = jnp.matmul(weights_TS, y_TD, precision="highest")
+        update_TD = linear(value, mixed_TD, encoder.value_variance, encoder.bias_variance)
+        stream_TD = encoder.attention_residual * stream_TD + update_TD
+        stream_TD = stream_TD if is_pre else norm(stream_TD)
+        # The MLP, as wide as the residual stream.
+        hidden_TD = phi(linear(up, norm(stream_TD), encoder.mlp_variance, encoder.bias_variance))
+        update_TD = linear(down, hidden_TD, encoder.mlp_variance, encoder.bias_variance)
+        stream_TD = encoder.mlp_residual * stream_TD + update_TD
+        stream_TD = stream_TD if is_pre else norm(stream_TD)
+        return stream_TD, (mean_cosine(stream_TD), entropy)
+
+    x_TD = x_TD if is_pre else norm(x_TD)
+    _, (cosines_L, entropy_L) = jax.lax.scan(block, x_TD, jnp.arange(num_layers))
+    return jnp.concatenate([mean_cosine(x_TD)[None], cosines_L]), entropy_L
+
+
+@chunked
+def compute(settings: Mapping[str, Any], _: object, chunk: Chunk) -> dict[str, np.ndarray]:
+    """Compute cosines and entropies of some networks of one encoder."""
+    encoder = Encoder(**settings["encoder"])
+    rows = [
+        network_cosines(np.uint32(seed), settings["cosine"], encoder, settings["width"], settings["num_layers"])
+        for seed in range(chunk.start, chunk.stop)
+    ]
+    cosines, entropies = (np.asarray(part, np.float64) for part in zip(*rows, strict=True))
+    return {"cosine": cosines, "entropy": entropies}
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Predict and measure every variant at every β."""
+    settings = context.settings
+    num_layers, networks = settings["num_layers"], settings["networks"]
+    chunks = spans(networks, NETWORKS_A_CHUNK)
+    cases = [(name, fields, beta) for name, fields in settings["variants"].items() for beta in settings["betas"]]
+    rows = []
+    with progress.bar(len(cases) * networks, "entropy_transition", unit="networks", quiet=context.quiet) as advance:
+        for name, fields, beta in cases:
+            request = {
+                "encoder": {"length": settings["length"], "beta": beta, **fields},
+                **{key: settings[key] for key in ("cosine", "width", "num_layers")},
+            }
+            parts = context.parts("entropy_transition/networks", compute, request, chunks, advance=advance)
+            cosines = np.concatenate([part["cosine"] for part in parts])
+            entropies = np.concatenate([part["entropy"] for part in parts])
+            encoder = Encoder(**request["encoder"])
+            predicted = {
+                label: transition.profile(encoder, num_layers, settings["cosine"], aggregate)
+                for label, aggregate in PREDICTIONS.items()
+            }
+            rows.append(
+                {
+                    "variant": name,
+                    "beta": beta,
+                    "cosine_by_layer": cosines.mean(axis=0),
+                    "cosine_se_by_layer": cosines.std(axis=0, ddof=1) / math.sqrt(networks),
+                    "cosine_std_by_layer": cosines.std(axis=0, ddof=1),
+                    "entropy_by_layer": entropies.mean(axis=0),
+                    "predicted_cosine_by_layer": {label: row.cosine for label, row in predicted.items()},
+                    "predicted_entropy_by_layer": predicted[EXACT].entropy[:-1],
+                }
+            )
+    return {"rows": rows}
+
+
+def largest_error(row: Mapping[str, Any], label: str) -> float:
+    """Return the largest distance of a prediction to the mean over networks, over layers."""
+    return float(np.max(np.abs(np.subtract(row["predicted_cosine_by_layer"][label], row["cosine_by_layer"]))))
+
+
+def excess(row: Mapping[str, Any]) -> float:
+    """Return by how much the exact prediction misses the mean cosine at worst, less two of its standard errors."""
+    error = np.abs(np.subtract(row["predicted_cosine_by_layer"][EXACT], row["cosine_by_layer"]))
+    return float(np.max(error - 2 * np.asarray(row["cosine_se_by_layer"])))
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Show the cosine in the middle of the depth, and the largest error of every prediction."""
+    settings, result = record["settings"], record["result"]
+    at = settings["num_layers"] * 2 // 5
+    cosines: list[tuple[Any, ...]] = []
+    errors: list[tuple[Any, ...]] = []
+    for row in result["rows"]:
+        case = [row["variant"], row["beta"]]
+        predicted = {label: (fixed(3), values[at]) for label, values in row["predicted_cosine_by_layer"].items()}
+        measured = {"networks": (fixed(3), row["cosine_by_layer"][at]), "se": (fixed(4), row["cosine_se_by_layer"][at])}
+        cosines.append((case, {**predicted, **measured}))
+        errors.append(
+            (
+                case,
+                {label: (fixed(4), largest_error(row, label)) for label in PREDICTIONS}
+                | {f"{EXACT}, less 2 se": (fixed(4), excess(row))},
+            )
+        )
+    note = (
+        f"T = {settings['length']}, D = {settings['width']}, {settings['num_layers']} blocks, input cosine "
+        f"{settings['cosine']}, {settings['networks']} networks; logits of variance β² ln T."
+    )
+    return [
+        tabulate(f"Cosine of two tokens after block {at}", ["encoder", "β"], cosines, note),
+        tabulate("Largest error of the mean cosine over blocks", ["encoder", "β"], errors, note),
+    ]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Claim the worst error of the finite-T prediction, less two standard errors."""
+    worst = max(excess(row) for row in record["result"]["rows"])
+    return [Claim("Largest error of the predicted mean cosine, less two standard errors", worst, format=fixed(4))]
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Draw cosine and entropy by block, a panel for each encoder."""
+    rows = record["result"]["rows"]
+    names = list(record["settings"]["variants"])
+    figure, axes = figures.new(columns=len(names), width=4.6 * len(names), height=3.8)
+    for ax, name in zip(np.atleast_1d(axes), names, strict=True):
+        for index, row in enumerate(row for row in rows if row["variant"] == name):
+            mean, se = np.asarray(row["cosine_by_layer"]), 2 * np.asarray(row["cosine_se_by_layer"])
+            depth, colour = np.arange(mean.size), figures.SERIES[index % len(figures.SERIES)]
+            figures.line(ax, depth, mean, mean - se, mean + se, name=f"β = {row['beta']}", colour=colour)
+            limit = row["predicted_cosine_by_layer"]["T → ∞"]
+            figures.line(ax, depth, limit, name="", colour=colour, dashed=True)
+            figures.points(ax, depth[::5], np.asarray(row["predicted_cosine_by_layer"][EXACT])[::5], colour=colour)
+        figures.label(ax, "after block", "cosine of two tokens", name)
+    figures.legend(np.atleast_1d(axes)[-1])
+    caption = "Lines: networks, with two standard errors; open circles: finite T; dashed: the recursion for T → ∞."
+    return [Panel(figure, caption)]
+
+
+EXPERIMENT = Experiment(
+    name="entropy_transition",
+    title="Attention that is not uniform",
+    description=(
+        "Encoders whose attention logits have variance β² ln T, at the settings of “Transformers in the entropy-"
+        "transition regime” (arXiv 2505.24333): participation and overlap of two queries' weights at finite T, "
+        "and the recursion for T → ∞, against networks.\n\nAt T = 512 the overlap matters as much as the participation."
+    ),
+    settings=by_scale(
+        variants=(
+            {"post-norm": {}},
+            {"post-norm": {}},
+            {"post-norm": {}, "pre-norm": {"norm_position": "pre"}, "post-norm, centred": {"centered": True}},
+        ),
+        betas=([2.0], [0.5, 1.0, 1.4, 2.0, 3.0], [0.5, 1.0, 1.4, 2.0, 3.0]),
+        length=(64, 512, 512),
+        width=(128, 720, 720),
+        num_layers=(5, 50, 50),
+        networks=(4, 32, 32),
+        cosine=0.1,
+    ),
+    cost={
+        "smoke": "seconds",
+        "laptop": "about an hour on two busy cores",
+        "paper": "about three hours on two busy cores",
+    },
+    run=run,
+    tables=tables,
+    claims=claims,
+    figures=panels,
+)
