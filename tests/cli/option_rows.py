@@ -448,12 +448,12 @@ INSTEAD = {
     ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", OPEN, {"ref": "model.gguf"}),
     ("probe preference", "--checkpoint"): (
         f"probe preference --checkpoint model.gguf {SIZES}",
-        "bornbiased_jax.probes.subject:given",
+        "bornbiased_jax.probes.subject:from_weights",
         {"params": "weights of model.gguf", "digest": "digest"},
     ),
     ("probe contraction", "--checkpoint"): (
         f"probe contraction --checkpoint model.gguf {SIZES}",
-        "bornbiased_jax.probes.subject:given",
+        "bornbiased_jax.probes.subject:from_weights",
         {"params": "weights of model.gguf"},
     ),
     ("generate", "--prompt-ids"): (
