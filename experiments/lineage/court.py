@@ -253,6 +253,5 @@ EXPERIMENT = Experiment(
     run=run,
     claims=unrelated_tables.claims,
     tables=unrelated_tables.tables,
-    figures=unrelated_tables.plots,
     headline=unrelated_tables.headline,
 )

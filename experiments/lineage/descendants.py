@@ -272,6 +272,5 @@ EXPERIMENT = Experiment(
     run=run,
     claims=descendants_tables.claims,
     tables=descendants_tables.tables,
-    figures=descendants_tables.plots,
     headline=descendants_tables.headline,
 )

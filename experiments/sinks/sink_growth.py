@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.figure12 import growth
 from experiments.sinks.settings import HELD_OUT, settings_of
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
@@ -81,16 +80,6 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw the growth of the strongest head."""
-    return [
-        Panel(
-            growth(record["result"]["variants"]),
-            "Score of the first position in the strongest head while training; bands span the seeds.",
-        )
-    ]
-
-
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the strongest head of the first variant and of the one without a BOS token."""
     return [
@@ -137,6 +126,5 @@ EXPERIMENT = Experiment(
     cost={"smoke": "seconds", "laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
 )

@@ -31,9 +31,8 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, from_tokens
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.survival import anatomy_runs, settings
@@ -250,21 +249,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw z of the four main hybrids by step, a panel a run."""
-    runs = record["result"]["runs"]
-    figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
-    for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
-        steps = [max(step, 0.5) for step in run["steps"]]
-        for colour, hybrid in zip(figures.SERIES, MAIN, strict=False):
-            figures.band(ax, steps, run["z"][UNIFORM][hybrid], name=hybrid, colour=colour, markers=True)
-        ax.set_xscale("log")
-        figures.label(ax, "step (births at 0.5)", "z of the permutation test", name)
-    figures.legend(np.ravel(axes)[0])
-    caption = "A trained model against its own birth with parts of another's: the embedding carries the verdict."
-    return [Panel(figure, caption)]
-
-
 DESCRIPTION = (
     "A trained model is held against births that were put together from two: its own with another's embedding, its own "
     "embedding with another's blocks, and part by part. What the output test calls a shared birth is then seen to be a "
@@ -291,7 +275,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )
 
 EXPERIMENTS = {

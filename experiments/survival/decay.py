@@ -25,9 +25,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.survival import anatomy_runs, settings
 from experiments.survival.cross_grams import cross_grams, trace_z
@@ -248,35 +247,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw z against tokens by kind, with the fitted form."""
-    run_panels = []
-    for name, run in record["result"]["runs"].items():
-        kinds, tokens = _kinds(run), np.asarray(run["clocks"]["tokens"])
-        columns = 3
-        rows = -(-len(kinds) // columns)
-        figure, axes = figures.new(columns=columns, rows=rows, width=9.0, height=2.4 * rows)
-        for ax, kind in zip(np.ravel(axes), kinds, strict=False):
-            figures.band(ax, tokens[1:], np.asarray(run["z"][kind])[:, 1:], name="measured", markers=True)
-            fit = run["fits"][kind]["tokens"]
-            if fit is not None:
-                is_held_out = tokens > tokens[-1] / TENFOLD
-                figures.line(
-                    ax, tokens[is_held_out], fit["predicted"], name="predicted", colour=figures.THEORY, dashed=True
-                )
-            ax.set_xscale("log")
-            figures.label(ax, "tokens", "z", kind)
-        for ax in np.ravel(axes)[len(kinds) :]:
-            ax.set_visible(False)
-        figures.legend(np.ravel(axes)[0])
-        caption = (
-            f"{name}: z of each kind of matrix against its own birth, means and range over seeds; dashed, what the "
-            "form fitted to the first decades predicts of the last."
-        )
-        run_panels.append(Panel(figure, caption))
-    return run_panels
-
-
 DESCRIPTION = (
     "Every matrix that touches the residual stream is held against the own birth, at every log-spaced checkpoint. A "
     "saturating power law of the tokens is fitted to the first decades and held against the last, which it has not "
@@ -300,7 +270,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )
 
 EXPERIMENTS = {

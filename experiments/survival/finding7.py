@@ -37,9 +37,8 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.model import logits_of
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.survival import anatomy_runs, settings
@@ -57,7 +56,6 @@ BASES: dict[str, tuple[str, ...]] = {
 }
 """Whose preferred tokens are looked up -> the parts of the own initialization that an unrelated seed replaces."""
 
-LEVEL = 0.01
 # Seeds far from those that people choose, and from those of other references.
 _FIRST_DONOR = 3_700_000_000
 
@@ -283,31 +281,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw ranks of own and other seeds' preferred tokens by step, a panel a run."""
-    runs = record["result"]["runs"]
-    figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
-    for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
-        steps = [max(step, 0.5) for step in run["steps"]]
-        colours = iter(figures.SERIES)
-        for vocabulary in (SEEN, UNSEEN):
-            if vocabulary in run["vocabularies"]:
-                entries = _entries(run, vocabulary)
-                colour = next(colours)
-                for who, dashed in (("own", False), ("others", True)):
-                    values_SC = np.array([entry["rank"][who] for entry in entries]).T
-                    label = f"{vocabulary}, {'own' if who == 'own' else 'other seeds'}"
-                    figures.band(ax, steps, values_SC, name=label, colour=colour, dashed=dashed, markers=True)
-        ax.set_xscale("log")
-        figures.label(ax, "step (initializations at 0.5)", "mean rank of preferred tokens", name)
-    figures.legend(np.ravel(axes)[0])
-    caption = (
-        "Where a trained model ranks the tokens that its own initialization preferred, and those that other seeds' "
-        "preferred: means over seeds, bands their range."
-    )
-    return [Panel(figure, caption)]
-
-
 _GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_size": 256, "init": "normal-0.02"}
 
 
@@ -359,7 +332,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )
 
 EXPERIMENTS = {

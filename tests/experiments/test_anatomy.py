@@ -16,7 +16,6 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
 from experiments import results, runner
 from experiments.base import Context
 from experiments.results import leaves
@@ -25,6 +24,7 @@ from experiments.survival.cross_grams import trace_z
 from experiments.survival.decay_fit import check, fit, z_of_cosine
 from experiments.survival.hybrids import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from experiments.survival.run_folder import open_run
+from tests.experiments.smoke import show
 
 pytestmark = pytest.mark.slow
 
@@ -53,13 +53,6 @@ def run(context):
 def record_of(context, result):
     record = {"settings": context.settings, "scale": "smoke", "data": None, "result": result, "status": "complete"}
     return json.loads(json.dumps(jsonable(record), allow_nan=False))
-
-
-def show(experiment, record):
-    with figures.style():
-        for index, panel in enumerate(experiment.figures(record)):
-            assert figures.svg(panel.figure, f"panel-{index}", panel.caption).startswith("<svg")
-    return list(experiment.tables(record)), list(experiment.claims(record))
 
 
 # Hybrids.
@@ -215,7 +208,7 @@ def test_the_anatomy_of_a_small_run(context, run):
     blocks = one["blocks"]
     assert np.shape(blocks["p"]) == np.shape(blocks["contrast"]) == (2, 2)
     assert all(value == 1 / 5 for value in np.ravel(blocks["p"])) and np.min(blocks["contrast"]) > 0
-    tables, claims = show(anatomy.EXPERIMENT, record)
+    tables, _, claims = show(anatomy.EXPERIMENT, record)
     assert [len(table.rows) for table in tables] == [3, 2, 4, 2] and len(claims) == 4
 
 
@@ -238,7 +231,7 @@ def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
         # Three points of the first decades; the rest is held out.
         assert len(one["fits"][matrix]["tokens"]["predicted"]) == 4
         assert (one["fits"][matrix]["tenfold"] is not None) == one["fits"][matrix]["tokens"]["holds"]
-    tables, claims = show(decay.EXPERIMENTS["decay_of_run"], record)
+    tables, _, claims = show(decay.EXPERIMENTS["decay_of_run"], record)
     assert [len(table.rows) for table in tables] == [10, 7] and len(claims) == 4
 
 

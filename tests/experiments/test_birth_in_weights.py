@@ -10,7 +10,6 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.model import apply
-from bornbiased_jax.report import figures
 from experiments import results
 from experiments.lineage import unrelated_tables
 from experiments.survival import birth_in_weights
@@ -64,8 +63,6 @@ def test_what_is_shown(record):
     # Two blocks of seven matrices, the embedding and the head.
     assert len(where.rows) == 16
     assert len(experiment.claims(record)) == 4
-    with figures.style():
-        assert len(experiment.figures(record)) == 1
 
 
 def test_a_hidden_model_computes_the_same(record):
