@@ -9,7 +9,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Table
 from experiments._shared import births
-from experiments._shared.operations import of_sequence
+from experiments._shared.births import of_sequence
 from experiments.base import Experiment, Record, by_scale
 from experiments.birth import figure2, figure10, table1
 

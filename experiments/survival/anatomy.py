@@ -21,25 +21,75 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
-from bornbiased_jax.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 from bornbiased_jax.probes.inputs import Inputs, from_tokens
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import anatomy_runs, settings
-from experiments.survival.cross_grams import trace_z
-from experiments.survival.decay import about
-from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
+from experiments.survival import run_folder, settings
+from experiments.survival.decay import about, trace_z
 from experiments.survival.run_folder import RunFolder
+
+PARTS = ("embedding", "attention", "MLP", "norms", "head")
+BLOCKS = ("attention", "MLP", "norms")
+"""What a block is made of; the final norm counts among the norms."""
+
+HYBRIDS: dict[str, tuple[str, ...]] = {
+    "own birth": (),
+    "another's embedding": ("embedding",),
+    "another's blocks": BLOCKS,
+    "another birth": PARTS,
+    "another's attention": ("attention",),
+    "another's MLP": ("MLP",),
+    "another's norms": ("norms",),
+    "another's head": ("head",),
+}
+"""What is tested against a trained model -> the parts that come from another birth; the rest is its own."""
+
+
+def part_of(path: str) -> str:
+    """Return the part that a parameter belongs to.
+
+    Example:
+        >>> [part_of(path) for path in ("embed/embedding", "blocks/attention_norm/scale", "blocks/mlp/up/kernel")]
+        ['embedding', 'norms', 'MLP']
+
+    Raises:
+        KeyError: a path of no known part.
+    """
+    first, *rest = path.split("/")
+    module = rest[0] if first == "blocks" else first
+    if module.endswith("_norm"):
+        return "norms"
+    return {"embed": "embedding", "positions": "embedding", "attention": "attention", "mlp": "MLP", "head": "head"}[
+        module
+    ]
+
+
+def transplant(receiver: Params, donor: Params, parts: Iterable[str]) -> Params:
+    """Replace these parts of the receiver by the donor's, both of one architecture."""
+    parts = set(parts)
+    receiver_leaves, donor_leaves = flatten(receiver), flatten(donor)
+    return unflatten(
+        {path: donor_leaves[path] if part_of(path) in parts else leaf for path, leaf in receiver_leaves.items()}
+    )
+
+
+def hybrids_of(cfg: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """Return those of :data:`HYBRIDS` whose parts an architecture has."""
+    have = {part_of(path) for path in parameter_table(cfg)}
+    return {name: parts for name, parts in HYBRIDS.items() if not parts or have & set(parts)}
+
 
 UNIFORM, SEEN, UNSEEN, TEXT = "uniform ids", "seen ids", "unseen ids", "held-out text"
 OWN, OTHERS_EMBEDDING, OTHERS_BLOCKS, OTHER = "own birth", "another's embedding", "another's blocks", "another birth"
@@ -51,7 +101,7 @@ _FIRST_FRESH = 3_600_000_000
 
 def run(context: Context, named: bool = False) -> dict[str, Any]:
     """Analyze every run of the settings, or the one that ``--data`` names."""
-    runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
+    runs = run_folder.given(context) if named else run_folder.trained_here(context)
     return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
 
 

@@ -41,10 +41,9 @@ from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import anatomy_runs, settings
-from experiments.survival.anatomy import SEEN, UNIFORM, UNSEEN, probes, thinned
+from experiments.survival import run_folder, settings
+from experiments.survival.anatomy import BLOCKS, SEEN, UNIFORM, UNSEEN, hybrids_of, probes, thinned, transplant
 from experiments.survival.decay import about
-from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
 from experiments.survival.run_folder import RunFolder
 
 OWN = "own initialization"
@@ -62,7 +61,7 @@ _FIRST_DONOR = 3_700_000_000
 
 def run(context: Context) -> dict[str, Any]:
     """Measure every run of the settings."""
-    runs = anatomy_runs.trained_here(context)
+    runs = run_folder.trained_here(context)
     return {"runs": {name: survival(folder, context.settings, context.quiet) for name, folder in runs.items()}}
 
 
@@ -285,7 +284,7 @@ _GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_siz
 
 
 def _runs() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the runs of :mod:`.anatomy_runs` with more seeds, and GPT-2, whose preference is strong from the start."""
+    """Return the runs of :mod:`.run_folder` with more seeds, and GPT-2, whose preference is strong from the start."""
     runs = settings.anatomy_runs()
     of_bytes = {**runs["laptop"]["bytes"], "seeds": list(range(100, 116))}
     return runs | {
@@ -297,7 +296,7 @@ def _runs() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the run on BPE pieces, with more seeds than :mod:`.anatomy_runs` has."""
+    """Return the run on BPE pieces, with more seeds than :mod:`.run_folder` has."""
     runs = settings.anatomy_runs()
     seeds = list(range(100, 108))
     return {"smoke": runs["smoke"], "laptop": {"BPE": {**runs["laptop"]["BPE"], "seeds": seeds}}}

@@ -19,10 +19,10 @@ from bornbiased_jax.record import jsonable
 from experiments import results, runner
 from experiments.base import Context
 from experiments.results import leaves
-from experiments.survival import anatomy, anatomy_runs, decay, persistence
-from experiments.survival.cross_grams import trace_z
+from experiments.survival import anatomy, decay, persistence, run_folder
+from experiments.survival.anatomy import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
+from experiments.survival.decay import trace_z
 from experiments.survival.decay_fit import check, fit, z_of_cosine
-from experiments.survival.hybrids import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from experiments.survival.run_folder import open_run
 from tests.experiments.smoke import show
 
@@ -47,7 +47,7 @@ def context(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(context):
-    return anatomy_runs.trained_here(context)["bytes"]
+    return run_folder.trained_here(context)["bytes"]
 
 
 def record_of(context, result):

@@ -9,7 +9,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
-from experiments.lineage import court, unrelated_models, unrelated_tests, weights_calibration
+from experiments.lineage import court, unrelated_models, weights_calibration
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow
@@ -149,13 +149,13 @@ def test_every_test_finds_a_copy_with_noise():
     (base, *_) = unrelated_models.births(SMOKE, 16)
     noisy = unrelated_models.unpacked(base.cfg, births_with_noise({}, base.cfg, "", 0, [base.origin.seed])[0])
     copy = unrelated_models.model_of(base.origin._replace(corpus="a"), base.cfg, noisy, SMOKE)
-    values = unrelated_tests.examine(base, copy, {"num_permutations": 200, "seed": 0})
+    values = court.examine(base, copy, {"num_permutations": 200, "seed": 0})
     # Eight tokens a row leave REEF and Intrinsic little, and twenty inputs Algorithm 1.
-    for name, test in unrelated_tests.TESTS.items():
+    for name, test in court.TESTS.items():
         if test.by_p and "tokens" not in name:
             assert values[name] <= 0.01, name
     assert values["HuRef (PCS)"] > 0.8
-    itself = unrelated_tests.matchings(base, base)
+    itself = court.matchings(base, base)
     assert itself == {"agreement": [1.0, 1.0], "activations": [32, 32]}
 
 

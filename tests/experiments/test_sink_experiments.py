@@ -22,7 +22,6 @@ from experiments.sinks import (
     sink_cures,
     sink_growth,
     sink_interventions,
-    sink_price,
     sink_search,
     sink_training,
 )
@@ -199,8 +198,10 @@ def test_findings_of_single_runs_are_judged_by_seeds():
 
 
 def test_a_ratio_that_is_undefined_is_stored_as_none():
-    assert sink_price._largest(np.array([1.0, 2.0])) == 2.0
-    assert sink_price._largest(np.array([1.0, np.nan])) is None and sink_price._largest(np.array([np.inf])) is None
+    assert sink_training._largest(np.array([1.0, 2.0])) == 2.0
+    assert (
+        sink_training._largest(np.array([1.0, np.nan])) is None and sink_training._largest(np.array([np.inf])) is None
+    )
     assert price_tables.over_seeds([1.0, None], "undefined") == "undefined in 1 of 2"
 
 
