@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps
@@ -113,10 +112,10 @@ INPUTS = {"tokens": "random tokens", "gaussian": "shared vectors"}
 
 
 def correlation_panels(record: Record) -> Sequence[Panel]:
-    """Draw mean ± standard deviation over the top coordinates, on both kinds of inputs; and the training itself."""
+    """Draw mean ± standard deviation over the top coordinates, on both kinds of inputs."""
     result = record["result"]
     steps = np.asarray(result["steps"])
-    figure, axes = figures.new(columns=3, width=9.6, height=3.2)
+    figure, axes = figures.new(columns=2, width=6.4, height=3.2)
     for ax, (kind, words) in zip(axes, INPUTS.items(), strict=False):
         for name, seed, colour in zip(
             ("own", "other"), result["seeds"], (figures.MEASURED, figures.BASELINE), strict=True
@@ -126,45 +125,21 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
             figures.line(
                 ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", colour=colour, markers=True
             )
-        _log_steps(ax, steps)
+        # Linear up to the first step, so that the birth at 0 has a place.
+        ax.set_xscale("symlog", base=2, linthresh=1)
+        ax.set_xticks([step for step in steps if step & (step - 1) == 0][::3])
+        ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
+        ax.set_xlim(-0.3, 1.3 * steps[-1])
         figures.label(ax, "step", "Kendall's τ with the birth", words)
         # Room for the legend above the lines, which begin at 1.
         ax.set_ylim(top=1.35)
         ax.set_yticks(np.linspace(0.0, 1.0, 6))
         figures.legend(ax)
-    draw_training(axes[2], record)
     caption = (
         f"Correlation of the {result['top']} coordinates with the largest mean output at the birth of seed "
-        f"{result['seeds'][0]}, mean and standard deviation over coordinates. Right: held-out loss and movement of the "
-        f"weights at the same checkpoints. {persistence_tables.trained_on(record)}"
+        f"{result['seeds'][0]}, mean and standard deviation over coordinates. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]
-
-
-def draw_training(ax: Axes, record: Record) -> None:
-    """Draw held-out loss and ‖W−W₀‖/‖W₀‖ by step, with the unigram entropy and a bigram model's loss."""
-    result = record["result"]
-    steps = np.asarray(result["steps"])
-    for quantity, name, colour in (
-        ("loss", "held-out loss (nats)", figures.SERIES[0]),
-        ("moved", "‖W−W₀‖/‖W₀‖", figures.SERIES[2]),
-    ):
-        values_SC = np.array([[row[quantity] for row in by_seed] for by_seed in result["progress"]])
-        figures.band(ax, steps, values_SC, name=name, colour=colour)
-    figures.reference(ax, result["facts"]["unigram_entropy"], "unigram entropy", colour=figures.MUTED)
-    figures.reference(ax, result["facts"]["bigram_loss"], "bigram loss", colour=figures.BASELINE)
-    _log_steps(ax, steps)
-    figures.label(ax, "step", "", "training")
-    ax.set_ylim(top=1.75 * ax.get_ylim()[1])
-    figures.legend(ax)
-
-
-def _log_steps(ax: Axes, steps: np.ndarray) -> None:
-    # Linear up to the first step, so that the birth at 0 has a place.
-    ax.set_xscale("symlog", base=2, linthresh=1)
-    ax.set_xticks([step for step in steps if step == 0 or step & (step - 1) == 0][::3])
-    ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
-    ax.set_xlim(-0.3 if steps[0] == 0 else 0.8 * steps[0], 1.3 * steps[-1])
 
 
 def correlation_tables(record: Record) -> Sequence[Table]:
@@ -212,7 +187,7 @@ TESTS = {
 def recognition_panels(record: Record) -> Sequence[Panel]:
     """Draw −log₁₀ p by step, own seed and another's, test by test."""
     result = record["result"]
-    figure, axes = figures.new(columns=2, rows=2, width=8.4, height=6.0)
+    figure, axes = figures.new(columns=3, width=9.6, height=3.2)
     for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
         for name, who, colour in (
             ("own", "its own birth", figures.MEASURED),
@@ -230,7 +205,6 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
         figures.label(ax, "step", "−log₁₀ p", words)
         figures.legend(ax)
-    draw_training(axes.flat[3], record)
     caption = (
         "p of each checkpoint against its own birth and against another seed's; lines are means over seeds, bands "
         "their range. The permutation test's p is that of its z (normal approximation), so that it goes beyond one "
