@@ -38,10 +38,10 @@ def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | No
     return cell_values
 
 
-def streamed(run: Mapping[str, Any], keep: int, window: int | None, key: str = "loss") -> list[Any]:
+def streamed(run: Mapping[str, Any], keep: int, window: int | None) -> list[Any]:
     """Return the loss with a rolling cache by seed; with None for the window, with everything kept."""
     return [
-        next(e[key] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
+        next(e["loss"] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
         for seed in run["by_seed"]
     ]
 

@@ -55,16 +55,6 @@ def test_agreement_tells_copies_from_models_trained_apart(record):
     assert min(row["mean"] for row in agreements["hidden copy with noise"]) > 0.9
 
 
-def test_what_is_shown(record):
-    experiment = birth_in_weights.EXPERIMENT
-    verdicts, where, agreement = experiment.tables(record)
-    # Three tests on own, hidden and other births, two between trained models.
-    assert len(verdicts.rows) == 11 and len(agreement.rows) == 3
-    # Two blocks of seven matrices, the embedding and the head.
-    assert len(where.rows) == 16
-    assert len(experiment.claims(record)) == 4
-
-
 def test_a_hidden_model_computes_the_same(record):
     cfg = preset("llama-tiny", **record["settings"]["changes"])
     params = init_seed(cfg, 3)

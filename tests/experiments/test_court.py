@@ -23,8 +23,6 @@ def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):
         assert case["num_pairs"] == 150 and case["num_undefined"] == 0
         # p are not stuck: what never rejects is no test (P(no p < 0.05 in 150 pairs) = 5e-4).
         assert case["rates"][1]["count"] > 0
-    tables, _, claims = show(weights_calibration.EXPERIMENT, record)
-    assert len(tables[0].rows) == len(weights_calibration.CASES) and len(claims) == 1
     assert "none rejects" in weights_calibration.EXPERIMENT.headline(record)
 
 

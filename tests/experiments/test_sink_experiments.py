@@ -62,8 +62,6 @@ def test_figure_9_measures_every_mitigation(tmp_path):
             allowed = np.broadcast_to(allowed, some.shape)[some]
             found_T, expected_T = found_T[some], expected_T[some]
         assert np.all(np.abs(found_T - expected_T) <= allowed * expected_T), row["cure"]
-    (table,), panels, _ = show(figure9.EXPERIMENT, record)
-    assert len(table.rows) == len(MITIGATIONS) and len(panels) == 2
 
 
 def test_figure_6_shows_both_spreads(tmp_path):
@@ -73,8 +71,6 @@ def test_figure_6_shows_both_spreads(tmp_path):
     assert narrow["std_by_layer"][0] == pytest.approx(0.02**2 * np.sqrt(128), rel=0.05)
     # GELU is all but odd on the narrow ones.
     assert figure6._linear_fraction(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_fraction(0.554)
-    (table,), _, claims = show(figure6.EXPERIMENT, record)
-    assert len(table.rows) == 2 and len(claims) == 2
 
 
 def test_training_experiments_share_their_models(tmp_path):
@@ -86,9 +82,8 @@ def test_training_experiments_share_their_models(tmp_path):
     assert sorted((tmp_path / "sink_training").glob("models/*/*.npz")) == trained
     assert [path.stat().st_mtime_ns for path in trained] == stamps
     assert first["result"] == second["result"]
-    (rates,), panels, _ = show(figure12.EXPERIMENT, first)
+    (rates,), _, _ = show(figure12.EXPERIMENT, first)
     assert [row.settings[0] for row in rates.rows] == ["baseline", "positional amplification", "positional attenuation"]
-    assert len(panels) == 2
     # Twelve steps grow nothing, and the page says so.
     assert figure12.SMALL in rates.note
     (perplexities,), _, _ = show(figure12.EXPERIMENTS["table7"], second)
@@ -257,7 +252,6 @@ def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monke
     monkeypatch.setattr(sink_interventions, "find_smollm2", lambda: None)
     record = record_of(sink_interventions.EXPERIMENT, tmp_path)
     assert record["result"] == {"attempted": False, "reason": sink_interventions.ABSENT}
-    assert show(sink_interventions.EXPERIMENT, record) == ([], [], [])
     assert sink_interventions.EXPERIMENT.headline(record).startswith("Not attempted")
 
 
@@ -285,8 +279,6 @@ def test_interventions_on_a_small_model(tmp_path, monkeypatch):
             assert row["score_mean"] == pytest.approx(plain["score_LH"].mean(), rel=1e-5)
         else:
             assert 0 <= row["sink_rate"] <= 1
-    tables, _, claims = show(sink_interventions.EXPERIMENT, record)
-    assert len(tables) == 2 and len(claims) == 5
 
 
 def test_interventions_on_smollm2(tmp_path):
@@ -297,8 +289,6 @@ def test_interventions_on_smollm2(tmp_path):
     assert result["attempted"] and "/" not in result["checkpoint"]
     rates = {row["intervention"]: row["sink_rate"] for row in result["interventions"]}
     assert min(rates["mask"], rates["variance amplification"]) > rates["control λ·o"] + 0.2
-    tables, _, claims = show(sink_interventions.EXPERIMENT, record)
-    assert len(tables) == 2 and len(claims) == 5
 
 
 def test_the_list_of_mitigations_is_complete():
