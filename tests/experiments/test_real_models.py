@@ -5,7 +5,7 @@ import pytest
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
-from experiments.sinks import real_models, sink_knockout, subject
+from experiments.sinks import real_models, sink_knockout, sink_sweep, subject
 from tests.experiments.smoke import record_of
 from tests.fixtures.llama2c_files import write_pair
 
@@ -45,10 +45,10 @@ def test_weights_by_kind_against_known_distributions():
     assert rows["embed/embedding"]["kurtosis"] == [pytest.approx(1.8, abs=0.05)]
 
 
-def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
+@pytest.mark.parametrize("module", [real_models, sink_knockout, sink_sweep], ids=lambda module: module.__name__)
+def test_it_says_when_there_is_no_model(module, tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "find_smollm2", lambda: None)
-    record = record_of(real_models.EXPERIMENT, tmp_path)
-    assert record["result"]["attempted"] is False
+    assert record_of(module.EXPERIMENT, tmp_path)["result"] == {"attempted": False, "reason": subject.ABSENT}
 
 
 GIVEN = [real_models.EXPERIMENTS["real_models_given"], sink_knockout.EXPERIMENTS["sink_knockout_given"]]

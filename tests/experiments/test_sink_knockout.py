@@ -91,9 +91,3 @@ def test_what_is_shown(record):
     assert len(experiment.claims(record)) == 5
     worst = min(row["sink_rate"] for row in rows(record, sink_knockout.SILENCED) if " + " in row["what"])
     assert f"{worst:.0%}" in experiment.headline(record)
-
-
-def test_without_the_checkpoint_it_says_so():
-    record = {"result": {"attempted": False, "reason": "absent"}, "settings": SETTINGS}
-    assert sink_knockout.EXPERIMENT.headline(record) == "absent"
-    assert not sink_knockout.EXPERIMENT.tables(record) and not sink_knockout.EXPERIMENT.claims(record)

@@ -78,12 +78,6 @@ def test_a_model_that_is_named_is_swept(tmp_path):
     assert sink_sweep.EXPERIMENT.headline(record).startswith("In some block, the mask makes a sink at ")
 
 
-def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.sinks.subject.find_smollm2", lambda: None)
-    record = record_of(sink_sweep.EXPERIMENT, tmp_path)
-    assert record["result"]["attempted"] is False
-
-
 def test_our_own_models_are_cut_joined_and_swept(tmp_path):
     record = record_of(sink_own.EXPERIMENT, tmp_path)
     (models,) = record["result"]["variants"].values()
