@@ -9,7 +9,6 @@ unrelated pair, with permutations and bounds, and the scan of a store of which t
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import os
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES
 from bornbiased_jax import progress
 from bornbiased_jax.lineage.battery import compare_weights, screening_z
@@ -150,18 +149,18 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, r
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--bases", type=int, default=BASES, help="Fingerprints in the store, 6 megabytes each.")
-    parser.add_argument("--folder", help="Where the store is written; a temporary folder unless given.")
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
+def measure(bases: int = BASES, folder: str | None = None) -> Findings:
+    """Measure screening, comparing and scanning of stored fingerprints of 7B shape.
+
+    Args:
+        bases: Fingerprints in the store, 6 megabytes each.
+        folder: Where the store is written; a temporary folder unless given.
+    """
     sizes = {**SIZES, "vocab_size": 1000}  # the tables' rows leave nothing in a fingerprint
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        work = lambda: benchmark(sizes, Path(folder), layers=LAYERS, bases=options.bases, related=RELATED)  # noqa: E731
-        return run(work, options.json, precision="float32")
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        return benchmark(sizes, Path(place), layers=LAYERS, bases=bases, related=RELATED)
 
 
-if __name__ == "__main__":
-    main()
+def main(arguments: Sequence[str] | None = None) -> Findings:
+    """Measure and print; return the record."""
+    return command(measure, arguments, precision="float32")

@@ -10,7 +10,6 @@ taken. Blocks are alike: time grows with their number, and memory does not.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.child import run_child
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES, write_model
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
@@ -62,8 +61,8 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     load = [before, os.getloadavg()[0]]
     progress.note("the command, for its memory")
     words = ["fingerprint", str(model), "--out", str(folder / "a.fingerprint"), "--quiet"]
-    command = run_child("bornbiased_jax", words)
-    command.pop("result")
+    process = run_child("bornbiased_jax", words)
+    process.pop("result")
     table_bytes = 2 * 4 * sizes["vocab_size"] * sizes["d_model"]
     source = open_roles(model)
     block_bytes = sum(
@@ -71,7 +70,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     )  # in bfloat16
     file_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
     read_s, sketch_s = statistics.median(reading), statistics.median(sketching)
-    ratio, beyond = sketch_s / read_s, command["peak_bytes"] - table_bytes
+    ratio, beyond = sketch_s / read_s, process["peak_bytes"] - table_bytes
     full_bytes = file_bytes + (FULL_DEPTH - layers) * block_bytes
     return {
         "layers": layers,
@@ -82,7 +81,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
         "fingerprint_seconds": sketching,
         "ratio": ratio,
         "load": load,
-        "command": command,
+        "command": process,
         "table_bytes": table_bytes,
         "beyond_tables_bytes": beyond,
         "full_depth": {
@@ -102,18 +101,18 @@ def _at_depth(sizes: dict[str, int]) -> NativeRoles:
     return open_roles(",".join(["seed:0@llama-tiny", *fields]))
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def measure(layers: int = LAYERS, rounds: int = ROUNDS, folder: str | None = None) -> Findings:
+    """Measure a fingerprint of the weights of a model of 7B shape beside reading the same files.
+
+    Args:
+        layers: Blocks, 0.4 gigabytes of disk each.
+        rounds: Times that both are timed.
+        folder: Where the model is written; a temporary folder unless given.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        return benchmark(SIZES, Path(place), layers=layers, rounds=rounds)
+
+
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layers", type=int, default=LAYERS, help="Blocks, 0.4 gigabytes of disk each.")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="Times that both are timed.")
-    parser.add_argument("--folder", help="Where the model is written; a temporary folder unless given.")
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        work = lambda: benchmark(SIZES, Path(folder), layers=options.layers, rounds=options.rounds)  # noqa: E731
-        return run(work, options.json, precision="float32")
-
-
-if __name__ == "__main__":
-    main()
+    return command(measure, arguments, precision="float32")

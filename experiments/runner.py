@@ -6,10 +6,8 @@ import dataclasses
 import difflib
 import importlib
 import json
-import math
 import os
 import re
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,7 +106,6 @@ def reproduce(
     unchanged: list[str] = []
     failed: dict[str, Exception] = {}
     say = (lambda _text: None) if quiet else progress.note
-    growing = _GrowingPage()
     try:
         with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in chosen:
@@ -130,8 +127,8 @@ def reproduce(
                     if error is None:
                         completed.append(experiment.name)
                         say(f"{experiment.name}: done")
-                        if growing.due() and len(chosen) > 1:
-                            growing.write(folder)
+                        if len(chosen) > 1:
+                            write_page(folder)
                             say(f"the page so far: {target}")
                     else:
                         failed[experiment.name] = error
@@ -151,27 +148,6 @@ def reproduce(
         failed={name: _reason(error) for name, error in failed.items()},
         at_fault=all(isinstance(error, InputError) for error in failed.values()),
     )
-
-
-class _GrowingPage:
-    """Writes the page while experiments run: with the first record, and then as often as it costs little."""
-
-    REST = 20
-    """So many times as long as drawing it took, the page is left as it is."""
-
-    def __init__(self) -> None:
-        self._next = -math.inf
-
-    def due(self) -> bool:
-        """Check whether it is time for another page."""
-        return time.monotonic() >= self._next
-
-    def write(self, folder: Folder) -> None:
-        """Draw the page from the records so far; what cannot be shown is reported at the end."""
-        began = time.monotonic()
-        write_page(folder)
-        ended = time.monotonic()
-        self._next = ended + self.REST * (ended - began)
 
 
 def select(names: Sequence[str]) -> list[str]:

@@ -9,14 +9,24 @@ from typing import Any, TypedDict
 from matplotlib.axes import Axes
 
 from bornbiased_jax import progress
-from bornbiased_jax.config import preset
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.record import measure
 from bornbiased_jax.report import figures
+from bornbiased_jax.training.throughput import flops_per_token
 from experiments.base import Context, Record
+
+
+def of_sequence(cfg: ModelConfig, seq_len: int, *, head: bool) -> float:
+    """Count operations of one sequence through all blocks, and the head at its last position where asked."""
+    of_head = 2.0 * cfg.d_model * cfg.vocab_size
+    # A trained token needs three times its forward pass, with the head at every position.
+    position = flops_per_token(cfg, seq_len) / 3 - of_head
+    return seq_len * position + (of_head if head else 0.0)
+
 
 HEADS = ["model", "inputs", "N", "T", "seed"]
 """Heads of the columns that name one seed of a group."""

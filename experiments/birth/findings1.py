@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, times
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments._shared import births
 from experiments.base import Experiment, Record
 
@@ -49,24 +48,6 @@ def tables(record: Record) -> Sequence[Table]:
             ),
         )
     ]
-
-
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw predicted against measured cosine over all configurations."""
-    series: dict[str, tuple[list[float], list[float]]] = {}
-    for probed in births.probed_groups(record):
-        if not probed["theory"]:
-            continue
-        x, y = series.setdefault(probed["group"]["model"], ([], []))
-        x += [probed["theory"]["inter_cosine_by_layer"][-1]] * len(probed["records"])
-        y += births.cosines(probed)
-    figure, ax = figures.new(height=4.4)
-    figures.predicted_against_measured(ax, series)
-    figures.label(ax, "predicted cosine", "measured cosine")
-    caption = (
-        "Each point is a seed: inter-sequence cosine after the last block, predicted without sampling and measured."
-    )
-    return [Panel(figure, caption)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -124,5 +105,4 @@ EXPERIMENT = Experiment(
     run=births.run_groups,
     tables=tables,
     claims=claims,
-    figures=panels,
 )

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.report.numbers import percent
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Table
+from bornbiased_jax.report.tables import Claim, Quantity, Table
 from experiments._shared import births
-from experiments._shared.operations import of_sequence
+from experiments._shared.births import of_sequence
 from experiments.base import Experiment, Record, by_scale
-from experiments.birth import figure1, figure2, figure10, table1
+from experiments.birth import figure2, figure10, table1
 
 PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}
 """The part of Table 1 -> its model."""
@@ -59,11 +59,6 @@ def _among_seeds(record: Record) -> Table:
     )
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw Figures 1, 2 and 10 of this model."""
-    return [*figure1.panels(record), *figure2.panels(record), *figure10.panels(record)]
-
-
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the fraction alone, with its seed: one seed says nothing of others."""
     fraction, *_ = table1.claims(record)
@@ -88,7 +83,6 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
         run=births.run_groups,
         tables=tables,
         claims=claims,
-        figures=panels,
     )
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Experiment, Record, by_scale
-from experiments.lineage.calibrating import KINDS, TESTS, run
+from experiments.lineage.calibrating import run
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared Gaussian vectors"}
 SHORT = {"tokens": "tokens", "gaussian": "vectors"}
@@ -22,8 +21,6 @@ NAMES = {
     "paper U": "paper, U-test",
     "iclr": "iclr, analytic",
 }
-# p-values below this are drawn there: the published tests' reach far below what a figure can show.
-_DRAWN = -8.0
 
 
 def _rate(summary: Mapping[str, Any], level: float) -> Mapping[str, Any] | None:
@@ -166,71 +163,6 @@ def headline(record: Record) -> str:
     )
 
 
-def plots(record: Record) -> Sequence[Panel]:
-    """Draw QQ plots of every test and input type, and power."""
-    result = record["result"]
-    figure, axes = figures.new(columns=len(TESTS), rows=len(KINDS), width=10.5, height=4.8)
-    for entry in result["pooled"]:
-        ax = axes[KINDS.index(entry["inputs"]), TESTS.index(entry["test"])]
-        logs = np.maximum(np.array(entry["log10_p"], float), _DRAWN)
-        if len(logs):
-            figures.qq(ax, logs)
-        figures.label(
-            ax,
-            "−log₁₀ p of uniform draws" if entry["inputs"] == KINDS[-1] else "",
-            f"{INPUTS[entry['inputs']]}\n−log₁₀ p observed" if entry["test"] == TESTS[0] else "",
-            NAMES[entry["test"]] if entry["inputs"] == KINDS[0] else "",
-        )
-    qq = Panel(
-        figure,
-        "p-values of unrelated pairs against those of uniform draws, all architectures and initialisations together, "
-        "with the 95% band of uniform draws. Points above the diagonal are too many small p. p below 10⁻⁸ is "
-        "drawn there. Top: random tokens; bottom: Gaussian vectors that both models share.",
-    )
-    return [qq, _power_panel(record)]
-
-
-def _power_panel(record: Record) -> Panel:
-    result, settings = record["result"], record["settings"]
-    drifts = settings["power"]["drifts"]
-    figure, (left, right) = figures.new(columns=2, width=9.6, height=3.8)
-    shown = (("permutation", "tokens"), ("population", "tokens"), ("population", "gaussian"), ("paper t", "tokens"))
-    for (test, kind), colour in zip(shown, figures.SERIES, strict=False):
-        rows = [row for row in result["cases"] if (row["test"], row["inputs"]) == (test, kind)]
-        powers = [[_power(row, drift) for row in rows] for drift in drifts]
-        mean = [float(np.mean([power for power in at if power is not None])) for at in powers]
-        fractions = [float(np.sqrt(1 - drift**2)) for drift in drifts]
-        left.plot(fractions, mean, marker="o", color=colour, label=f"{NAMES[test]}, {kind}")
-    figures.reference(left, 0.01, "level 0.01", figures.MUTED)
-    figures.label(left, "fraction of the birth's weights kept, √(1 − s²)", "power at p < 0.01")
-    left.set_ylim(-0.03, 1.03)
-    # Above the axes: the curves leave no corner free.
-    left.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=8, handlelength=1.4, columnspacing=1.0)
-    for (axis, name), colour in zip(
-        (("num_inputs", "N"), ("seq_len", "T"), ("d_model", "D")), figures.SERIES, strict=False
-    ):
-        entries = [entry for entry in result["by_size"] if entry["what"] == axis]
-        right.plot(
-            [entry["value"] for entry in entries],
-            [entry["z_mean"] for entry in entries],
-            marker="o",
-            color=colour,
-            label=name,
-        )
-    right.set_xscale("log", base=2)
-    right.set_xticks(sorted({entry["value"] for entry in result["by_size"]}))
-    right.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    figures.reference(right, 2.33, "p = 0.01", figures.MUTED)
-    figures.label(right, "size", "mean z of the permutation test")
-    figures.legend(right)
-    caption = (
-        "Left: power against how much of the birth is left, mean over architectures and initialisations. "
-        f"Right: mean z at s = {_drift(record):g} with one size changed at a time "
-        f"({settings['power']['model']}, {settings['power']['init']}, tokens; otherwise {_size(settings)[:-1]})."
-    )
-    return Panel(figure, caption)
-
-
 _MODELS = ["gpt2-tiny", "llama-tiny", "qwen-tiny"]
 _INITS = ["gpt2-scaled", "normal-0.02"]
 _SMALL = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 64, "d_ff": 128, "vocab_size": 256}
@@ -282,6 +214,5 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=plots,
     headline=headline,
 )

@@ -53,8 +53,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.loss import loss_sum
 from experiments.base import Context, Experiment, by_scale, chunked, spans
 from experiments.lineage import descendants_tables
-from experiments.lineage.descendants_changes import FREE, Change, all_changes, params_of
-from experiments.lineage.descendants_families import Families, make_families
+from experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families, params_of
 from experiments.lineage.descendants_readings import (
     Reading,
     Subject,
@@ -63,8 +62,7 @@ from experiments.lineage.descendants_readings import (
     read_published,
     read_weights,
 )
-from experiments.lineage.descendants_scores import fold_of
-from experiments.lineage.descendants_summary import summarise
+from experiments.lineage.descendants_summary import fold_of, summarise
 
 Row = dict[str, Any]
 
@@ -272,6 +270,5 @@ EXPERIMENT = Experiment(
     run=run,
     claims=descendants_tables.claims,
     tables=descendants_tables.tables,
-    figures=descendants_tables.plots,
     headline=descendants_tables.headline,
 )

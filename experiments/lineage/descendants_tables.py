@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Record
 
 _DISTILLED = "distilled"
@@ -228,86 +225,3 @@ def headline(record: Record) -> str:
     if not unfound:
         return f"After each of {len(trusted)} changes some test of this package is to be trusted; the table says which."
     return f"After {len(unfound)} of {len(trusted)} changes no test of this package is trusted: {', '.join(unfound)}."
-
-
-def plots(record: Record) -> Sequence[Panel]:
-    """Draw the fraction found, change × test; response to strength; ROC curves."""
-    return [_heatmap(record), _strengths(record), _curves(record)]
-
-
-def _heatmap(record: Record) -> Panel:
-    changes = [change for change in record["result"]["changes"] if change["related"]]
-    names = list(_tests(record))
-    rates = {(cell["change"], cell["test"]): cell["tpr"]["rate"] for cell in record["result"]["cells"]}
-    matrix = [[100 * _number(rates.get((change["change"], name))) for name in names] for change in changes]
-    figure, ax = figures.new(width=11, height=0.24 * len(changes) + 2.6)
-    figures.heatmap(ax, matrix, names, [change["change"] for change in changes], name="% found", digits=0,
-                    limits=(0, 100))  # fmt: skip
-    ax.tick_params(axis="x", labelrotation=90)
-    caption = (
-        "Descendants found, in percent, at thresholds that at most 1% of the unrelated pairs of other births exceed. "
-        "Blank: not asked."
-    )
-    return Panel(figure, caption)
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
-
-
-# What is drawn against strength: one test of each way of comparing.
-_DRAWN = (
-    "weights, coordinates",
-    "weights, rotation, form A",
-    "weights, agreement of matchings",
-    "outputs, permutation",
-    "HuRef (PCS)",
-    "REEF",
-    "φ_MATCH",
-)
-
-
-def _strengths(record: Record) -> Panel:
-    result = record["result"]
-    kinds = list(dict.fromkeys(change["kind"] for change in result["changes"] if change["strength"] is not None))
-    columns = 3
-    rows = -(-len(kinds) // columns)
-    figure, axes = figures.new(columns, rows, width=9.5, height=2.6 * rows)
-    panels = np.ravel(axes)
-    for ax in panels[len(kinds) :]:
-        ax.set_visible(False)
-    for ax, kind in zip(panels, kinds, strict=False):
-        changes = [change for change in result["changes"] if change["kind"] == kind]
-        which = "tpr" if changes[0]["related"] else "teachers_calibrated"
-        for colour, name in zip((*figures.SERIES, figures.MUTED), _DRAWN, strict=False):
-            cells = [_cells(record, change=change["change"], test=name)[0] for change in changes]
-            x = range(len(cells))
-            low, high = ([100 * _number(cell[which][end]) for cell in cells] for end in ("low", "high"))
-            values = [100 * _number(cell[which]["rate"]) for cell in cells]
-            figures.line(ax, x, values, low, high, name, colour, markers=True)
-        ax.set_xticks(range(len(changes)), [f"{change['strength']:g}" for change in changes])
-        ax.set_ylim(-3, 103)
-        figures.label(ax, "strength", "% found", kind)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, bbox_to_anchor=(0.5, -0.08))
-    caption = (
-        "Descendants found against the strength of the change, at calibrated thresholds, with 95% intervals (families "
-        "resampled). Of distilled: students taken for descendants of their teachers."
-    )
-    return Panel(figure, caption)
-
-
-def _curves(record: Record) -> Panel:
-    result = record["result"]
-    fractions = result["false_positives"]
-    figure, axes = figures.new(2, 1, width=9.5, height=4.2)
-    for ax, published in zip(axes, (False, True), strict=True):
-        names = [name for name, row in _tests(record).items() if row["published"] is published]
-        for place, name in enumerate(names):
-            [curve] = [curve["found"] for curve in result["roc"] if curve["test"] == name]
-            colour = figures.SERIES[place % len(figures.SERIES)]
-            figures.line(ax, fractions, curve, name=name, colour=colour, dashed=place >= len(figures.SERIES))
-        ax.set_xscale("symlog", linthresh=min(fraction for fraction in fractions if fraction > 0))
-        ax.set_ylim(-0.03, 1.03)
-        figures.label(ax, "unrelated called the same", "descendants found", "published" if published else "ours")
-        ax.legend(fontsize=6)
-    return Panel(figure, "ROC curves over all changes together.")

@@ -21,9 +21,8 @@ from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.multiple import holm
 from experiments._shared.lineage import compared, verdicts
 from experiments.base import Context, Experiment, Record, by_scale
@@ -273,27 +272,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def plots(record: Record) -> Sequence[Panel]:
-    """Draw z of the permutation test against the strength of each change."""
-    result = record["result"]["smollm2"]
-    if not result["attempted"]:
-        return []
-    kinds = list(record["settings"]["changes"])
-    figure, axes = figures.new(columns=len(kinds), width=9.0, height=3.0)
-    unrelated = [entry["tests"]["permutation"]["z"] for entry in result["rows"] if entry["change"] == "fresh seed"]
-    for ax, kind in zip(np.atleast_1d(axes), kinds, strict=True):
-        rows = [entry for entry in result["rows"] if entry["change"] == kind]
-        ax.plot(range(len(rows)), [entry["tests"]["permutation"]["z"] for entry in rows], marker="o")
-        ax.set_xticks(range(len(rows)), [f"{entry['strength']:g}" for entry in rows])
-        for z in unrelated:
-            figures.reference(ax, z, "fresh seed" if z == unrelated[0] else "", figures.MUTED)
-        unit = {"noise": "noise, standard deviations", "pruning": "share pruned", "re-quantisation": "bits"}[kind]
-        figures.label(ax, unit, "z of the permutation test" if kind == kinds[0] else "")
-    figures.legend(np.atleast_1d(axes)[0])
-    caption = "SmolLM2-135M against itself after each change; dashed: fresh seeds of its own architecture."
-    return [Panel(figure, caption)]
-
-
 def headline(record: Record) -> str:
     """State that SmolLM2 was not at hand, if so."""
     result = record["result"]["smollm2"]
@@ -328,6 +306,5 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=plots,
     headline=headline,
 )

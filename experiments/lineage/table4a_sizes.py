@@ -15,7 +15,7 @@ import numpy as np
 from bornbiased_jax.config import preset
 from bornbiased_jax.report.numbers import from_log10
 from bornbiased_jax.report.tables import Claim
-from experiments._shared.operations import of_sequence
+from experiments._shared.births import of_sequence
 from experiments.base import Experiment, Record
 from experiments.lineage import table4a
 

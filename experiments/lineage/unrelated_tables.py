@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Record
 
 _WORDS = {True: "kept", False: "EXCEEDED", None: "not tried"}
@@ -187,19 +186,3 @@ def _tried(record: Record, is_score: bool) -> list[Mapping[str, Any]]:
         for row in record["result"]["promises"]
         if row["kept"] is not None and _is_score(_of(record, row["test"])) is is_score
     ]
-
-
-def plots(record: Record) -> Sequence[Panel]:
-    """Draw the fraction called the same at 1%, every test and kind."""
-    promises = [row for row in record["result"]["promises"] if row["kept"] is not None]
-    kinds = list(record["result"]["num_pairs"])
-    rates = {
-        (summary["test"], summary["kind"]): summary["rates"][0]["rate"]
-        for summary in record["result"]["tests"]
-        if summary["rates"]
-    }
-    matrix = [[100 * rates.get((row["test"], kind), float("nan")) for kind in kinds] for row in promises]
-    figure, ax = figures.new(width=8.4, height=7.2)
-    figures.heatmap(ax, matrix, kinds, [row["test"] for row in promises], name="% called the same", digits=0)
-    caption = "Unrelated pairs called the same, in percent: p ≤ 0.01, or a score above 0.8. Blank: nothing is claimed."
-    return [Panel(figure, caption)]

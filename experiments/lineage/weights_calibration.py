@@ -25,9 +25,8 @@ from bornbiased_jax.lineage import calibration
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
 from experiments.lineage.sketched import sketch, verdict
 
@@ -175,30 +174,6 @@ def headline(record: Record) -> str:
     )
 
 
-def plots(record: Record) -> Sequence[Panel]:
-    """Draw QQ plots of the tests."""
-    cases = record["result"]["cases"]
-    figure, ax = figures.new(width=5.4, height=4.2)
-    for index, case in enumerate(cases):
-        colour = figures.SERIES[index % len(figures.SERIES)]
-        quantiles = case["qq"]
-        expected, observed = (-np.log10(np.maximum(quantiles[key], 1e-6)) for key in ("expected", "observed"))
-        ax.plot(
-            expected,
-            observed,
-            marker="os"[index // len(figures.SERIES)],
-            markersize=2.5,
-            linewidth=0.8,
-            color=colour,
-            label=case["test"],
-        )
-    most = -np.log10(0.5 / max(case["num_pairs"] for case in cases))
-    ax.plot([0, most], [0, most], color=figures.MUTED, linewidth=0.8)
-    figures.label(ax, "−log₁₀ p of uniform draws", "−log₁₀ p observed")
-    figures.legend(ax)
-    return [Panel(figure, "p-values of unrelated births against those of uniform draws; above the line is too small.")]
-
-
 _TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64}
 _LEAST = {**_TINY, "num_heads": 1, "num_kv_heads": 1, "d_model": 12, "d_ff": 16, "vocab_size": 24}
 
@@ -221,6 +196,5 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=plots,
     headline=headline,
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bornbiased_jax.report import figures, sink_figures
+from bornbiased_jax.report import sink_figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record
@@ -68,7 +66,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Draw the figure, and how the strongest head grew where that was watched."""
+    """Draw the figure."""
     result = record["result"]["cures"]
     rates = {
         name: {
@@ -78,28 +76,7 @@ def panels(record: Record) -> Sequence[Panel]:
         for name, run in result.items()
     }
     caption = f"Sink rate after {next(iter(result.values()))['steps']:,} steps; bands span the seeds. "
-    drawn = [Panel(sink_figures.sink_rate_by_length(rates), caption + setting_note(record))]
-    if all("curve_largest_score" in run for run in result.values()):
-        drawn.append(
-            Panel(
-                growth(result),
-                f"Score of the first position in the strongest head while training, T = "
-                f"{max(record['settings']['lengths'])}; bands span the seeds.",
-            )
-        )
-    return drawn
-
-
-def growth(result: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw the largest score of any head by step, one line a model."""
-    figure, ax = figures.new()
-    for index, (name, run) in enumerate(result.items()):
-        score_SE, colour = np.transpose(run["curve_largest_score"]), figures.SERIES[index % len(figures.SERIES)]
-        figures.band(ax, run["curve_steps"], score_SE, name=name, colour=colour, markers=True)
-    figures.reference(ax, sink_training.EPSILON, "ε", colour=figures.MUTED)
-    figures.label(ax, "step", "largest score of the first position")
-    ax.legend(frameon=False)
-    return figure
+    return [Panel(sink_figures.sink_rate_by_length(rates), caption + setting_note(record))]
 
 
 def claims(record: Record) -> Sequence[Claim]:

@@ -8,16 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
-from bornbiased_jax.report.tables import Panel, Table, Value, tabulate
+from bornbiased_jax.report.tables import Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
 from experiments.base import Record
-from experiments.sinks.sink_price import BIN
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
-CHOSEN = (BASELINE, "positional amplification", HEAD_GATE, ELEMENT_GATE, "softpick", "window")
-"""The attentions of the figure: all of them would be a thicket."""
 
 INTERVALS = "± is half of the 95% interval over seeds (Student's t)"
 
@@ -42,10 +38,10 @@ def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | No
     return cell_values
 
 
-def streamed(run: Mapping[str, Any], keep: int, window: int | None, key: str = "loss") -> list[Any]:
+def streamed(run: Mapping[str, Any], keep: int, window: int | None) -> list[Any]:
     """Return the loss with a rolling cache by seed; with None for the window, with everything kept."""
     return [
-        next(e[key] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
+        next(e["loss"] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
         for seed in run["by_seed"]
     ]
 
@@ -252,34 +248,3 @@ def _elementwise(runs: Mapping[str, Any]) -> tuple[Any, ...]:
         "an element-wise gate has the least sink mass and is destroyed by one int8 scale a tensor",
         "destroyed", f"{rank} of {len(mass)} by sink mass", difference, verdict,
     )  # fmt: skip
-
-
-def panels(record: Record) -> list[Panel]:
-    """Draw streaming loss against position with nothing and with one token kept, for some attentions."""
-    if "price" not in record["settings"]:
-        return []
-    settings = record["settings"]["price"]
-    window = settings["window"]
-    runs = {name: run for name, run in record["result"]["cures"].items() if name in CHOSEN}
-    figure, ax = figures.new(height=4.2)
-    keep_counts = sorted({0, min((count for count in settings["streaming_keep"] if count), default=0)})
-    for index, (name, run) in enumerate(runs.items()):
-        for keep in keep_counts:
-            losses = streamed(run, keep, window, "loss_by_position")
-            loss_SP = np.array(losses, dtype=float)
-            positions = BIN * np.arange(loss_SP.shape[1]) + BIN / 2
-            figures.line(
-                ax,
-                positions,
-                loss_SP.mean(axis=0),
-                name=name if keep == keep_counts[-1] else "",
-                colour=figures.SERIES[index % len(figures.SERIES)],
-                dashed=keep == 0,
-            )
-    figures.label(ax, "position", "loss (nats per token)")
-    ax.legend(frameon=False, ncols=2)
-    caption = (
-        f"Loss against position with a rolling cache of {window} tokens, mean over seeds; dashed: no first token kept; "
-        f"drawn out: {keep_counts[-1]} kept."
-    )
-    return [Panel(figure, caption)]

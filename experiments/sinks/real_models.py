@@ -21,9 +21,8 @@ from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, Value, tabulate
+from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
 from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
@@ -238,33 +237,6 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 @where_attempted
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw the map of the sinks, and loss against position."""
-    result = record["result"]
-    protocol = result["protocol"]
-    length = max(protocol["score_by_layer_head"], key=int)
-    score_LH = protocol["score_by_layer_head"][length]
-    first, ax = figures.new(height=0.16 * len(score_LH) + 1.2)
-    heads = list(range(1, len(score_LH[0]) + 1))
-    figures.heatmap(ax, score_LH, heads, list(range(1, len(score_LH) + 1)), name="α₁", limits=(0.0, 1.0))
-    figures.label(ax, x="head", y="block")
-    second, ax = figures.new()
-    for index, entry in enumerate(result["streaming"]):
-        name = "everything kept" if entry["window"] is None else f"{entry['keep_sinks']} kept"
-        losses = np.array(entry["loss_by_position"], dtype=float)
-        step = max(1, len(losses) // 64)
-        binned = losses[: len(losses) // step * step].reshape(-1, step).mean(axis=1)
-        figures.line(ax, step * (np.arange(len(binned)) + 0.5), binned, name=name, colour=figures.SERIES[index])
-    figures.label(ax, "position", "loss (nats per token)")
-    ax.legend(frameon=False)
-    window = record["settings"]["streaming"]["window"]
-    return [
-        Panel(first, f"Score of the first position by block and head, T = {length}."),
-        Panel(second, f"Loss against position with a rolling cache of {window} tokens and the first ones kept."),
-    ]
-
-
-@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
     result = record["result"]
@@ -307,7 +279,6 @@ EXPERIMENT = Experiment(
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
     headline=headline,
 )

@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training import PretrainConfig, State, begin
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import price_tables, sink_training
@@ -118,42 +117,6 @@ def _started(config: PretrainConfig) -> tuple[Any, State, jax.Array]:
     return step, jax.block_until_ready(state), rows
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw convergence of per-head RMSNorm against the baseline, then every gap to the baseline."""
-    result = record["result"]["cures"]
-    # Per-head RMSNorm and the baseline.
-    figure, ax = figures.new()
-    for index, name in enumerate(("baseline", HEAD_NORM)):
-        mitigation = result[name]
-        curve_SE = np.transpose(mitigation["curve_validation_loss"])
-        figures.band(ax, mitigation["curve_steps"], curve_SE, name=name, colour=figures.SERIES[index], markers=True)
-    figures.label(ax, "step", "validation loss (nats per token)")
-    ax.legend(frameon=False)
-    first = Panel(
-        figure,
-        "Convergence of per-head RMSNorm and of the baseline; bands span the seeds. The paper reports "
-        "2.7812 → 2.7421 after 20 billion tokens at 152 million parameters.",
-    )
-    # Every gap to the baseline.
-    figure, ax = figures.new(height=4.2)
-    base = np.asarray(result["baseline"]["curve_validation_loss"])
-    for index, (name, run) in enumerate((name, run) for name, run in result.items() if name != "baseline"):
-        gap_E = (np.asarray(run["curve_validation_loss"]) - base).mean(axis=1)
-        figures.line(
-            ax,
-            run["curve_steps"],
-            gap_E,
-            name=name,
-            colour=figures.SERIES[index % len(figures.SERIES)],
-            dashed=index >= len(figures.SERIES),
-        )
-    figures.reference(ax, 0.0, "baseline", colour=figures.MUTED)
-    figures.label(ax, "step", "validation loss less the baseline's")
-    ax.legend(frameon=False, ncols=2)
-    second = Panel(figure, "Gap to the baseline of the same seed, mean across seeds; below zero is better.")
-    return [first, second, *price_tables.panels(record)]
-
-
 def claims(record: Record) -> Sequence[Claim]:
     """Claim per-head RMSNorm against the baseline."""
     result = record["result"]["cures"]
@@ -199,7 +162,6 @@ EXPERIMENT = Experiment(
     precision="float32 highest; bfloat16 training at paper scale",
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
 )
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.figure12 import growth
 from experiments.sinks.settings import HELD_OUT, settings_of
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
@@ -42,53 +42,22 @@ def tables(record: Record) -> Sequence[Table]:
         schedule, changes = settings["schedule"], settings["changes"]
         # The first snapshot with a head above ε.
         grown = _first_step(run)
-        rows.append(
-            Row(
-                [
-                    name,
-                    f"{changes['num_layers']} × {changes['d_model']}",
-                    integer(schedule["steps"]),
-                    "yes" if settings["bos_token"] else "no",
-                ],
-                {
-                    "largest score": sink_training.over_seeds(run, lambda seed: seed["largest_score"]),
-                    "sink rate": sink_training.over_seeds(run, lambda seed: list(seed["sink_rate"].values())[-1]),
-                    "DomRatio, first token": sink_training.over_seeds(run, lambda seed: seed["dom_ratio_first"][-1]),
-                    "above ε from step": "never" if grown is None else integer(grown),
-                    "validation loss": sink_training.over_seeds(run, lambda seed: seed["loss"][HELD_OUT]),
-                },
-                configuration="ours",
-            )
-        )
-    quantities = [
-        Quantity("largest score", significant(2)),
-        Quantity("sink rate", percent(1)),
-        Quantity("DomRatio, first token", fixed(1)),
-        Quantity("above ε from step"),
-        Quantity("validation loss", fixed(3)),
-    ]
-    return [
-        Table(
-            "What it takes to grow a sink",
-            ["variant", "layers × width", "steps", "BOS token"],
-            quantities,
-            rows,
-            note=(
-                f"ε = {sink_training.EPSILON}; ± across seeds. The step is the first snapshot in which a head of "
-                "some seed was above ε."
-            ),
-        )
-    ]
-
-
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw the growth of the strongest head."""
-    return [
-        Panel(
-            growth(record["result"]["variants"]),
-            "Score of the first position in the strongest head while training; bands span the seeds.",
-        )
-    ]
+        over_seeds = functools.partial(sink_training.over_seeds, run)
+        size = f"{changes['num_layers']} × {changes['d_model']}"
+        measured = {
+            "largest score": (significant(2), over_seeds(lambda seed: seed["largest_score"])),
+            "sink rate": (percent(1), over_seeds(lambda seed: list(seed["sink_rate"].values())[-1])),
+            "DomRatio, first token": (fixed(1), over_seeds(lambda seed: seed["dom_ratio_first"][-1])),
+            "above ε from step": "never" if grown is None else integer(grown),
+            "validation loss": (fixed(3), over_seeds(lambda seed: seed["loss"][HELD_OUT])),
+        }
+        rows.append(([name, size, integer(schedule["steps"]), "yes" if settings["bos_token"] else "no"], measured))
+    note = (
+        f"ε = {sink_training.EPSILON}; ± across seeds. The step is the first snapshot in which a head of "
+        "some seed was above ε."
+    )
+    heads = ["variant", "layers × width", "steps", "BOS token"]
+    return [tabulate("What it takes to grow a sink", heads, rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -137,6 +106,5 @@ EXPERIMENT = Experiment(
     cost={"smoke": "seconds", "laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
 )

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
@@ -17,9 +16,8 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
-from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import read_text
 from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import ABSENT
@@ -205,57 +203,6 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 @where_attempted
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw attention maps, the sink map, top channels, variance by position."""
-    result = record["result"]
-    maps, settings = result["maps"], record["settings"]
-    names = list(maps["by_intervention"])
-    first = sink_figures.attention_maps({name: maps["by_intervention"][name] for name in names})
-    # Variance of the first three blocks alone.
-    variance = result["variance"]["attention_output"]["across"]
-    shown = {f"block {index + 1}": variance[index] for index in (0, 1, 2)}
-    return [
-        Panel(
-            first,
-            f"Attention in block {maps['block']}, mean over heads and sequences, without an "
-            f"intervention and with one at position {maps['position']} (λ = {max(settings['factors']):g}).",
-        ),
-        Panel(
-            sink_figures.attention_maps(maps["masked"]),
-            f"Attention in block {maps['block']}, mean over heads and sequences, where token k sees itself alone: "
-            "later tokens attend to k as they do to the first.",
-        ),
-        Panel(
-            sink_figures.sink_map(result["score_LH"], epsilon=0.25),
-            f"Score of the first position in every head of {result['checkpoint']}; a dot marks a sink.",
-        ),
-        Panel(
-            sink_figures.top_channels(result["first_D"], result["rest_D"], block=result["largest_block"]),
-            "Mean magnitude of the largest channels where the residual stream is largest.",
-        ),
-        Panel(
-            sink_figures.variance_by_position(shown),
-            "Variance over random-token sequences of the attention output, by position, in the first blocks.",
-        ),
-        Panel(
-            _dominance(result),
-            "Dimension disparity max|h|/mean|h| at the first token and at the others, block by block.",
-        ),
-    ]
-
-
-def _dominance(result: Mapping[str, Any]) -> Figure:
-    figure, ax = figures.new()
-    depth = np.arange(1, len(result["dom_ratio_first"]) + 1)
-    figures.line(ax, depth, result["dom_ratio_first"], name="first token", colour=figures.SERIES[1], markers=True)
-    figures.line(ax, depth, result["dom_ratio_rest"], name="other tokens", markers=True)
-    sink_figures.log_axis(ax)
-    figures.label(ax, "after block", "DomRatio")
-    ax.legend(frameon=False)
-    return figure
-
-
-@where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the rate, and the three interventions at their strongest."""
     result = record["result"]
@@ -329,7 +276,6 @@ EXPERIMENT = Experiment(
     cost={"smoke": "seconds", "laptop": "2 minutes on two cores, 1.9 GB", "paper": "an hour on two cores"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
     headline=headline,
 )

@@ -36,9 +36,8 @@ from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
@@ -222,34 +221,6 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 @where_attempted
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw the sink rate of every block: by neurons silenced, and by the block after which the channel was cleared."""
-    result = record["result"]
-    base = _base(record)
-    blocks = list(range(1, len(base["by_block"]) + 1))
-    cut = [base, *_rows(record, SILENCED)]
-    first, ax = figures.new(height=0.26 * len(cut) + 1.2)
-    names = [row["what"].replace("blocks/", "").replace("/mlp", "") or AS_IT_IS for row in cut]
-    figures.heatmap(ax, [row["by_block"] for row in cut], blocks, names, name="heads that are sinks", limits=(0.0, 1.0))
-    figures.label(ax, x="block")
-    cleared = [row for row in _rows(record, CLEARED) if not row["what"].endswith("every block")]
-    second, ax = figures.new(height=0.16 * len(cleared) + 1.2)
-    figures.heatmap(
-        ax,
-        [row["by_block"] for row in cleared],
-        blocks,
-        [row["what"].rpartition(" ")[2] for row in cleared],
-        name="heads that are sinks",
-        limits=(0.0, 1.0),
-    )
-    figures.label(ax, x="block", y="cleared after block")
-    return [
-        Panel(first, "Fraction of each block's heads that are sinks, with neurons silenced (block:neuron)."),
-        Panel(second, f"The same with channel {result['channel']} cleared at the first token after one block."),
-    ]
-
-
-@where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
     base = _base(record)
@@ -291,7 +262,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
     headline=headline,
 )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training.data.windows import prepend_bos
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import train_with_snapshots
@@ -142,21 +142,6 @@ def _cells(values: Mapping[str, float]) -> dict[str, Any]:
     return {name: (formats.get(name, percent(0)), value) for name, value in values.items()}
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw every intervention by block and position, of the first seed of each setting."""
-    drawn = []
-    for name, model in _models(record):
-        if model["seed"] == record["settings"]["seeds"][0]:
-            drawn += [
-                Panel(
-                    sink_sweep.maps(model["sweep"], kind),
-                    f"{name}: fraction of the heads of later blocks for which k becomes a sink: {kind} in one block.",
-                )
-                for kind in model["sweep"]["kinds"]
-            ]
-    return drawn
-
-
 def claims(record: Record) -> Sequence[Claim]:
     """Claim what holds of all models at once."""
     position = record["settings"]["knockout"]["position"]
@@ -221,6 +206,5 @@ EXPERIMENT = Experiment(
     cost={"smoke": "seconds", "laptop": "see the record"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
 )

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
@@ -33,9 +32,8 @@ from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, sc
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
@@ -197,40 +195,6 @@ def tables(record: Record) -> Sequence[Table]:
     return [tabulate("Sinks made from one block", ["intervention"], rows, note)]
 
 
-def maps(swept: Mapping[str, Any], kind: str) -> Figure:
-    """Draw blocks × positions of one intervention."""
-    added_BK = np.nan_to_num(added(swept, kind))
-    figure, ax = figures.new(height=0.16 * len(added_BK) + 1.4)
-    figures.heatmap(
-        ax, added_BK.tolist(), swept["positions"], swept["blocks"][:-1], name="later heads added", limits=(0.0, 1.0)
-    )
-    figures.label(ax, x="position k", y="in block")
-    return figure
-
-
-def by_block(swept: Mapping[str, Any]) -> Figure:
-    """Draw the mean over positions, a line an intervention."""
-    figure, ax = figures.new()
-    for index, kind in enumerate(swept["kinds"]):
-        added_BK = np.nan_to_num(added(swept, kind))
-        options = {"name": kind, "colour": figures.SERIES[index], "markers": True}
-        figures.band(ax, swept["blocks"][:-1], added_BK.T, **options)
-    figures.label(ax, "in block", "later heads added")
-    ax.legend(frameon=False)
-    return figure
-
-
-@where_attempted
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw by block, and every intervention by block and position."""
-    result = record["result"]
-    words = "Fraction of the heads of later blocks for which k becomes a sink"
-    drawn = [Panel(by_block(result), f"{words}, mean over positions; bands span them.")]
-    return drawn + [
-        Panel(maps(result, kind), f"{words}: {kind} in one block, at one position.") for kind in result["kinds"]
-    ]
-
-
 @where_attempted
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the most that each intervention makes, and at how many positions."""
@@ -280,7 +244,6 @@ EXPERIMENT = Experiment(
     cost={"smoke": "a minute", "laptop": "see the record", "paper": "not measured"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
     headline=headline,
 )

@@ -21,26 +21,75 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
-from bornbiased_jax.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 from bornbiased_jax.probes.inputs import Inputs, from_tokens
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import anatomy_runs, settings
-from experiments.survival.cross_grams import trace_z
-from experiments.survival.decay import about
-from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
+from experiments.survival import run_folder, settings
+from experiments.survival.decay import about, trace_z
 from experiments.survival.run_folder import RunFolder
+
+PARTS = ("embedding", "attention", "MLP", "norms", "head")
+BLOCKS = ("attention", "MLP", "norms")
+"""What a block is made of; the final norm counts among the norms."""
+
+HYBRIDS: dict[str, tuple[str, ...]] = {
+    "own birth": (),
+    "another's embedding": ("embedding",),
+    "another's blocks": BLOCKS,
+    "another birth": PARTS,
+    "another's attention": ("attention",),
+    "another's MLP": ("MLP",),
+    "another's norms": ("norms",),
+    "another's head": ("head",),
+}
+"""What is tested against a trained model -> the parts that come from another birth; the rest is its own."""
+
+
+def part_of(path: str) -> str:
+    """Return the part that a parameter belongs to.
+
+    Example:
+        >>> [part_of(path) for path in ("embed/embedding", "blocks/attention_norm/scale", "blocks/mlp/up/kernel")]
+        ['embedding', 'norms', 'MLP']
+
+    Raises:
+        KeyError: a path of no known part.
+    """
+    first, *rest = path.split("/")
+    module = rest[0] if first == "blocks" else first
+    if module.endswith("_norm"):
+        return "norms"
+    return {"embed": "embedding", "positions": "embedding", "attention": "attention", "mlp": "MLP", "head": "head"}[
+        module
+    ]
+
+
+def transplant(receiver: Params, donor: Params, parts: Iterable[str]) -> Params:
+    """Replace these parts of the receiver by the donor's, both of one architecture."""
+    parts = set(parts)
+    receiver_leaves, donor_leaves = flatten(receiver), flatten(donor)
+    return unflatten(
+        {path: donor_leaves[path] if part_of(path) in parts else leaf for path, leaf in receiver_leaves.items()}
+    )
+
+
+def hybrids_of(cfg: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """Return those of :data:`HYBRIDS` whose parts an architecture has."""
+    have = {part_of(path) for path in parameter_table(cfg)}
+    return {name: parts for name, parts in HYBRIDS.items() if not parts or have & set(parts)}
+
 
 UNIFORM, SEEN, UNSEEN, TEXT = "uniform ids", "seen ids", "unseen ids", "held-out text"
 OWN, OTHERS_EMBEDDING, OTHERS_BLOCKS, OTHER = "own birth", "another's embedding", "another's blocks", "another birth"
@@ -52,7 +101,7 @@ _FIRST_FRESH = 3_600_000_000
 
 def run(context: Context, named: bool = False) -> dict[str, Any]:
     """Analyze every run of the settings, or the one that ``--data`` names."""
-    runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
+    runs = run_folder.given(context) if named else run_folder.trained_here(context)
     return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
 
 
@@ -250,21 +299,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw z of the four main hybrids by step, a panel a run."""
-    runs = record["result"]["runs"]
-    figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
-    for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
-        steps = [max(step, 0.5) for step in run["steps"]]
-        for colour, hybrid in zip(figures.SERIES, MAIN, strict=False):
-            figures.band(ax, steps, run["z"][UNIFORM][hybrid], name=hybrid, colour=colour, markers=True)
-        ax.set_xscale("log")
-        figures.label(ax, "step (births at 0.5)", "z of the permutation test", name)
-    figures.legend(np.ravel(axes)[0])
-    caption = "A trained model against its own birth with parts of another's: the embedding carries the verdict."
-    return [Panel(figure, caption)]
-
-
 DESCRIPTION = (
     "A trained model is held against births that were put together from two: its own with another's embedding, its own "
     "embedding with another's blocks, and part by part. What the output test calls a shared birth is then seen to be a "
@@ -291,7 +325,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )
 
 EXPERIMENTS = {

@@ -24,9 +24,8 @@ from bornbiased_jax.lineage.evidence import MATCHED, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params, flatten, unflatten
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.lineage.sketched import matched, sketch, verdict
 from experiments.survival import persistence
@@ -237,21 +236,6 @@ def claims(record: Record) -> Sequence[Claim]:
     ]  # fmt: skip
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw z by matrix: a row a kind, a column a block."""
-    z_by_module = _modules(record)
-    kinds = list(dict.fromkeys(name.split("/", 2)[2] for name in z_by_module if name.startswith("blocks/")))
-    blocks = sorted({int(name.split("/")[1]) for name in z_by_module if name.startswith("blocks/")})
-    matrix = [
-        [float(np.mean(z_by_module.get(f"blocks/{block}/{kind}", [np.nan]))) for block in blocks] for kind in kinds
-    ]
-    figure, ax = figures.new(height=3.6)
-    figures.heatmap(ax, matrix, blocks, kinds, name="z, mean over seeds", digits=0)
-    figures.label(ax, x="block")
-    caption = "Where the birth is left after training: z of the trace of each matrix's cross-Gram with its own birth."
-    return [Panel(figure, caption)]
-
-
 EXPERIMENT = Experiment(
     name="birth_in_weights",
     title="The birth is plain in the weights, and it says where",
@@ -272,5 +256,4 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )

@@ -14,9 +14,8 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.lineage import verdicts
 from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
@@ -129,32 +128,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def plots(record: Record) -> Sequence[Panel]:
-    """Draw z against steps, same seed and other seeds."""
-    snapshots = record["result"]["snapshots"]
-    figure, axes = figures.new(columns=2, width=9.0, height=3.4)
-    steps = [max(snapshot["step"], 1) for snapshot in snapshots]
-    for ax, kind in zip(axes, KINDS, strict=True):
-        for same, name, colour in (
-            (True, "same seed", figures.SERIES[0]),
-            (False, "other seeds", figures.SERIES[1]),
-        ):
-            values = [_pick(snapshot, kind, "permutation", same) for snapshot in snapshots]
-            for index in range(len(values[0])):
-                line = [at[index] for at in values]
-                ax.plot(
-                    steps, line, marker="o", markersize=3, linewidth=1, color=colour, label=name if not index else None
-                )
-        figures.reference(ax, 2.33, "p = 0.01", figures.MUTED)
-        ax.set_xscale("log")
-        figures.label(ax, "step (births at 1)", "z of the permutation test" if kind == "tokens" else "", INPUTS[kind])
-    figures.legend(axes[0])
-    caption = (
-        "Each line is one birth against one model in training. Left it can tell the seed, right it has to be seen."
-    )
-    return [Panel(figure, caption)]
-
-
 EXPERIMENT = Experiment(
     name="birth_to_life",
     title="Tokens and an exact null find the seed in a trained model; shared vectors do not tell it",
@@ -196,5 +169,4 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=plots,
 )

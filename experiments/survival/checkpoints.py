@@ -2,27 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.formats.run import find_steps
+from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.permutation import permutation_test, top_mean
+from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Experiment, Record
-from experiments.survival import persistence_tables, persistence_tracks
+from bornbiased_jax.stats.kendall import tau_b
+from experiments.base import Context, Experiment, Record
+from experiments.survival import persistence, persistence_tables
+from experiments.survival.persistence import Model
 from experiments.survival.settings import PRECISION, settings, shared_cost
+from experiments.survival.trained_pairs import brief
+
+TOP = 50
+"""m of Section 5: the coordinates with the largest mean output of the birth."""
+
+
+def correlations(context: Context) -> dict[str, Any]:
+    """Compute Kendall's tau of the birth's top coordinates with those of its own and another seed's checkpoints.
+
+    Returns:
+        ``facts``, ``steps`` [C], ``top``, ``seeds`` (the birth's, the other's), and by kind of inputs, by "own" and
+        "other": ``mean`` and ``std`` [C] over the top coordinates; ``progress`` [C] of both seeds.
+    """
+    settings = context.settings
+    run, (seed, other) = persistence.base_run(context), settings["seeds"][:2]
+    steps, moments = find_steps(run), persistence.birth_moments(settings)
+    born = persistence.birth(run, seed)
+    top = min(TOP, persistence.model_config(settings).d_model)
+    taus: dict[str, Any] = {}
+    with progress.bar(4 * len(steps), "checkpoints", unit="checkpoints", quiet=context.quiet) as advance:
+        # Tau of the top coordinates, own seed and another's.
+        for kind in persistence.KINDS:
+            birth_ND = persistence.outputs(settings, born, kind, moments)
+            dims = top_mean(top)(birth_ND)
+            for name, who in (("own", seed), ("other", other)):
+                taus_CM = []
+                for step in steps:
+                    suspect_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
+                    taus_CM.append(tau_b(birth_ND[:, dims], suspect_ND[:, dims]))
+                    advance(1)
+                mean, std = np.mean(taus_CM, axis=1), np.std(taus_CM, axis=1, ddof=1)
+                taus.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
+    return {
+        "facts": persistence.facts_of(run),
+        "seeds": [seed, other],
+        "steps": steps,
+        "top": top,
+        "taus": taus,
+        "progress": [[persistence.progress_of(_at(run, who, step)) for step in steps] for who in (seed, other)],
+    }
+
+
+def every_checkpoint(context: Context) -> dict[str, Any]:
+    """Compare every checkpoint of every seed with its own birth and with the next seed's.
+
+    Returns:
+        ``facts``, ``steps`` [C] (the birth left out), ``seeds``, ``progress`` [S][C], and "own" and "other": by test
+        ("permutation" on tokens, "paper" on shared vectors, "paper_tokens") verdicts [S][C].
+    """
+    settings = context.settings
+    run, seeds = persistence.base_run(context), settings["seeds"]
+    steps, moments = find_steps(run)[1:], persistence.birth_moments(settings)
+    tests: dict[str, tuple[str, Callable[..., Verdict]]] = {
+        "permutation": ("tokens", permutation_test),
+        "paper": ("gaussian", paper_test),
+        "paper_tokens": ("tokens", paper_test),
+    }
+    verdicts_by_relation: dict[str, Any] = {}
+    total = 2 * len(tests) * len(seeds) * len(steps)
+    with progress.bar(total, "checkpoints", unit="verdicts", quiet=context.quiet) as advance:
+        # Checkpoints against their own birth, then against the next seed's.
+        for name, shift in (("own", 0), ("other", 1)):
+            for test, (kind, run_test) in tests.items():
+                by_seed = []
+                for index in range(len(seeds)):
+                    born = persistence.birth(run, seeds[(index + shift) % len(seeds)])
+                    birth_ND = persistence.outputs(settings, born, kind, moments)
+                    verdicts = []
+                    for step in steps:
+                        suspect_ND = persistence.outputs(settings, _at(run, seeds[index], step), kind, moments)
+                        verdicts.append(brief(run_test(birth_ND, suspect_ND)))
+                        advance(1)
+                    by_seed.append(verdicts)
+                verdicts_by_relation.setdefault(name, {})[test] = by_seed
+    return {
+        "facts": persistence.facts_of(run),
+        "seeds": seeds,
+        "steps": steps,
+        "progress": [[persistence.progress_of(_at(run, seed, step)) for step in steps] for seed in seeds],
+        **verdicts_by_relation,
+    }
+
+
+def _at(run: Path, seed: int, step: int) -> Model:
+    return {"run": str(run), "seed": seed, "step": step}
+
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared vectors"}
 
 
 def correlation_panels(record: Record) -> Sequence[Panel]:
-    """Draw mean ± standard deviation over the top coordinates, on both kinds of inputs; and the training itself."""
+    """Draw mean ± standard deviation over the top coordinates, on both kinds of inputs."""
     result = record["result"]
     steps = np.asarray(result["steps"])
-    figure, axes = figures.new(columns=3, width=9.6, height=3.2)
+    figure, axes = figures.new(columns=2, width=6.4, height=3.2)
     for ax, (kind, words) in zip(axes, INPUTS.items(), strict=False):
         for name, seed, colour in zip(
             ("own", "other"), result["seeds"], (figures.MEASURED, figures.BASELINE), strict=True
@@ -32,45 +125,21 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
             figures.line(
                 ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", colour=colour, markers=True
             )
-        _log_steps(ax, steps)
+        # Linear up to the first step, so that the birth at 0 has a place.
+        ax.set_xscale("symlog", base=2, linthresh=1)
+        ax.set_xticks([step for step in steps if step & (step - 1) == 0][::3])
+        ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
+        ax.set_xlim(-0.3, 1.3 * steps[-1])
         figures.label(ax, "step", "Kendall's τ with the birth", words)
         # Room for the legend above the lines, which begin at 1.
         ax.set_ylim(top=1.35)
         ax.set_yticks(np.linspace(0.0, 1.0, 6))
         figures.legend(ax)
-    draw_training(axes[2], record)
     caption = (
         f"Correlation of the {result['top']} coordinates with the largest mean output at the birth of seed "
-        f"{result['seeds'][0]}, mean and standard deviation over coordinates. Right: held-out loss and movement of the "
-        f"weights at the same checkpoints. {persistence_tables.trained_on(record)}"
+        f"{result['seeds'][0]}, mean and standard deviation over coordinates. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]
-
-
-def draw_training(ax: Axes, record: Record) -> None:
-    """Draw held-out loss and ‖W−W₀‖/‖W₀‖ by step, with the unigram entropy and a bigram model's loss."""
-    result = record["result"]
-    steps = np.asarray(result["steps"])
-    for quantity, name, colour in (
-        ("loss", "held-out loss (nats)", figures.SERIES[0]),
-        ("moved", "‖W−W₀‖/‖W₀‖", figures.SERIES[2]),
-    ):
-        values_SC = np.array([[row[quantity] for row in by_seed] for by_seed in result["progress"]])
-        figures.band(ax, steps, values_SC, name=name, colour=colour)
-    figures.reference(ax, result["facts"]["unigram_entropy"], "unigram entropy", colour=figures.MUTED)
-    figures.reference(ax, result["facts"]["bigram_loss"], "bigram loss", colour=figures.BASELINE)
-    _log_steps(ax, steps)
-    figures.label(ax, "step", "", "training")
-    ax.set_ylim(top=1.75 * ax.get_ylim()[1])
-    figures.legend(ax)
-
-
-def _log_steps(ax: Axes, steps: np.ndarray) -> None:
-    # Linear up to the first step, so that the birth at 0 has a place.
-    ax.set_xscale("symlog", base=2, linthresh=1)
-    ax.set_xticks([step for step in steps if step == 0 or step & (step - 1) == 0][::3])
-    ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
-    ax.set_xlim(-0.3 if steps[0] == 0 else 0.8 * steps[0], 1.3 * steps[-1])
 
 
 def correlation_tables(record: Record) -> Sequence[Table]:
@@ -118,7 +187,7 @@ TESTS = {
 def recognition_panels(record: Record) -> Sequence[Panel]:
     """Draw −log₁₀ p by step, own seed and another's, test by test."""
     result = record["result"]
-    figure, axes = figures.new(columns=2, rows=2, width=8.4, height=6.0)
+    figure, axes = figures.new(columns=3, width=9.6, height=3.2)
     for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
         for name, who, colour in (
             ("own", "its own birth", figures.MEASURED),
@@ -136,7 +205,6 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
         figures.label(ax, "step", "−log₁₀ p", words)
         figures.legend(ax)
-    draw_training(axes.flat[3], record)
     caption = (
         "p of each checkpoint against its own birth and against another seed's; lines are means over seeds, bands "
         "their range. The permutation test's p is that of its z (normal approximation), so that it goes beyond one "
@@ -207,7 +275,7 @@ EXPERIMENTS = {
         settings=settings("llama"),
         cost=shared_cost("table4b"),
         precision=PRECISION,
-        run=persistence_tracks.correlations,
+        run=correlations,
         tables=correlation_tables,
         figures=correlation_panels,
         claims=correlation_claims,
@@ -224,7 +292,7 @@ EXPERIMENTS = {
         settings=settings("qwen"),
         cost=shared_cost("table10"),
         precision=PRECISION,
-        run=persistence_tracks.every_checkpoint,
+        run=every_checkpoint,
         tables=recognition_tables,
         figures=recognition_panels,
         claims=recognition_claims,

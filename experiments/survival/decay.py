@@ -18,21 +18,101 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.report import figures
+from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.parameters import GROUPS, parameter_table
 from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.stats.permutations import moments
 from experiments.base import Context, Experiment, Record
-from experiments.survival import anatomy_runs, settings
-from experiments.survival.cross_grams import cross_grams, trace_z
+from experiments.survival import run_folder, settings
 from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from experiments.survival.run_folder import RunFolder
+
+_TINY = 1e-30
+_VOCABULARY = ("embed", "head")
+
+
+def cross_grams(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> Iterator[tuple[str, str | None, np.ndarray]]:
+    """Yield every matrix of both models: its name, its kind in blocks, cosines of coordinates [D, D].
+
+    Rows have unit norm, so that scales moved between matrices change nothing; those of the embedding and the head are
+    of the tokens ``ids_I``. Matrices of zeros are left out.
+    """
+    for module, layer in _matrices(birth.cfg):
+        born_nD, lived_nD = (_rows(model, module, layer, ids_I) for model in (birth, now))
+        if born_nD.any() and lived_nD.any():
+            cross_DD = born_nD.T @ lived_nD
+            cross_DD /= _column_norms(born_nD)[:, None]
+            cross_DD /= _column_norms(lived_nD)
+            yield (module, None, cross_DD) if layer is None else (f"blocks/{layer + 1}/{module}", module, cross_DD)
+
+
+def trace_z(scores_nn: np.ndarray) -> float:
+    """Compute the trace's standard deviations above its mean over permutations; NaN where it cannot vary."""
+    mean, variance = moments(scores_nn)
+    if not variance > 1e-6 * float(np.vdot(scores_nn, scores_nn)) / len(scores_nn):
+        return float("nan")
+    return (float(np.trace(scores_nn, dtype=np.float64)) - float(mean)) / float(variance) ** 0.5
+
+
+def _matrices(cfg: ModelConfig) -> list[tuple[str, int | None]]:
+    """List matrices by module and block, counted from 0: tables first, blocks in the order of groups, the head last."""
+    rows = [row for row in parameter_table(cfg).values() if row.is_stacked and row.is_matrix]
+    rows = [row for row in rows if row.reads_residual or row.writes_residual]
+    modules = [row.module.removeprefix("blocks/") for row in sorted(rows, key=lambda row: GROUPS.index(row.group))]
+    tables = ["embed", "positions"] if "positions/embedding" in parameter_table(cfg) else ["embed"]
+    blocks = [(module, layer) for module in modules for layer in range(cfg.num_layers)]
+    return [*((table, None) for table in tables), *blocks, ("head", None)]
+
+
+def _rows(model: Checkpoint, module: str, layer: int | None, ids_I: np.ndarray) -> np.ndarray:
+    """Read one matrix as unit rows over residual coordinates: [n, D] float32, the scale of its norm folded in."""
+    cfg, table = model.cfg, parameter_table(model.cfg)
+    is_centered, scale_D, is_reader = cfg.norm == "layernorm", None, True
+    if module in ("embed", "positions"):
+        rows_nD = np.array(model.read(f"{module}/embedding"))
+        # The first norm takes out the mean, if one stands before the first sublayer.
+        is_centered &= cfg.norm_position == "pre"
+    elif module == "head":
+        rows_nD = np.array(model.read("embed/embedding") if cfg.tie_embeddings else model.read("head/kernel").T)
+        scale_D = _scale(model, "final_norm", None)
+    else:
+        row = table[f"blocks/{module}/kernel"]
+        kernel, is_reader = model.read(row.path, layer), row.reads_residual
+        # The rows of experts one after the other.
+        rows_nD = np.array(np.swapaxes(kernel, -1, -2) if is_reader else kernel).reshape(-1, cfg.d_model)
+        scale_D = None if row.norm is None else _scale(model, row.norm, layer)
+        is_centered &= not is_reader or row.norm is not None
+    if is_centered and not is_reader:
+        rows_nD -= rows_nD.mean(axis=1, keepdims=True, dtype=np.float64)
+    if scale_D is not None:
+        rows_nD *= scale_D
+    if is_centered and is_reader:
+        rows_nD -= rows_nD.mean(axis=1, keepdims=True, dtype=np.float64)
+    if module in _VOCABULARY:
+        rows_nD = rows_nD[ids_I]
+    if module == "head":
+        # A vector added to every column changes no probability.
+        rows_nD -= rows_nD.mean(axis=0, dtype=np.float64)
+    return rows_nD / np.maximum(np.linalg.norm(rows_nD, axis=1, keepdims=True), _TINY)
+
+
+def _scale(model: Checkpoint, norm: str, layer: int | None) -> np.ndarray | None:
+    path = f"{norm}/scale"
+    return model.read(path, layer) if model.has(path) else None
+
+
+def _column_norms(rows_nD: np.ndarray) -> np.ndarray:
+    norms_D = np.linalg.norm(rows_nD, axis=0)
+    return np.where(norms_D > 0, norms_D, np.float32(1.0))
+
 
 ALL = "all"
 CLOCKS = ("tokens", "summed learning rate")
@@ -40,7 +120,7 @@ CLOCKS = ("tokens", "summed learning rate")
 
 def run(context: Context, named: bool = False) -> dict[str, Any]:
     """Measure every run of the settings, or the one that ``--data`` names."""
-    runs = anatomy_runs.given(context) if named else anatomy_runs.trained_here(context)
+    runs = run_folder.given(context) if named else run_folder.trained_here(context)
     return {"runs": {name: life(run, context.quiet) for name, run in runs.items()}}
 
 
@@ -248,35 +328,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw z against tokens by kind, with the fitted form."""
-    run_panels = []
-    for name, run in record["result"]["runs"].items():
-        kinds, tokens = _kinds(run), np.asarray(run["clocks"]["tokens"])
-        columns = 3
-        rows = -(-len(kinds) // columns)
-        figure, axes = figures.new(columns=columns, rows=rows, width=9.0, height=2.4 * rows)
-        for ax, kind in zip(np.ravel(axes), kinds, strict=False):
-            figures.band(ax, tokens[1:], np.asarray(run["z"][kind])[:, 1:], name="measured", markers=True)
-            fit = run["fits"][kind]["tokens"]
-            if fit is not None:
-                is_held_out = tokens > tokens[-1] / TENFOLD
-                figures.line(
-                    ax, tokens[is_held_out], fit["predicted"], name="predicted", colour=figures.THEORY, dashed=True
-                )
-            ax.set_xscale("log")
-            figures.label(ax, "tokens", "z", kind)
-        for ax in np.ravel(axes)[len(kinds) :]:
-            ax.set_visible(False)
-        figures.legend(np.ravel(axes)[0])
-        caption = (
-            f"{name}: z of each kind of matrix against its own birth, means and range over seeds; dashed, what the "
-            "form fitted to the first decades predicts of the last."
-        )
-        run_panels.append(Panel(figure, caption))
-    return run_panels
-
-
 DESCRIPTION = (
     "Every matrix that touches the residual stream is held against the own birth, at every log-spaced checkpoint. A "
     "saturating power law of the tokens is fitted to the first decades and held against the last, which it has not "
@@ -300,7 +351,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )
 
 EXPERIMENTS = {

@@ -37,15 +37,13 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.model import logits_of
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import anatomy_runs, settings
-from experiments.survival.anatomy import SEEN, UNIFORM, UNSEEN, probes, thinned
+from experiments.survival import run_folder, settings
+from experiments.survival.anatomy import BLOCKS, SEEN, UNIFORM, UNSEEN, hybrids_of, probes, thinned, transplant
 from experiments.survival.decay import about
-from experiments.survival.hybrids import BLOCKS, hybrids_of, transplant
 from experiments.survival.run_folder import RunFolder
 
 OWN = "own initialization"
@@ -57,14 +55,13 @@ BASES: dict[str, tuple[str, ...]] = {
 }
 """Whose preferred tokens are looked up -> the parts of the own initialization that an unrelated seed replaces."""
 
-LEVEL = 0.01
 # Seeds far from those that people choose, and from those of other references.
 _FIRST_DONOR = 3_700_000_000
 
 
 def run(context: Context) -> dict[str, Any]:
     """Measure every run of the settings."""
-    runs = anatomy_runs.trained_here(context)
+    runs = run_folder.trained_here(context)
     return {"runs": {name: survival(folder, context.settings, context.quiet) for name, folder in runs.items()}}
 
 
@@ -283,36 +280,11 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw ranks of own and other seeds' preferred tokens by step, a panel a run."""
-    runs = record["result"]["runs"]
-    figure, axes = figures.new(columns=len(runs), width=4.6 * len(runs), height=3.4)
-    for ax, (name, run) in zip(np.ravel(axes), runs.items(), strict=True):
-        steps = [max(step, 0.5) for step in run["steps"]]
-        colours = iter(figures.SERIES)
-        for vocabulary in (SEEN, UNSEEN):
-            if vocabulary in run["vocabularies"]:
-                entries = _entries(run, vocabulary)
-                colour = next(colours)
-                for who, dashed in (("own", False), ("others", True)):
-                    values_SC = np.array([entry["rank"][who] for entry in entries]).T
-                    label = f"{vocabulary}, {'own' if who == 'own' else 'other seeds'}"
-                    figures.band(ax, steps, values_SC, name=label, colour=colour, dashed=dashed, markers=True)
-        ax.set_xscale("log")
-        figures.label(ax, "step (initializations at 0.5)", "mean rank of preferred tokens", name)
-    figures.legend(np.ravel(axes)[0])
-    caption = (
-        "Where a trained model ranks the tokens that its own initialization preferred, and those that other seeds' "
-        "preferred: means over seeds, bands their range."
-    )
-    return [Panel(figure, caption)]
-
-
 _GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_size": 256, "init": "normal-0.02"}
 
 
 def _runs() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the runs of :mod:`.anatomy_runs` with more seeds, and GPT-2, whose preference is strong from the start."""
+    """Return the runs of :mod:`.run_folder` with more seeds, and GPT-2, whose preference is strong from the start."""
     runs = settings.anatomy_runs()
     of_bytes = {**runs["laptop"]["bytes"], "seeds": list(range(100, 116))}
     return runs | {
@@ -324,7 +296,7 @@ def _runs() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the run on BPE pieces, with more seeds than :mod:`.anatomy_runs` has."""
+    """Return the run on BPE pieces, with more seeds than :mod:`.run_folder` has."""
     runs = settings.anatomy_runs()
     seeds = list(range(100, 108))
     return {"smoke": runs["smoke"], "laptop": {"BPE": {**runs["laptop"]["BPE"], "seeds": seeds}}}
@@ -359,7 +331,6 @@ EXPERIMENT = Experiment(
     run=run,
     claims=claims,
     tables=tables,
-    figures=panels,
 )
 
 EXPERIMENTS = {

@@ -9,8 +9,8 @@ from typing import Any
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, significant
 from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
+from experiments._shared.lineage import BASELINES
 from experiments.base import Record
-from experiments.survival.persistence_pairs import BASELINES
 from experiments.survival.settings import PAPER_TOKENS
 
 ALPHA = 0.01

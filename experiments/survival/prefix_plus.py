@@ -36,7 +36,7 @@ from bornbiased_jax.training.program import abstract_state, first_state
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import held_out_rows, in_memory, token_batches
 from experiments.base import Context, Experiment, by_scale
-from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, panels, tables
+from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, tables
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -247,7 +247,6 @@ EXPERIMENT = Experiment(
     cost={"smoke": "seconds", "laptop": "16 min on two busy cores", "paper": "not measured"},
     run=run,
     tables=tables,
-    figures=panels,
     claims=claims,
     headline=headline,
 )

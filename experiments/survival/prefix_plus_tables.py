@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Record
 
 NEW, OLD, LORA = "prefix-plus", "prefix", "lora"
 NAMES = {NEW: "Prefix-Tuning+", OLD: "prefix tuning", LORA: "LoRA"}
-COLOURS = {NEW: figures.MEASURED, OLD: figures.PAPER, LORA: figures.THEORY}
 
 
 def wins_of(record: Record) -> tuple[int, int]:
@@ -87,41 +85,6 @@ def _size(adapter: Mapping[str, Any]) -> str:
     if adapter["method"] == "prefix":
         return _keys(adapter["prefix_length"])
     return f"rank {adapter['rank']}" if adapter["method"] == "lora" else f"φ = {adapter['feature_map']}"
-
-
-def panels(record: Record) -> Sequence[Panel]:
-    """Draw loss against steps, and the trade-off."""
-    result = record["result"]
-    # Held-out loss by step.
-    figure, ax = figures.new()
-    for name, row in result["methods"].items():
-        figures.band(ax, row["steps"], np.transpose(row["held_out"]), name=NAMES[name], colour=COLOURS[name])
-    figures.label(ax, "updates", "held-out loss (nats per byte)")
-    figures.legend(ax)
-    # The adapter's part by position; attention on the input by the prefix's length.
-    second, (left, right) = figures.new(columns=2, width=8.4)
-    for name in (NEW, OLD):
-        parts_ST = np.asarray(result["methods"][name]["shares"]["prefix"])
-        positions = np.arange(1, parts_ST.shape[1] + 1)
-        figures.band(left, positions, parts_ST, name=NAMES[name], colour=COLOURS[name])
-    figures.label(left, "position in the input", "adapter's part of a head's output")
-    figures.legend(left)
-    lengths = [row["length"] for row in result["lengths"]]
-    weights_SL = np.transpose([np.mean(row["shares"]["weight"], axis=1) for row in result["lengths"]])
-    figures.band(right, lengths, weights_SL, name=NAMES[OLD], colour=COLOURS[OLD], markers=True)
-    mean_weight = float(np.mean(result["methods"][NEW]["shares"]["weight"]))
-    figures.line(right, lengths, [mean_weight] * len(lengths), name=NAMES[NEW], colour=COLOURS[NEW])
-    right.set_xscale("log", base=2)
-    figures.label(right, "keys in the prefix", "attention weight on the input")
-    figures.legend(right)
-    return [
-        Panel(figure, "Held-out loss while adapters of one budget are trained; bands span the seeds."),
-        Panel(
-            second,
-            "Left: how much an adapter counts after an input of so many positions. Right: the attention weight that a "
-            "prefix of so many keys leaves to the input, on average; Prefix-Tuning+ takes none. Bands span the seeds.",
-        ),
-    ]
 
 
 def claims(record: Record) -> Sequence[Claim]:

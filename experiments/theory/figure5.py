@@ -19,7 +19,7 @@ from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, mean_std, significant
-from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Experiment, Record
 from experiments.theory.table3 import mlp0_theory
 from theory.mean_field import profile
@@ -129,10 +129,9 @@ def _stacks(record: Record) -> dict[str, Any]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Draw cosines of all three with theory; and the ReLU stack with and without epsilons, over its norms."""
+    """Draw cosines of all three with theory."""
     stacks, settings = _stacks(record), record["settings"]
     depth = np.arange(1, settings["num_layers"] + 1)
-    # Cosines of all stacks.
     figure, ax = figures.new(height=3.8)
     for index, (name, stack) in enumerate(stacks.items()):
         colour, mean, std = figures.SERIES[index], np.asarray(stack["theory"]), np.asarray(stack["theory_std"])
@@ -142,26 +141,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.legend(ax)
     sizes = f"D = {settings['d_model']}, N = {settings['num_inputs']:,}, {len(settings['seeds'])} seeds"
     caption = f"{sizes}. Dashed: theory, ± its standard deviation over seeds. All stacks have the same weights."
-    first = Panel(figure, caption)
-    relu = stacks[RELU]
-    # The ReLU stack with and without ε.
-    figure, (left, right) = figures.new(columns=2, width=9.0)
-    names = {"cosine": "no ε", "each": "ε in each norm", "product": "ε in the product"}
-    for index, (key, name) in enumerate(names.items()):
-        figures.line(left, depth, _mean(relu, key), name=name, colour=figures.SERIES[index], markers=True)
-    figures.label(left, "after block", "mean cosine", "(a) three definitions of the cosine")
-    figures.legend(left)
-    for index, (name, stack) in enumerate(stacks.items()):
-        figures.line(right, depth, _mean(stack, "norm"), name=name, colour=figures.SERIES[index], markers=True)
-    figures.reference(right, record["result"]["epsilon"], "ε = 10⁻⁸")
-    right.set_yscale("log")
-    figures.label(right, "after block", "mean norm", "(b) norms")
-    figures.legend(right)
-    caption = (
-        "Footnote 5's drop of the ReLU stack in deep layers. (a) The cosine itself does not drop; one that "
-        "divides by no less than ε does, (b) where norms pass below ε, or their products do."
-    )
-    return [first, Panel(figure, caption)]
+    return [Panel(figure, caption)]
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -169,35 +149,28 @@ def tables(record: Record) -> Sequence[Table]:
     stacks, result = _stacks(record), record["result"]
     relu = stacks[RELU]
     names = {"cosine": "cosine", "each": "ε in each norm", "product": "ε in the product", "norm": "norm"}
-    rows = []
+    by_block: list[tuple[Any, ...]] = []
     # A row per block of the ReLU stack.
+    limit = "limit of Proposition 2"
     for layer in range(len(relu["theory"])):
-        measured = {title: float(_mean(relu, key)[layer]) for key, title in names.items()}
-        predicted = {"cosine": relu["theory"][layer], "limit of Proposition 2": result["prop2"][layer]}
-        rows.append(Row([layer + 1], measured, {}, predicted))
-    quantities = [Quantity(title, significant(3)) for title in (*names.values(), "limit of Proposition 2")]
+        measured = {title: (significant(3), float(_mean(relu, key)[layer])) for key, title in names.items()}
+        predicted = {"cosine": relu["theory"][layer], limit: result["prop2"][layer]}
+        by_block.append(([layer + 1], {**measured, limit: (significant(3), None)}, {}, predicted))
     note = (
         "Mean over seeds. ε = 10⁻⁸ is what PyTorch's cosine similarity divides by at least, in each norm or "
         "(by its formula as long documented) in their product. Norms shrink by a constant factor a block and "
         "pass ε; the representations keep contracting. Theory: at finite width, and in the limit."
     )
-    by_block = Table("The ReLU MLP₀ stack by block", ["block"], quantities, rows, note)
-    rows = []
     # The last block of every stack.
+    last: list[tuple[Any, ...]] = []
     for name, stack in stacks.items():
         cosine = mean_std(np.asarray(stack["cosine_by_seed"])[:, -1])
-        rows.append(
-            Row([name], {"cosine": cosine}, {}, {"cosine": (stack["theory"][-1], stack["theory_std"][-1])}, "ours")
-        )
+        expected = (stack["theory"][-1], stack["theory_std"][-1])
+        last.append(([name], {"cosine": (fixed(4), cosine)}, {}, {"cosine": expected}))
+    about = "Mean ± standard deviation over seeds. The paper draws Figure 5 and prints no numbers."
     return [
-        Table(
-            "Cosine between inputs after the last block",
-            ["stack"],
-            [Quantity("cosine", fixed(4))],
-            rows,
-            "Mean ± standard deviation over seeds. The paper draws Figure 5 and prints no numbers.",
-        ),
-        by_block,
+        tabulate("Cosine between inputs after the last block", ["stack"], last, about),
+        tabulate("The ReLU MLP₀ stack by block", ["block"], by_block, note, configuration="other"),
     ]
 
 

@@ -142,11 +142,10 @@ def _curves(record: Record, seq_len: int) -> dict[str, Any]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Draw the paper's figure, and the gap on a logarithmic scale against all forms of Proposition 5."""
-    settings, result = record["settings"], record["result"]
+    """Draw the paper's figure: cosine within a sequence, a panel a length."""
+    settings = record["settings"]
     depth = np.arange(1, settings["num_layers"] + 1)
     lengths = settings["lengths"]
-    # Cosine within a sequence, a panel a length.
     figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
     for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
         for index, (name, curve) in enumerate(_curves(record, length).items()):
@@ -157,30 +156,12 @@ def panels(record: Record) -> Sequence[Panel]:
                 figures.points(ax, depth, 1 - np.asarray(curve["theory_gap_by_layer"]), colour=colour)
         figures.label(ax, "after block", "mean cosine within a sequence", f"T = {length}")
     figures.legend(np.atleast_1d(axes)[-1])
-    first = Panel(
-        figure,
-        f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field theory.",
-    )
-    # Attn₀ against every form of Proposition 5, on a logarithmic scale.
-    figure, axes = figures.new(columns=len(lengths), width=4.6 * len(lengths), height=3.8)
-    for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
-        curve = _curves(record, length)[ATTN0]
-        figures.line(ax, depth, curve["theory_gap_by_layer"], name="exact", colour=figures.THEORY, dashed=True)
-        figures.points(ax, depth, curve["gap_by_layer"], name="Attn₀, measured", colour=figures.MEASURED)
-        figures.line(
-            ax, depth, result["closed_form_gap"], name="closed form, T → ∞", colour=figures.SERIES[2], dashed=True
+    return [
+        Panel(
+            figure,
+            f"D = {settings['d_model']}. Bands: standard deviation over sequences; open circles: mean-field theory.",
         )
-        figures.line(
-            ax, depth, result["printed_gap"][str(length)], name="as printed", colour=figures.MUTED, dashed=True
-        )
-        ax.set_yscale("log")
-        figures.label(ax, "averaging layers", "1 − cosine", f"T = {length}")
-    figures.legend(np.atleast_1d(axes)[0])
-    caption = (
-        "Proposition 5 as printed, with its L taken as the number of averaging layers; its closed form "
-        "counted in those layers, for T → ∞; and the exact value for each T, on which the simulation lies."
-    )
-    return [first, Panel(figure, caption)]
+    ]
 
 
 def tables(record: Record) -> Sequence[Table]:

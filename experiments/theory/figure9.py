@@ -149,7 +149,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def panels(record: Record) -> Sequence[Panel]:
-    """Draw Figure 9, then every mitigation."""
+    """Draw Figure 9: the baseline with both theories."""
     settings, mitigation_rows = record["settings"], record["result"]["cures"]
     T = settings["seq_len"]
     x = np.arange(1, T + 1)
@@ -162,7 +162,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.line(ax, x, base["mean_field"], name="mean field", colour=figures.SERIES[2], dashed=True)
     figures.label(ax, "position i", "standard deviation of o_i")
     ax.legend(frameon=False)
-    drawn = [
+    return [
         Panel(
             figure,
             f"Aggregated values of one newborn attention block ({settings['model']}) on "
@@ -170,18 +170,6 @@ def panels(record: Record) -> Sequence[Panel]:
             "attention.",
         )
     ]
-    # Every other mitigation, a small panel each.
-    figure, axes = figures.new(columns=3, rows=-(-(len(mitigation_rows) - 1) // 3), width=8.6, height=9.0)
-    for ax, row in zip(axes.flat, mitigation_rows[1:], strict=False):
-        figures.line(ax, x, _mean(row), name="measured")
-        figures.line(ax, x, row["uniform"], name="uniform", colour=figures.THEORY, dashed=True)
-        figures.label(ax, "", "", row["cure"])
-        ax.set_ylim(0, 1.15 * max(np.max(_mean(row)), np.max(row["uniform"])))
-    for ax in axes.flat[len(mitigation_rows) - 1 :]:
-        ax.set_axis_off()
-    axes.flat[0].legend(frameon=False)
-    drawn.append(Panel(figure, "The same for every other attention, each on a scale of its own, from zero."))
-    return drawn
 
 
 def claims(record: Record) -> Sequence[Claim]:

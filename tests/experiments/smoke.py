@@ -13,19 +13,30 @@ def context_of(experiment, work, data=None, **changes):
     return Context(scale="smoke", settings=settings, work=work / experiment.name, data=data, quiet=True)
 
 
-def record_of(experiment, work, data=None, scale="smoke", **changes):
-    """Run at smoke scale; the record, which may say another scale."""
+def record_of(experiment, work, data=None, **changes):
+    """Run at smoke scale; the record."""
     context = context_of(experiment, work, data, **changes)
     record = {
         "experiment": experiment.name,
-        "scale": scale,
+        "scale": "smoke",
         "settings": context.settings,
         "data": data,
         "status": "complete",
         "result": jsonable(experiment.run(context)),
         "provenance": {},
     }
-    return json.loads(json.dumps(jsonable(record), allow_nan=False))
+    record = json.loads(json.dumps(jsonable(record), allow_nan=False))
+    check_shown(experiment, record)
+    return record
+
+
+def check_shown(experiment, record):
+    """Every table has rows; of a run that found no model the reason alone is shown."""
+    tables, panels, claims = show(experiment, record)
+    if record["result"].get("attempted", True):
+        assert (tables or panels) and all(table.rows for table in tables)
+    else:
+        assert not (tables or panels or claims) and experiment.headline(record)
 
 
 def show(experiment, record):

@@ -16,15 +16,15 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
-from experiments import results, runner
+from experiments import results
 from experiments.base import Context
 from experiments.results import leaves
-from experiments.survival import anatomy, anatomy_runs, decay, persistence
-from experiments.survival.cross_grams import trace_z
+from experiments.survival import anatomy, decay, persistence, run_folder
+from experiments.survival.anatomy import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
+from experiments.survival.decay import trace_z
 from experiments.survival.decay_fit import check, fit, z_of_cosine
-from experiments.survival.hybrids import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from experiments.survival.run_folder import open_run
+from tests.experiments.smoke import check_shown
 
 pytestmark = pytest.mark.slow
 
@@ -47,19 +47,12 @@ def context(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(context):
-    return anatomy_runs.trained_here(context)["bytes"]
+    return run_folder.trained_here(context)["bytes"]
 
 
 def record_of(context, result):
     record = {"settings": context.settings, "scale": "smoke", "data": None, "result": result, "status": "complete"}
     return json.loads(json.dumps(jsonable(record), allow_nan=False))
-
-
-def show(experiment, record):
-    with figures.style():
-        for index, panel in enumerate(experiment.figures(record)):
-            assert figures.svg(panel.figure, f"panel-{index}", panel.caption).startswith("<svg")
-    return list(experiment.tables(record)), list(experiment.claims(record))
 
 
 # Hybrids.
@@ -215,8 +208,7 @@ def test_the_anatomy_of_a_small_run(context, run):
     blocks = one["blocks"]
     assert np.shape(blocks["p"]) == np.shape(blocks["contrast"]) == (2, 2)
     assert all(value == 1 / 5 for value in np.ravel(blocks["p"])) and np.min(blocks["contrast"]) > 0
-    tables, claims = show(anatomy.EXPERIMENT, record)
-    assert [len(table.rows) for table in tables] == [3, 2, 4, 2] and len(claims) == 4
+    check_shown(anatomy.EXPERIMENT, record)
 
 
 def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
@@ -238,8 +230,7 @@ def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
         # Three points of the first decades; the rest is held out.
         assert len(one["fits"][matrix]["tokens"]["predicted"]) == 4
         assert (one["fits"][matrix]["tenfold"] is not None) == one["fits"][matrix]["tokens"]["holds"]
-    tables, claims = show(decay.EXPERIMENTS["decay_of_run"], record)
-    assert [len(table.rows) for table in tables] == [10, 7] and len(claims) == 4
+    check_shown(decay.EXPERIMENTS["decay_of_run"], record)
 
 
 def test_runs_that_have_no_births_of_their_own_are_refused(context, run, tmp_path):
@@ -259,12 +250,6 @@ def test_runs_that_have_no_births_of_their_own_are_refused(context, run, tmp_pat
     with pytest.raises(InputError, match="it was born elsewhere"):
         open_run(tmp_path).birth(42)
     assert digest(run.birth(42)) == digest(persistence.load(persistence.birth(run.folder, 42)))
-
-
-def test_the_names_on_the_command_line():
-    assert {"anatomy", "decay"} <= set(runner.select(["all"]))
-    assert not {"anatomy_of_run", "decay_of_run"} & set(runner.select(["all"]))
-    assert runner.load("anatomy_of_run") is anatomy.EXPERIMENTS["anatomy_of_run"]
 
 
 # What the committed records say.

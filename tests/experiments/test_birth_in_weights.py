@@ -10,7 +10,6 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.model import apply
-from bornbiased_jax.report import figures
 from experiments import results
 from experiments.lineage import unrelated_tables
 from experiments.survival import birth_in_weights
@@ -54,18 +53,6 @@ def test_agreement_tells_copies_from_models_trained_apart(record):
     assert max(row["mean"] for row in agreements[birth_in_weights.TRAINED]) < AGREEMENT
     assert min(row["mean"] for row in agreements["hidden copy"]) == 1.0
     assert min(row["mean"] for row in agreements["hidden copy with noise"]) > 0.9
-
-
-def test_what_is_shown(record):
-    experiment = birth_in_weights.EXPERIMENT
-    verdicts, where, agreement = experiment.tables(record)
-    # Three tests on own, hidden and other births, two between trained models.
-    assert len(verdicts.rows) == 11 and len(agreement.rows) == 3
-    # Two blocks of seven matrices, the embedding and the head.
-    assert len(where.rows) == 16
-    assert len(experiment.claims(record)) == 4
-    with figures.style():
-        assert len(experiment.figures(record)) == 1
 
 
 def test_a_hidden_model_computes_the_same(record):

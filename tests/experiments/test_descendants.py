@@ -13,19 +13,11 @@ from bornbiased_jax.derive.changes import KINDS
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
 from experiments import results
 from experiments.base import Context
-from experiments.lineage import (
-    descendants,
-    descendants_changes,
-    descendants_families,
-    descendants_scores,
-    descendants_tables,
-    unrelated_tests,
-)
+from experiments.lineage import court, descendants, descendants_families, descendants_summary, descendants_tables
 from experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
-from experiments.lineage.descendants_scores import Pairs
+from experiments.lineage.descendants_summary import Pairs
 
 pytestmark = pytest.mark.slow
 
@@ -82,12 +74,12 @@ def test_every_change_stands_before_every_test(record):
     kinds = {change["kind"] for change in result["changes"]}
     # derive's lora takes an adapter from disk; here one is trained. The models here have no experts.
     assert kinds == (set(KINDS) - {"lora", "experts"}) | {
-        descendants_changes.TUNED, descendants_changes.LORA, descendants_changes.DISTILLED,
-        descendants_changes.ALL_AT_ONCE,
+        descendants_families.TUNED, descendants_families.LORA, descendants_families.DISTILLED,
+        descendants_families.ALL_AT_ONCE,
     }  # fmt: skip
     assert {row["test"] for row in result["tests"]} == set(TESTS) == {cell["test"] for cell in result["cells"]}
     # Whatever the court tries is tried, under its own name or, of births, another.
-    assert {name for name, test in unrelated_tests.OURS.items() if not test.births} <= set(TESTS)
+    assert {name for name, test in court.OURS.items() if not test.births} <= set(TESTS)
     check_promises(record, 6)
     for cell in result["cells"]:
         related = not cell["change"].startswith("distilled")
@@ -105,16 +97,13 @@ def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
         assert found[change, "weights, coordinates"] == 0 and found[change, "weights, rotation, form A"] == 1
     assert found["negate", "weights, coordinates signed"] == 0 and found["negate", "weights, coordinates"] == 1
     assert found["permute", "weights, units"] == 0 and found["permute", "weights, agreement of matchings"] == 1
-    everything = descendants_changes.ALL_AT_ONCE
+    everything = descendants_families.ALL_AT_ONCE
     assert found[everything, "weights, rotation, form A"] == 0
     assert found[everything, "weights, agreement of matchings"] == 1
 
 
 def test_what_is_shown(record):
     experiment = descendants.EXPERIMENT
-    with figures.style():
-        for index, panel in enumerate(experiment.figures(record)):
-            assert figures.svg(panel.figure, f"descendants-{index}", panel.caption).startswith("<svg")
     trust, ours, published, overall, accusations = experiment.tables(record)
     related = [change["change"] for change in record["result"]["changes"] if change["related"]]
     assert [row.settings[0] for row in trust.rows] == related and trust.first_screen
@@ -148,7 +137,7 @@ def test_the_readings_are_those_of_the_courts_tests():
         values = read_outputs(base, suspect, 3, kendall=True) | read_weights(base, suspect, 3)
         by_court = {
             name: test.verdict(base, suspect, {"num_permutations": 999, "seed": 3}).p_value
-            for name, test in unrelated_tests.OURS.items() if name in values and name.startswith("weights")
+            for name, test in court.OURS.items() if name in values and name.startswith("weights")
         }  # fmt: skip
         for name, p in by_court.items():
             assert (10 ** values[name][1] <= 1e-4) == (p <= 1e-4), name
@@ -167,10 +156,10 @@ def pairs(bases, suspects, scores, same=None):
 def test_a_threshold_comes_from_the_other_half_alone():
     bases = np.arange(400) % 4
     unrelated = pairs(bases, (bases + 2) % 4, np.arange(400) + 1000.0 * (bases % 2))
-    limits = descendants_scores.thresholds(unrelated)
+    limits = descendants_summary.thresholds(unrelated)
     # 200 pairs of the odd families, of which two may lie above; then those of the even ones.
     assert limits == [1000 + 395, 394]
-    above = descendants_scores.above(unrelated, limits)
+    above = descendants_summary.above(unrelated, limits)
     assert above[bases % 2 == 0].sum() == 0 and above[bases % 2 == 1].all()
 
 
@@ -178,22 +167,21 @@ def test_areas_rates_and_their_intervals():
     families = np.arange(12)
     related = pairs(families, families, np.r_[np.ones(9), -np.ones(3)])
     unrelated = pairs(families, (families + 2) % 12, np.zeros(12))
-    area = descendants_scores.area(related, unrelated, 12)
+    area = descendants_summary.area(related, unrelated, 12)
     assert area["rate"] == 0.75 and 0.4 < area["low"] < 0.75 < area["high"] <= 1
-    rate = descendants_scores.rate(related.same_N, related, 12)
+    rate = descendants_summary.rate(related.same_N, related, 12)
     assert rate["rate"] == 0.75 and abs(rate["low"] - 0.5) < 0.1 and abs(rate["high"] - 1.0) < 0.1
-    everyone = descendants_scores.rate(np.ones(12, bool), related, 12)
+    everyone = descendants_summary.rate(np.ones(12, bool), related, 12)
     assert everyone["low"] == pytest.approx(0.025 ** (1 / 12)) and everyone["high"] == 1
     # Two families a pair: as many trials as disjoint pairs.
-    nobody = descendants_scores.rate(np.zeros(12, bool), unrelated, 12)
+    nobody = descendants_summary.rate(np.zeros(12, bool), unrelated, 12)
     assert nobody["low"] == 0 and nobody["high"] == pytest.approx(1 - 0.025 ** (1 / 6))
     undefined = pairs(families, families, np.full(12, -np.inf))
-    assert descendants_scores.area(undefined, undefined, 12)["rate"] == 0.5
-    assert descendants_scores.distance(related, unrelated) == 0.75
-    assert (
-        descendants_scores.roc(related, unrelated)[:1] == [0.75] and descendants_scores.roc(related, unrelated)[-1] == 1
-    )
-    assert descendants_scores.balanced(np.array([True, False]), np.array([False])) == 0.75
+    assert descendants_summary.area(undefined, undefined, 12)["rate"] == 0.5
+    assert descendants_summary.distance(related, unrelated) == 0.75
+    curve = descendants_summary.roc(related, unrelated)
+    assert curve[0] == 0.75 and curve[-1] == 1
+    assert descendants_summary.balanced(np.array([True, False]), np.array([False])) == 0.75
 
 
 def test_no_model_is_held_against_itself_and_halves_stay_apart():
@@ -240,14 +228,14 @@ def test_a_student_comes_to_predict_as_its_teacher_does(tiny):
         assert entropy < after < before
 
 
-@pytest.mark.parametrize("kind", sorted(descendants_changes.FREE))
+@pytest.mark.parametrize("kind", sorted(descendants_families.FREE))
 def test_what_is_said_to_keep_the_function_keeps_it(kind):
     context = Context("smoke", SMOKE, None, quiet=True)
     families = families_with_noise(context)
-    change = next(each for each in descendants_changes.all_changes(SMOKE) if each.usual and each.kind == kind)
+    change = next(each for each in descendants_families.all_changes(SMOKE) if each.usual and each.kind == kind)
     cfg, params = change.make(families, 1)
     ids = np.arange(4, 28, dtype=np.int32).reshape(2, 12)
-    logits = np.asarray(apply(CFG, descendants_changes.params_of(families, 1), ids).logits_BTV)[..., :256]
+    logits = np.asarray(apply(CFG, descendants_families.params_of(families, 1), ids).logits_BTV)[..., :256]
     after = np.asarray(apply(cfg, params, ids).logits_BTV)[..., :256]
     np.testing.assert_allclose(after, logits, rtol=0, atol=2e-4 * np.abs(logits).max())
 

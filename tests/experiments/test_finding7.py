@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.survival import finding7
-from tests.experiments.smoke import record_of, show
+from tests.experiments.smoke import record_of
 
 
 def test_own_preferred_tokens_are_found_under_a_common_shift_and_shuffled_ones_are_not():
@@ -30,5 +30,3 @@ def test_every_initialization_prefers_its_own_tokens_and_everything_is_shown(tmp
         first = content["bases"][finding7.OWN][0]["rank"]
         assert first["gap"] > 0 and all(0 <= value <= 1 for value in first["own"])
         assert len(content["bases"][finding7.OWN]) == len(run["steps"]) == 3
-    tables, panels, claims = show(finding7.EXPERIMENT, record)
-    assert [len(table.rows) for table in tables] == [3, 3, 12] and len(panels) == 1 and len(claims) == 8

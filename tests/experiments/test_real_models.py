@@ -5,8 +5,8 @@ import pytest
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
-from experiments.sinks import real_models, sink_knockout, subject
-from tests.experiments.smoke import record_of, show
+from experiments.sinks import real_models, sink_knockout, sink_sweep, subject
+from tests.experiments.smoke import record_of
 from tests.fixtures.llama2c_files import write_pair
 
 pytestmark = pytest.mark.slow
@@ -17,16 +17,13 @@ def test_everything_is_measured_of_a_model_that_is_named(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for sixteen tokens. " * 20)
     record = record_of(real_models.EXPERIMENT, tmp_path, data=f"model={path};{text}")
-    result, settings = record["result"], record["settings"]
+    result = record["result"]
     assert (result["checkpoint"], result["source"]) == ("model", "text.txt")
     assert result["sha256"] is None and result["licence"] is None
     assert list(result["protocol"]["sink_rate"]) == ["8", "16"]
     assert len(result["rounding"]) == 2 * 2 and len(result["streaming"]) == 3
     names = {entry["kind"] for entry in result["weights"]}
     assert {"blocks/attention/query", "blocks/mlp/down", "embed/embedding"} <= names
-    tables, panels, claims = show(real_models.EXPERIMENT, record)
-    assert [len(table.rows) for table in tables[:5]] == [2, 3, 10, 4, 3] and len(panels) == 2
-    assert len(claims) == len(settings["protocol"]["lengths"]) + 2
     assert real_models.EXPERIMENT.headline(record).endswith("of the heads of model are sinks at T = 16.")
 
 
@@ -48,10 +45,10 @@ def test_weights_by_kind_against_known_distributions():
     assert rows["embed/embedding"]["kurtosis"] == [pytest.approx(1.8, abs=0.05)]
 
 
-def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
+@pytest.mark.parametrize("module", [real_models, sink_knockout, sink_sweep], ids=lambda module: module.__name__)
+def test_it_says_when_there_is_no_model(module, tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "find_smollm2", lambda: None)
-    record = record_of(real_models.EXPERIMENT, tmp_path)
-    assert record["result"]["attempted"] is False and show(real_models.EXPERIMENT, record) == ([], [], [])
+    assert record_of(module.EXPERIMENT, tmp_path)["result"] == {"attempted": False, "reason": subject.ABSENT}
 
 
 GIVEN = [real_models.EXPERIMENTS["real_models_given"], sink_knockout.EXPERIMENTS["sink_knockout_given"]]
@@ -63,7 +60,6 @@ def test_one_that_must_be_named_is_never_replaced_by_another(experiment, tmp_pat
     for data in (None, "builtin:prose"):
         record = record_of(experiment, tmp_path, data=data)
         assert record["result"] == {"attempted": False, "reason": subject.UNNAMED}
-    assert show(experiment, record) == ([], [], [])
 
 
 def test_the_named_one_is_cut_and_joined(tmp_path):
@@ -74,4 +70,3 @@ def test_the_named_one_is_cut_and_joined(tmp_path):
     result = record["result"]
     assert (result["checkpoint"], result["source"]) == ("model", "text.txt")
     assert all(len(row["by_block"]) == 3 for row in result["rows"])
-    assert len(show(GIVEN[1], record)[0]) == 1

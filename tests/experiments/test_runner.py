@@ -405,20 +405,3 @@ def test_the_page_grows_with_the_records(catalogue, tmp_path, capsys):
     assert "About first" in seen[0] and "About second" not in seen[0]
     assert "About second" in (tmp_path / "index.html").read_text()
     assert "the page so far:" in capsys.readouterr().err
-
-
-def test_a_page_that_is_slow_to_draw_is_drawn_seldom(monkeypatch, tmp_path):
-    now = [100.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-
-    def draw(folder):
-        now[0] += 2.0
-
-    monkeypatch.setattr(runner, "write_page", draw)
-    page = runner._GrowingPage()
-    assert page.due()
-    page.write(None)
-    now[0] += 39.0
-    assert not page.due()
-    now[0] += 2.0
-    assert page.due()

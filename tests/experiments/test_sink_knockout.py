@@ -12,7 +12,6 @@ from bornbiased_jax.evaluation.intervention import effect
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.interventions import parse_neuron
 from bornbiased_jax.record import jsonable
-from bornbiased_jax.report import figures
 from experiments.sinks import sink_knockout
 
 pytestmark = pytest.mark.slow
@@ -89,15 +88,6 @@ def test_what_is_shown(record):
     experiment = sink_knockout.EXPERIMENT
     (table,) = experiment.tables(record)
     assert len(table.rows) == 2 + 3 + 3 + 2 + 1 + 1 + 1
-    with figures.style():
-        panels = list(experiment.figures(record))
-    assert len(panels) == 2
     assert len(experiment.claims(record)) == 5
     worst = min(row["sink_rate"] for row in rows(record, sink_knockout.SILENCED) if " + " in row["what"])
     assert f"{worst:.0%}" in experiment.headline(record)
-
-
-def test_without_the_checkpoint_it_says_so():
-    record = {"result": {"attempted": False, "reason": "absent"}, "settings": SETTINGS}
-    assert sink_knockout.EXPERIMENT.headline(record) == "absent"
-    assert not sink_knockout.EXPERIMENT.tables(record) and not sink_knockout.EXPERIMENT.claims(record)

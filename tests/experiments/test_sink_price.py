@@ -9,8 +9,8 @@ from scipy import stats
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from experiments.sinks import sink_price
-from experiments.sinks.sink_price import sites
+from experiments.sinks import sink_training
+from experiments.sinks.sink_training import sites
 
 CFG = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, vocab_size=41)
 TOKENS = np.random.default_rng(0).integers(0, 41, (5, 9))
@@ -18,9 +18,9 @@ TOKENS = np.random.default_rng(0).integers(0, 41, (5, 9))
 
 @pytest.mark.slow
 def test_every_site_against_a_second_computation(monkeypatch):
-    monkeypatch.setattr(sink_price, "batch_size_for", lambda *sizes: 2)
+    monkeypatch.setattr(sink_training, "batch_size_for", lambda *sizes: 2)
     params = jax.tree.map(lambda leaf: leaf * 6.0 if leaf.ndim > 1 else leaf, init_seed(CFG, 1))
-    found = sink_price.unevenness(CFG, params, TOKENS)
+    found = sink_training.unevenness(CFG, params, TOKENS)
     captured = apply(CFG, params, jnp.asarray(TOKENS), capture=sites(CFG)).layers
     for site, measured in found.items():
         x_LNTC = np.asarray(captured[site], np.float64).reshape(CFG.num_layers, 5, 9, -1)

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.birth import top1_inputs
-from tests.experiments.smoke import record_of, show
+from tests.experiments.smoke import record_of
 
 
 def test_shared_tokens_are_counted_within_and_between_seeds():
@@ -19,5 +19,3 @@ def test_input_sets_differ_and_lengths_have_rows(tmp_path):
     assert [entry["seq_len"] for entry in groups] == [4, 8] and len(groups[0]["sets"]) == 2
     first, second = groups[0]["sets"]
     assert [row["seed"] for row in first] == [42, 43] and first != second
-    (by_seed, by_group), _, claims = show(top1_inputs.EXPERIMENT, record)
-    assert len(by_seed.rows) == 4 and len(by_group.rows) == 2 and len(claims) == 6
