@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from bornbiased_jax.lineage.baselines import phi_match
-from bornbiased_jax.lineage.baselines.score import LEVEL
+from bornbiased_jax.lineage.baselines import LEVEL
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
+from experiments._shared.baselines import phi_match
 from experiments.lineage import descendants_readings
 from experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, read_published
 from experiments.lineage.sketched import matched, verdict
