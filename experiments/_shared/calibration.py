@@ -34,13 +34,7 @@ _QQ_POINTS = 200
 def permutation_verdict(
     base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int, *, num_permutations: int = NUM_PERMUTATIONS
 ) -> Verdict:
-    """Run the permutation test on one pair of outputs, with permutations of its own.
-
-    Args:
-        base_ND, suspect_ND: outputs of the two models.
-        pair: number of the pair, the seed of its permutations.
-        num_permutations: how many.
-    """
+    """Run the permutation test on one pair of outputs; the pair's number seeds its permutations."""
     return permutation_test(base_ND, suspect_ND, seed=pair, num_permutations=num_permutations)
 
 
