@@ -14,8 +14,7 @@ import numpy as np
 from scipy import special
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.paper import Measured, published_test
-from bornbiased_jax.lineage.permutation import bottom_mean
+from bornbiased_jax.lineage.paper import Measured, bottom_mean, published_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.kendall import tau_b
