@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
@@ -23,7 +22,7 @@ from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerp
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Decision
-from bornbiased_jax.lineage.weights_report import component_rows
+from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -65,7 +64,7 @@ class Match:
     z: float | None
     evidence: str
     is_identical: bool
-    components: tuple[dict[str, Any], ...]
+    components: tuple[ComponentRow, ...]
 
     @property
     def p_value(self) -> float | None:
