@@ -40,12 +40,12 @@ def deepened(shallow: Fingerprint, layers: int) -> Fingerprint:
     """Repeat the only block of a fingerprint, so that it has the sizes of a deep model's."""
     model = shallow.components["language"]
     numbers = range(1, layers + 1)
-    tables = [cell for cell in model.heat_map if cell.block is None]
-    in_block = [cell for cell in model.heat_map if cell.block is not None]
+    tables = {cell: rows_D2 for cell, rows_D2 in model.heat_map.items() if cell[0] is None}
+    in_block = {kind: rows_D2 for (block, kind), rows_D2 in model.heat_map.items() if block is not None}
     deep = dataclasses.replace(
         model,
         num_blocks=layers,
-        heat_map=(*tables, *(dataclasses.replace(cell, block=number) for number in numbers for cell in in_block)),
+        heat_map=tables | {(number, kind): in_block[kind] for number in numbers for kind in in_block},
         neurons=tuple(dataclasses.replace(model.neurons[0], block=number) for number in numbers),
         heads=tuple(dataclasses.replace(model.heads[0], block=number) for number in numbers),
     )
@@ -59,9 +59,7 @@ def changed(made: Fingerprint, change: Callable[[np.ndarray], np.ndarray], diges
     component = dataclasses.replace(
         model,
         coordinates=each(model.coordinates),
-        heat_map=tuple(
-            dataclasses.replace(cell, coordinates_D2=quantize(change(cell.coordinates_D2))) for cell in model.heat_map
-        ),
+        heat_map=each(model.heat_map),
         neurons=tuple(
             dataclasses.replace(neurons, token=each(neurons.token), coordinates=each(neurons.coordinates))
             for neurons in model.neurons

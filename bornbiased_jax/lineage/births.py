@@ -12,7 +12,6 @@ import numpy as np
 from bornbiased_jax import keys
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.memory import check_forward, weights_bytes
 from bornbiased_jax.parameters import Params
@@ -28,9 +27,6 @@ def final_outputs(
     cfg: ModelConfig,
     seeds: Sequence[int],
     x: np.ndarray,
-    *,
-    drift: float | None = None,
-    drift_seeds: Sequence[int] | None = None,
 ) -> Iterator[np.ndarray]:
     """Compute last-position outputs of the final norm of freshly initialized models, in chunks of seeds.
 
@@ -40,65 +36,43 @@ def final_outputs(
         cfg: the architecture.
         seeds: of the initializations.
         x: token ids [N, T], or vectors [N, T, D] fed to every model in place of its embeddings.
-        drift: move each model this far toward another initialization (:func:`drifted`); not at all by default.
-        drift_seeds: the other initializations, one a model.
 
     Yields:
         [S, N, D] float32, in the order of ``seeds``: as many as fit 128 MiB, at most 256.
 
     Raises:
-        InputError: inputs that do not fit the architecture, a bad seed, or a drift without its seeds.
+        InputError: inputs that do not fit the architecture, or a bad seed.
     """
     x = check_sequences(cfg, x)
-    if drift is not None and (drift_seeds is None or len(drift_seeds) != len(seeds)):
-        raise InputError("a drift needs one other seed for each seed")
-    if drift is not None and not 0.0 <= drift <= 1.0:
-        raise InputError(f"drift={drift} is not between 0 and 1")
-    partner_seeds = seeds if drift_seeds is None or drift is None else drift_seeds
-    pairs_S2 = np.array(
-        [(keys.check_seed(a), keys.check_seed(b)) for a, b in zip(seeds, partner_seeds, strict=True)], np.uint32
-    ).reshape(-1, 2)
+    seeds_S = np.array([keys.check_seed(seed) for seed in seeds], np.uint32)
     # As many models as fit in a chunk, as many inputs as fit in a batch.
     check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
     fitting = int(np.clip(_CHUNK_BYTES // (4 * len(x) * cfg.d_model), 1, _MAX_CHUNK))
-    chunk = min(fitting, max(1, len(pairs_S2)))
+    chunk = min(fitting, max(1, len(seeds_S)))
     batch = max(1, min(len(x), _BATCH_TOKENS // x.shape[1]))
     # Equal batches; the padding repeats the first inputs and is cut off again.
     num_batches = -(-len(x) // batch)
     x_CB = jnp.asarray(np.resize(x, (num_batches * batch, *x.shape[1:])).reshape(-1, batch, *x.shape[1:]))
-    amount = None if drift is None else jnp.float32(drift)
     # One model fills a CPU's cores, and compiles in a third of the time that a vmapped one takes.
     one_by_one = jax.default_backend() == "cpu"
-    for start in range(0, len(pairs_S2), chunk):
-        chunk_S2 = pairs_S2[start : start + chunk]
+    for start in range(0, len(seeds_S), chunk):
+        chunk_S = seeds_S[start : start + chunk]
         if one_by_one:
-            out = np.stack([np.asarray(_seed_outputs(cfg, pair, amount, x_CB)) for pair in chunk_S2])
+            out = np.stack([np.asarray(_seed_outputs(cfg, seed, x_CB)) for seed in chunk_S])
         else:
-            out = np.asarray(_vmapped_outputs(cfg, jnp.asarray(np.resize(chunk_S2, (chunk, 2))), amount, x_CB))
-        yield out[: len(chunk_S2), : len(x)]
+            out = np.asarray(_vmapped_outputs(cfg, jnp.asarray(np.resize(chunk_S, chunk)), x_CB))
+        yield out[: len(chunk_S), : len(x)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _seed_outputs(cfg: ModelConfig, pair: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
-    params = models.init_seed(cfg, pair[0])
-    if drift is not None:
-        params = drifted(params, models.init_seed(cfg, pair[1]), drift)
+def _seed_outputs(cfg: ModelConfig, seed: jax.Array, x_CB: jax.Array) -> jax.Array:
+    params = models.init_seed(cfg, seed)
     return jax.lax.map(functools.partial(_last_outputs, cfg, params), x_CB).reshape(-1, cfg.d_model)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _vmapped_outputs(cfg: ModelConfig, pairs_S2: jax.Array, drift: jax.Array | None, x_CB: jax.Array) -> jax.Array:
-    return jax.vmap(lambda pair: _seed_outputs(cfg, pair, drift, x_CB))(pairs_S2)
-
-
-def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
-    """Mix √(1 − s²)·W + s·W′: a stand-in for a descendant with every standard deviation of its initial weights.
-
-    At s = 0 it is the first initialization, at s = 1 the other, unrelated one. Entries that are equal in both (norm
-    scales, zero biases) stay.
-    """
-    base_factor = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
-    return jax.tree.map(lambda a, b: jnp.where(a == b, a, base_factor * a + drift * b), params, other)
+def _vmapped_outputs(cfg: ModelConfig, seeds_S: jax.Array, x_CB: jax.Array) -> jax.Array:
+    return jax.vmap(lambda seed: _seed_outputs(cfg, seed, x_CB))(seeds_S)
 
 
 def _last_outputs(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:

@@ -87,8 +87,8 @@ class ComponentPair:
     @property
     def kinds(self) -> list[str]:
         """Kinds of block matrices that both models have."""
-        suspect = {cell.matrix for cell in self.suspect.heat_map if cell.block is not None}
-        kinds = dict.fromkeys(cell.matrix for cell in self.base.heat_map if cell.block is not None)
+        suspect = {matrix for block, matrix in self.suspect.heat_map if block is not None}
+        kinds = dict.fromkeys(matrix for block, matrix in self.base.heat_map if block is not None)
         return [kind for kind in kinds if kind in suspect]
 
     @property
@@ -178,11 +178,10 @@ class ComponentPair:
     def by_module(self) -> dict[str, float | None]:
         """Compute z of every matrix of the heat map, from coordinates: description, no p."""
         # Matrices at corresponding places; those outside blocks have one place.
-        base, suspect = self._sketches_by_place
         partners = {pair.base: pair.suspect for pair in self._token_pairs}
         rows: dict[str, float | None] = {}
-        for (block, kind), base_D2 in base.items():
-            suspect_D2 = suspect.get((None if block is None else partners.get(block, -1), kind))
+        for (block, kind), base_D2 in self.base.heat_map.items():
+            suspect_D2 = self.suspect.heat_map.get((None if block is None else partners.get(block, -1), kind))
             if suspect_D2 is None:
                 continue
             try:
@@ -204,13 +203,13 @@ class ComponentPair:
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Pick matrices of these kinds from the heat map, in blocks paired without looking at coordinates."""
-        base_sketches, suspect_sketches = self._sketches_by_place
         base, suspect = [], []
         for pair in self._token_pairs:
             if blocks is not None and pair.base not in blocks:
                 continue
             for kind in sorted(kinds):
-                base_D2, suspect_D2 = base_sketches.get((pair.base, kind)), suspect_sketches.get((pair.suspect, kind))
+                base_D2 = self.base.heat_map.get((pair.base, kind))
+                suspect_D2 = self.suspect.heat_map.get((pair.suspect, kind))
                 if base_D2 is not None and suspect_D2 is not None:
                     base.append(base_D2[:limit])
                     suspect.append(suspect_D2[:limit])
@@ -219,13 +218,6 @@ class ComponentPair:
     @cached_property
     def _token_pairs(self) -> list[BlockPair]:
         return pair_blocks(self.base, self.suspect, tokens_only=True)
-
-    @cached_property
-    def _sketches_by_place(self) -> list[dict[tuple[int | None, str], np.ndarray]]:
-        return [
-            {(cell.block, cell.matrix): cell.coordinates_D2 for cell in component.heat_map}
-            for component in (self.base, self.suspect)
-        ]
 
     # Neurons and heads
 

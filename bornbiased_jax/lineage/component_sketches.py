@@ -16,7 +16,6 @@ from bornbiased_jax.lineage.fingerprint_size import residual_axis, stored_neuron
 from bornbiased_jax.lineage.fingerprints import (
     Component,
     Heads,
-    MatrixSketch,
     Neurons,
     RepeatLabels,
     Repeats,
@@ -102,7 +101,7 @@ class ComponentSketches:
         self._reader_DK = self._writer_DK = signs_DK
         self._is_token_used_V: np.ndarray | None = None
         self._coordinates: dict[str, np.ndarray] = {}
-        self._heat_map: dict[tuple[int, str], np.ndarray] = {}
+        self._heat_map: dict[tuple[int | None, str], np.ndarray] = {}
         self._vectors: dict[str, np.ndarray] = {}
         self._block: _Block | None = None
         self._neurons: list[Neurons] = []
@@ -121,14 +120,14 @@ class ComponentSketches:
         # Matrices are taken as [out, in], as most files have them: then this is no copy.
         matrix = sketches.transposed(tensor) if role.leaf == "kernel" and tensor.ndim == 2 else tensor
         if residual_axis(role) is None:
-            return functools.partial(self._measure, role, matrix)
+            return functools.partial(self._measure, role, matrix, None, None, None)
         if role.block is None and role.group in ("embedding", "head"):
             self._tables[role.group] = role, matrix
         projection_DK = self._projection(role)
         needs_scale = projection_DK is not None or self._shape.is_centered
         scale_D = self._source.norm_scale(role) if needs_scale else None
         signs_nK = self._axis_signs(role)
-        return functools.partial(self._measure_matrix, role, matrix, signs_nK, projection_DK, scale_D)
+        return functools.partial(self._measure, role, matrix, signs_nK, projection_DK, scale_D)
 
     def _projection(self, role: Role) -> np.ndarray | None:
         """Return the projections that the rows of a matrix are multiplied with; heads have those of tokens alone."""
@@ -154,47 +153,43 @@ class ComponentSketches:
             )
         return self._signs[name]
 
-    def _measure(self, role: Role, matrix: np.ndarray) -> Measurement:
-        """Take the statistics of one tensor."""
+    def _measure(
+        self,
+        role: Role,
+        matrix: np.ndarray,
+        signs_nK: np.ndarray | None,
+        projection_DK: np.ndarray | None,
+        scale_D: np.ndarray | None,
+    ) -> Measurement:
+        """Take the statistics of a tensor, and multiply a matrix on the residual stream with signs and projections."""
         moments = sketches.moments(matrix)
         if not np.isfinite(moments.mean):
             raise self._not_finite(role)
         is_table = ("vocab",) in role.axes or ("position",) in role.axes
         diagonal_z = 0.0 if is_table else sketches.diagonal_z(matrix, moments.mean, moments.std)
         vector = np.array(matrix) if matrix.ndim == 1 else None
-        return Measurement(role, self._source.array_shape(role), moments, diagonal_z, vector)
-
-    def _measure_matrix(
-        self,
-        role: Role,
-        matrix: np.ndarray,
-        signs_nK: np.ndarray,
-        projection_DK: np.ndarray | None,
-        scale_D: np.ndarray | None,
-    ) -> Measurement:
-        """Take the statistics of a matrix and multiply it with signs and projections."""
-        measurement = self._measure(role, matrix)
-        moments = measurement.moments
-        # Rows along the residual axis, and rows over it; kernels stand transposed.
-        is_along = (residual_axis(role) == 0) != (role.leaf == "kernel")
-        rows_Dn, squares_D = (matrix, moments.squares_row) if is_along else (matrix.T, moments.squares_column)
-        coordinates_DK = np.zeros((len(rows_Dn), self._settings.dim))
-        if not moments.is_two_valued:
-            coordinates_DK = sketches.coordinate_rows(rows_Dn, signs_nK, squares_D, scale_D, self._shape.is_centered)
-        measurement = dataclasses.replace(measurement, coordinates_DK=coordinates_DK)
-        if projection_DK is None:
-            return measurement
-        rows_nD = rows_Dn.T
-        products_nK = np.zeros((len(rows_nD), projection_DK.shape[1]))
-        if not moments.is_two_valued:
-            folded_DK = projection_DK if scale_D is None else projection_DK * scale_D[:, None].astype(np.float64)
-            products_nK = sketches.product(rows_nD, folded_DK)
+        coordinates_DK = products_nK = None
         num_equal = 0
-        if role.group == "up":
-            num_equal = int(sketches.equal_rows(rows_nD).sum())
-        elif role.group == "query" and self._shape.num_heads:
-            num_equal = int(sketches.equal_rows(rows_nD.reshape(self._shape.num_heads, -1)).sum())
-        return dataclasses.replace(measurement, products_nK=products_nK, num_equal=num_equal)
+        if signs_nK is not None:
+            # Rows along the residual axis, and rows over it; kernels stand transposed.
+            is_along = (residual_axis(role) == 0) != (role.leaf == "kernel")
+            rows_Dn, squares_D = (matrix, moments.squares_row) if is_along else (matrix.T, moments.squares_column)
+            coordinates_DK = np.zeros((len(rows_Dn), self._settings.dim))
+            if not moments.is_two_valued:
+                is_centered = self._shape.is_centered
+                coordinates_DK = sketches.coordinate_rows(rows_Dn, signs_nK, squares_D, scale_D, is_centered)
+            if projection_DK is not None:
+                rows_nD = rows_Dn.T
+                products_nK = np.zeros((len(rows_nD), projection_DK.shape[1]))
+                if not moments.is_two_valued:
+                    scale_D1 = 1.0 if scale_D is None else scale_D[:, None].astype(np.float64)
+                    products_nK = sketches.product(rows_nD, projection_DK * scale_D1)
+                if role.group == "up":
+                    num_equal = int(sketches.equal_rows(rows_nD).sum())
+                elif role.group == "query" and self._shape.num_heads:
+                    num_equal = int(sketches.equal_rows(rows_nD.reshape(self._shape.num_heads, -1)).sum())
+        shape = self._source.array_shape(role)
+        return Measurement(role, shape, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
 
     def _not_finite(self, role: Role) -> InputError:
         return InputError(f"{role.path} of {self._source.description} holds NaN or infinite values: fetch it again")
@@ -244,7 +239,7 @@ class ComponentSketches:
             # To the coordinates of its part, and to its cell of the heat map.
             part = role.group if role.block is None else "blocks"
             self._coordinates[part] = self._coordinates.get(part, 0.0) + measurement.coordinates_DK
-            cell = role.block or 0, role.matrix
+            cell = role.block, role.matrix
             self._heat_map[cell] = self._heat_map.get(cell, 0.0) + measurement.coordinates_DK[:, :2]
         if self._block is None or measurement.products_nK is None:
             return
@@ -367,10 +362,7 @@ class ComponentSketches:
             token_labels=None if is_used_V is None else "ids" if self._labels is None else "strings",
             is_token_used_V=is_used_V,
             coordinates={part: sketches.quantize(rows_DK) for part, rows_DK in self._coordinates.items()},
-            heat_map=tuple(
-                MatrixSketch(block or None, matrix, sketches.quantize(rows_D2))
-                for (block, matrix), rows_D2 in self._heat_map.items()
-            ),
+            heat_map={cell: sketches.quantize(rows_D2) for cell, rows_D2 in self._heat_map.items()},
             neurons=tuple(self._neurons),
             heads=tuple(self._heads),
             routers=tuple(self._routers),

@@ -22,7 +22,6 @@ from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import tensor_file
 from bornbiased_jax.lineage.fingerprint_header import (
-    Cells,
     ComponentFacts,
     HeadSections,
     NeuronSections,
@@ -35,7 +34,6 @@ from bornbiased_jax.lineage.fingerprints import (
     Component,
     Fingerprint,
     Heads,
-    MatrixSketch,
     Neurons,
     Repeats,
     Router,
@@ -119,7 +117,7 @@ def _component_facts(component: Component) -> dict[str, object]:
         "num_blocks": component.num_blocks,
         "vocab_size": component.vocab_size,
         "token_labels": component.token_labels,
-        "heat_map": _columns(Cells, component.heat_map),
+        "heat_map": {"block": [b for b, _ in component.heat_map], "matrix": [m for _, m in component.heat_map]},
         "neurons": _columns(NeuronSections, component.neurons),
         "heads": _columns(HeadSections, component.heads),
         "routers": _columns(RouterSections, component.routers),
@@ -152,7 +150,7 @@ def _component_arrays(component: Component) -> Iterator[tuple[str, np.ndarray]]:
     for part, rows_DK in component.coordinates.items():
         yield f"coordinates/{part}", rows_DK
     if component.heat_map:
-        yield "heat_map", np.stack([cell.coordinates_D2 for cell in component.heat_map])
+        yield "heat_map", np.stack(list(component.heat_map.values()))
     for space in ("token", "coordinates"):
         sections: list[Mapping[str, np.ndarray]] = [getattr(neurons, space) for neurons in component.neurons]
         for matrix in sorted({matrix for section in sections for matrix in section}):
@@ -301,7 +299,7 @@ def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], 
         token_labels=facts["token_labels"],
         is_token_used_V=is_token_used_V,
         coordinates=coordinates,
-        heat_map=_rows(MatrixSketch, cells["block"], cells["matrix"], cells_MD2),
+        heat_map=dict(zip(zip(cells["block"], cells["matrix"], strict=True), cells_MD2, strict=True)),
         neurons=_rows(Neurons, *neuron_columns, neurons["token"], neurons["coordinates"]),
         heads=_rows(Heads, heads["block"], heads["num_groups"], query_key, value_output),
         routers=_rows(Router, routers["block"], router_tokens, router_rows),

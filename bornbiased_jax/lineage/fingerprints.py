@@ -116,21 +116,6 @@ class Router:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MatrixSketch:
-    """Coordinates of one kind of matrix in one block at two numbers a coordinate: a cell of the heat map.
-
-    Attributes:
-        block: counted from 1; None outside blocks.
-        matrix: "embedding", "query", "up", "shared_up" …; experts of a block are summed.
-        coordinates_D2: int8 [D, 2].
-    """
-
-    block: int | None
-    matrix: str
-    coordinates_D2: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Component:
     """All sketches of one part of a model.
 
@@ -145,7 +130,8 @@ class Component:
             left out as padding. None where it has no vocabulary.
         coordinates: coordinates of the matrices of a part, summed: int8 [D, k] by "embedding", "positions", "head" and
             "blocks".
-        heat_map: coordinates of each matrix.
+        heat_map: coordinates of each kind of matrix in each block at two numbers a coordinate, int8 [D, 2], by block
+            (from 1; None outside blocks) and "embedding", "query", "up", "shared_up" …; experts of a block are summed.
         neurons: of each MLP or expert, by block, shared experts first.
         heads: of each block that has attention.
         routers: of each block that has one.
@@ -160,7 +146,7 @@ class Component:
     token_labels: TokenLabels | None
     is_token_used_V: np.ndarray | None
     coordinates: Mapping[str, np.ndarray]
-    heat_map: tuple[MatrixSketch, ...]
+    heat_map: Mapping[tuple[int | None, str], np.ndarray]
     neurons: tuple[Neurons, ...]
     heads: tuple[Heads, ...]
     routers: tuple[Router, ...]

@@ -14,30 +14,13 @@ import numpy as np
 from scipy import special
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.paper import Measured, published_test
-from bornbiased_jax.lineage.permutation import bottom_mean
+from bornbiased_jax.lineage.paper import Measured, bottom_mean, published_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.kendall import tau_b
 
-DEFAULT_NUM_DIMS = 400
-_TEMPERATURE = 10.0
 
-
-def row_softmax(outputs_NM: np.ndarray) -> np.ndarray:
-    """Compute the softmax of x/10 over the given columns, row by row, in float64."""
-    return special.softmax(np.asarray(outputs_NM, np.float64) / _TEMPERATURE, axis=1)
-
-
-def analytic_z(mean_tau: float, num_dims: int, num_inputs: int) -> float:
-    """Compute z = mean tau · √k / √(2(2n + 5) / (9n(n − 1))), k taus over n inputs."""
-    variance = 2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1))
-    return mean_tau * math.sqrt(num_dims / variance)
-
-
-def iclr_test(
-    base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.01, num_dims: int = DEFAULT_NUM_DIMS
-) -> Verdict:
+def iclr_test(base_ND: np.ndarray, suspect_ND: np.ndarray, *, alpha: float = 0.01, num_dims: int = 400) -> Verdict:
     """Run the authors' analytic test: p = 2(1 − Φ(z)), capped at 1.
 
     Args:
@@ -58,9 +41,11 @@ def iclr_test(
         raise InputError(f"num_dims={num_dims} is not at least 1")
 
     def measure(base_NM: np.ndarray, suspect_NM: np.ndarray) -> Measured:
-        # Mean tau against its variance under independence, two-sided.
-        taus = tau_b(row_softmax(base_NM), row_softmax(suspect_NM))
-        z = analytic_z(float(taus.mean()), len(taus), len(base_NM))
+        taus = tau_b(*(special.softmax(x.astype(np.float64) / 10.0, axis=1) for x in (base_NM, suspect_NM)))
+        # Mean of k taus over n inputs against its variance 2(2n + 5)/(9n(n − 1))/k under independence, two-sided.
+        num_inputs = len(base_NM)
+        variance = 2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1))
+        z = float(taus.mean()) * math.sqrt(len(taus) / variance)
         log_p = min(0.0, math.log(2.0) + tails.log_normal_sf(z)) if math.isfinite(z) else math.nan
         return Measured(log_p, z, taus)
 

@@ -21,30 +21,6 @@ from bornbiased_jax.stats.ranks import rank_correlation
 _MATCHED, _DISTINCT, _MIN_INPUTS = 0.99, 0.9, 50
 
 
-@dataclasses.dataclass(frozen=True)
-class OutputIdentity:
-    """What two models have in common without any test; its fields are keys of the verdict's JSON.
-
-    Attributes:
-        identical_weights, identical_outputs: whether they are, bit for bit.
-        identical_tensors: how many have the same name and the same bytes.
-        reordered_tensors: how many more have the same numbers in another order or under another name; None for
-            fingerprints stored without digests of values.
-        num_tensors: of the base, without those of one repeated number: all initial norm scales are 1.
-        relabelled_coordinates: how many coordinates of the base have another number in the suspect; None if not all
-            match or the outputs are identical.
-        negated_coordinates: how many have the other sign; None likewise.
-    """
-
-    identical_weights: bool
-    identical_outputs: bool
-    identical_tensors: int
-    reordered_tensors: int | None
-    num_tensors: int
-    relabelled_coordinates: int | None
-    negated_coordinates: int | None
-
-
 def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Match each base coordinate with one of the suspect, up to sign; None if they do not all match.
 
@@ -74,54 +50,48 @@ def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.n
     return (partner_D, is_negated_D) if (cross_DD < _DISTINCT).all() else None
 
 
-def compare_outputs(base: OutputFingerprint, suspect: OutputFingerprint) -> OutputIdentity:
-    """Find what two models have in common without any test."""
+def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFingerprint) -> Verdict:
+    """Add to a verdict what two models have in common without any test, and what that implies.
+
+    Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
+    hold the same numbers in another order; coordinates that all match under other numbers or signs.
+    Some identical tensors forbid "unrelated": the verdict is then undefined, because a copy of them is a
+    fact and the rest is not. Tensors of one repeated number do not count: all initial norm scales are 1.
+    """
     same_names = {name for name, value in base.tensor_digests.items() if suspect.tensor_digests.get(name) == value}
-    # Tensors with the same numbers in another order, as multisets.
-    reordered = None
+    # Tensors with the same numbers in another order or under another name, as multisets.
+    reordered_or_none = None
     if base.value_digests and suspect.value_digests:
         base_values, suspect_values = (
             Counter(value for name, value in model.value_digests.items() if name not in same_names)
             for model in (base, suspect)
         )
-        reordered = (base_values & suspect_values).total()
+        reordered_or_none = (base_values & suspect_values).total()
     # Coordinates that match under other numbers or signs.
     has_same_outputs = bool(np.array_equal(base.outputs_ND, suspect.outputs_ND))
-    permuted = negated = None
     matching = None if has_same_outputs else match_coordinates(base.outputs_ND, suspect.outputs_ND)
+    permuted = negated = 0
     if matching is not None:
         partner_D, is_negated_D = matching
         permuted, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(is_negated_D.sum())
-    return OutputIdentity(
-        identical_weights=base.weights_digest == suspect.weights_digest,
-        identical_outputs=has_same_outputs,
-        identical_tensors=len(same_names),
-        reordered_tensors=reordered,
-        num_tensors=len(base.tensor_digests),
-        relabelled_coordinates=permuted,
-        negated_coordinates=negated,
-    )
-
-
-def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFingerprint) -> Verdict:
-    """Add an :class:`OutputIdentity` to a verdict, and what it implies.
-
-    Same lineage, whatever the test says: identical weights; identical outputs on every input; weights that
-    hold the same numbers in another order; coordinates that all match under other numbers or signs.
-    Some identical tensors forbid "unrelated": the verdict is then undefined, because a copy of them is a
-    fact and the rest is not.
-    """
-    facts = compare_outputs(base, suspect)
-    same, reordered, total = facts.identical_tensors, facts.reordered_tensors or 0, facts.num_tensors
-    permuted, negated = facts.relabelled_coordinates or 0, facts.negated_coordinates or 0
+    same, reordered, total = len(same_names), reordered_or_none or 0, len(base.tensor_digests)
+    facts = {
+        "identical_weights": base.weights_digest == suspect.weights_digest,
+        "identical_outputs": has_same_outputs,
+        "identical_tensors": same,
+        "reordered_tensors": reordered_or_none,
+        "num_tensors": total,
+        "relabelled_coordinates": None if matching is None else permuted,
+        "negated_coordinates": None if matching is None else negated,
+    }
     notes = list(verdict.detail.get("notes", ()))
     decision: Decision = "same-lineage"
     identity: str | None = None
     # The plainest fact first; partial identity only withholds "unrelated".
-    if facts.identical_weights:
+    if facts["identical_weights"]:
         identity = "tensors"
         reason = "the two models have identical weights, bit for bit"
-    elif facts.identical_outputs:
+    elif has_same_outputs:
         identity = "outputs"
         reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
     elif reordered and same + reordered == total:
@@ -153,7 +123,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
                     f"{tensors}: those weights were copied or come from one seed, while the outputs agree no more "
                     "than chance allows"
                 )
-    detail = {**verdict.detail, **dataclasses.asdict(facts), "identity": identity, "notes": notes}
+    detail = {**verdict.detail, **facts, "identity": identity, "notes": notes}
     detail |= {"base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     return dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)
 

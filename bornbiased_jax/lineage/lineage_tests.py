@@ -28,8 +28,6 @@ class LineageTest:
         description: one line for a reader, who chooses by it.
         alpha: level of its decision by default.
         options: names of its own options.
-        joined: whether the permutation test of outputs joins it where inputs are chosen, given as ``outputs``, a
-            function without arguments that gives its verdict.
         references: whether it needs outputs of fresh seeds, given as ``references``.
         permuted: the labels that the null of a test of outputs permutes.
         about_tokens, about_vectors: note on its own p on such inputs.
@@ -40,7 +38,6 @@ class LineageTest:
     description: str
     alpha: float = 0.01
     options: tuple[str, ...] = ()
-    joined: bool = False
     references: bool = False
     permuted: str = ""
     about_tokens: str = ""
@@ -103,7 +100,6 @@ TESTS: Mapping[str, LineageTest] = {
         description="what is identical, then all exact evidence in the weights",
         alpha=1e-4,
         options=("num_permutations", "sign_key", "neurons"),
-        joined=True,
     ),
     "weights": LineageTest(
         "bornbiased_jax.lineage.weights_compare:weights",

@@ -17,13 +17,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.permutation import INVARIANT_TO, Rule, check_alpha, top_mean
+from bornbiased_jax.lineage.permutation import INVARIANT_TO, check_alpha
 from bornbiased_jax.lineage.verdict import Verdict, decide, undefined, unfit, varying
 from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.kendall import tau_b
 
 # Below this the normal approximations inside the published tests mean nothing.
 MIN_INPUTS = 10
+Rule = Callable[[np.ndarray, int], np.ndarray]
+
+
+def top_mean(outputs_ND: np.ndarray, num_dims: int) -> np.ndarray:
+    """Return the ``num_dims`` coordinates with the largest mean output (M_g of Section 6.1.1)."""
+    return bottom_mean(-outputs_ND, num_dims)
+
+
+def bottom_mean(outputs_ND: np.ndarray, num_dims: int) -> np.ndarray:
+    """Return the ``num_dims`` coordinates with the smallest mean output."""
+    if num_dims < 1:
+        raise InputError(f"{num_dims} coordinates cannot be chosen: give a number of at least 1")
+    return np.sort(np.argsort(outputs_ND.mean(axis=0, dtype=np.float64), kind="stable")[:num_dims])
 
 
 def default_num_dims(width: int) -> int:
@@ -44,7 +57,7 @@ def published_test(
     test: str,
     outputs: tuple[np.ndarray, np.ndarray],
     num_dims: int,
-    rule: Callable[[int], Rule],
+    rule: Rule,
     measure: Callable[[np.ndarray, np.ndarray], Measured | str],
     *,
     alpha: float,
@@ -56,7 +69,7 @@ def published_test(
         test: its name.
         outputs: [N, D] of base and suspect, for the same inputs in the same order.
         num_dims: coordinates taken from each model.
-        rule: from that number to the choice.
+        rule: from outputs of one model and that number to the coordinates that are taken.
         measure: from the outputs of both at the shared coordinates to the statistic, or to why it is undefined.
         alpha: level of the decision.
         null: the null that takes coordinates as independent, in a word.
@@ -67,7 +80,7 @@ def published_test(
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(test, reason, num_inputs=num_inputs, alpha=alpha, width=width)
-    dims = _shared(rule(num_dims), base_ND, suspect_ND)
+    dims = _shared(rule, num_dims, base_ND, suspect_ND)
     facts = {"width": width, "num_dims_each": num_dims, "num_dims": len(dims)}
     measured = _unfit_dims(base_ND, suspect_ND, dims) or measure(base_ND[:, dims], suspect_ND[:, dims])
     if isinstance(measured, str):
@@ -91,8 +104,8 @@ def published_test(
     )
 
 
-def _shared(choose: Rule, base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
-    return np.intersect1d(choose(base_ND), choose(suspect_ND), assume_unique=True)
+def _shared(rule: Rule, num_dims: int, base_ND: np.ndarray, suspect_ND: np.ndarray) -> np.ndarray:
+    return np.intersect1d(rule(base_ND, num_dims), rule(suspect_ND, num_dims), assume_unique=True)
 
 
 def _unfit_dims(base_ND: np.ndarray, suspect_ND: np.ndarray, dims: np.ndarray) -> str | None:
@@ -116,7 +129,7 @@ def null_taus(num_inputs: int, width: int, num_dims: int, seed: int, draw: int) 
     rng = np.random.default_rng([0x9A9E4, seed, draw])
     first_ND = rng.standard_normal((num_inputs, width), dtype=np.float32)
     second_ND = rng.standard_normal((num_inputs, width), dtype=np.float32)
-    dims = _shared(top_mean(num_dims), first_ND, second_ND)
+    dims = _shared(top_mean, num_dims, first_ND, second_ND)
     taus = tau_b(first_ND[:, dims], second_ND[:, dims])
     taus.setflags(write=False)
     return taus

@@ -20,7 +20,6 @@ embeddings, distillation of hidden states, one framework seed used twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +33,6 @@ from bornbiased_jax.stats.ranks import rank_correlation
 
 Correlation = Literal["spearman", "kendall"]
 Signs = Literal["kept", "free"]
-Rule = Callable[[np.ndarray], np.ndarray]
 
 MIN_INPUTS = 3
 COVERED = (
@@ -55,22 +53,6 @@ _COUNTED = 1e-4
 # What may be done to the suspect without moving its outputs' ranks.
 EVADED_BY = "negating, rotating or renumbering the residual coordinates"
 INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between matrices", "monotone coordinates")
-
-
-def top_mean(num_dims: int) -> Rule:
-    """Return the rule "the ``num_dims`` coordinates with the largest mean output" (M_g of Section 6.1.1)."""
-    return lambda outputs_ND: _extreme(-outputs_ND.mean(axis=0, dtype=np.float64), num_dims)
-
-
-def bottom_mean(num_dims: int) -> Rule:
-    """Return the rule "the ``num_dims`` coordinates with the smallest mean output"."""
-    return lambda outputs_ND: _extreme(outputs_ND.mean(axis=0, dtype=np.float64), num_dims)
-
-
-def _extreme(values_D: np.ndarray, num_dims: int) -> np.ndarray:
-    if num_dims < 1:
-        raise InputError(f"{num_dims} coordinates cannot be chosen: give a number of at least 1")
-    return np.sort(np.argsort(values_D, kind="stable")[:num_dims])
 
 
 def enough_permutations(alpha: float) -> int:
@@ -102,7 +84,6 @@ def permutation_test(
     num_permutations: int | None = None,
     seed: int = 0,
     correlation: Correlation = "spearman",
-    rule: Rule | None = None,
     signs: Signs = "kept",
 ) -> Verdict:
     """Test whether two models share coordinates; the module's text says what is covered and what is not.
@@ -119,16 +100,13 @@ def permutation_test(
         seed: of the permutations and of the pairs.
         correlation: "spearman" (ranks) or "kendall" (signs of differences of N·50 pairs of inputs, or of all of them if
             there are fewer).
-        rule: chooses coordinates from one model's own outputs, returning their indices
-            (:func:`top_mean`, :func:`bottom_mean`). The sum then runs over the intersection of the two
-            models' choices, recomputed under each permutation. It never sees the pairing, by its type.
         signs: "kept", or "free" to sum the sizes of the correlations: blind to negated coordinates, which cost
             nothing under RMSNorm, but weaker where correlations are small (0.6 of their standard errors in each of
             96 coordinates: z = 6 with signs, 2.4 without). Name it beforehand.
 
     Returns:
-        A verdict; undefined for unequal widths, fewer than 3 inputs or varying or chosen coordinates, or
-        so few coordinates that no labelling can reach alpha.
+        A verdict; undefined for unequal widths, fewer than 3 inputs or varying coordinates, or so few
+        coordinates that no labelling can reach alpha.
 
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, alpha outside 0 to 1, or
@@ -177,17 +155,6 @@ def permutation_test(
         cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=50 * num_inputs, seed=seed)
     else:
         raise InputError(f"correlation={correlation!r} is not one of spearman, kendall")
-    num_summed = width
-    if rule is not None:
-        base_only_D, suspect_only_D = _mask(rule(base_ND), width), _mask(rule(suspect_ND), width)
-        shared = int((base_only_D & suspect_only_D).sum())
-        facts["num_dims"] = num_summed = shared
-        if shared < 3:
-            reason = f"only {shared} coordinates are chosen in both models: choose more"
-            return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
-        # Under a permutation π coordinate j counts if the base chose j and the suspect chose π(j): that
-        # is the same trace of R with all other entries set to zero.
-        cross_DD = cross_DD * (base_only_D[:, None] & suspect_only_D[None, :])
     if signs == "free":
         cross_DD = np.abs(cross_DD)
     # The trace under permutations, with the certified bound.
@@ -208,7 +175,7 @@ def permutation_test(
         statistic=certified.statistic,
         null_mean=certified.mean,
         null_std=certified.std,
-        mean_correlation=certified.statistic / num_summed,
+        mean_correlation=certified.statistic / width,
         num_permutations=certified.num_permutations,
         exceedances=certified.exceedances,
         enumerated=certified.enumerated,
@@ -226,9 +193,3 @@ def check_alpha(alpha: float) -> float:
     if not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     return alpha
-
-
-def _mask(chosen: np.ndarray, width: int) -> np.ndarray:
-    mask_D = np.zeros(width, bool)
-    mask_D[chosen] = True
-    return mask_D

@@ -21,11 +21,6 @@ from bornbiased_jax.stats import tails
 from bornbiased_jax.stats.ranks import unit_ranks
 
 
-def matched_score(base_ND: np.ndarray, suspect_ND: np.ndarray) -> float:
-    """Sum over j the rank correlation of base coordinate j with suspect coordinate j."""
-    return float(np.einsum("dn,dn->", unit_ranks(base_ND), unit_ranks(suspect_ND)))
-
-
 def population_test(
     base_ND: np.ndarray,
     suspect_ND: np.ndarray,
@@ -57,9 +52,9 @@ def population_test(
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, width=width)
-    # Score the pair, then every reference in the place of the base.
+    # The score sums the rank correlations of equal coordinates: of the pair, then of every reference as the base.
     suspect_ranks_DN = unit_ranks(suspect_ND)
-    observed = matched_score(base_ND, suspect_ND)
+    observed = float(np.einsum("dn,dn->", unit_ranks(base_ND), suspect_ranks_DN))
     scores = []
     for reference_ND in map(np.asarray, references):
         if reference_ND.shape != base_ND.shape:

@@ -1,12 +1,14 @@
 """One model against many: screened by moments, tested where the screen lets through, corrected over all.
 
 A store is a folder of fingerprints of weights. An ``index.json`` in it may name them:
-``{"fingerprints": [{"file", "name", "payload_digest", "licence"}]}``; a digest that it gives is held against the file.
+``{"fingerprints": [{"file", "name", "payload_digest"}]}``; a digest that it gives is held against the file, and other
+fields are for readers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +20,7 @@ from bornbiased_jax.lineage.battery import ALPHA, Comparison, Options, compare_w
 from bornbiased_jax.lineage.evidence import SCREEN
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Decision
 from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
 from bornbiased_jax.stats.multiple import holm_log10
@@ -35,13 +37,11 @@ class Base:
         name: what a reader knows it by.
         place: the file or the reference.
         payload_digest: what an index says of the file; None where none does.
-        licence: of the model, where an index says so.
     """
 
     name: str
     place: str
     payload_digest: str | None = None
-    licence: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,16 +115,11 @@ def _of_store(folder: Path) -> list[Base]:
     index = folder / INDEX
     if not index.is_file():
         return [Base(path.stem, str(path)) for path in _regular(folder) if is_fingerprint(path)]
-    # An index names files, and may name digests and licenses.
+    # An index names files, and may name digests.
     try:
         rows = json.loads(index.read_text())["fingerprints"]
         return [
-            Base(
-                str(row.get("name", row["file"])),
-                str(folder / row["file"]),
-                row.get("payload_digest"),
-                row.get("licence"),
-            )
+            Base(str(row.get("name", row["file"])), str(folder / row["file"]), row.get("payload_digest"))
             for row in rows
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -155,13 +150,16 @@ def scan(
     Raises:
         InputError: a model that cannot be read, or fingerprints made with different settings.
     """
-    prints = _Suspect(suspect)
+    # A stored suspect as it is; of a checkpoint one fingerprint for all bases with the same settings.
+    path = io.user_path(suspect)
+    stored_suspect = load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+    suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
     compared: list[tuple[Base, Comparison | None, dict[str, float]]] = []
     for base in bases:
         # Screen by moments, and test in full where the screen lets through.
         stored = _load(base)
-        of_suspect = prints.made_as(stored.settings)
+        of_suspect = suspect_as(stored.settings)
         z_by_evidence = screening_z(stored, of_suspect)
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= SCREEN
@@ -190,24 +188,6 @@ def _match(
         return Match(base.name, "undefined", None, None, "", False, ())
     rows = () if comparison is None else tuple(component_rows(comparison))
     return Match(base.name, verdict, log10_p, z, best or "", is_identical, rows)
-
-
-class _Suspect:
-    """The suspect's fingerprints, made once for all bases with the same settings."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        path = io.user_path(place)
-        self._stored = load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
-        self._made: dict[Settings, Fingerprint] = {}
-
-    def made_as(self, settings: Settings) -> Fingerprint:
-        """Return the fingerprint with these settings; a stored one as it is, for the comparison to judge."""
-        if self._stored is not None:
-            return self._stored
-        if settings not in self._made:
-            self._made[settings] = fingerprint(self._place, settings)
-        return self._made[settings]
 
 
 def _load(base: Base) -> Fingerprint:

@@ -46,8 +46,8 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
     named = {kind: "the identity" for kind, z_values in diagonal.items() if _is_structured(z_values)}
     # Other formulas, from the sketches of each kind of matrix.
     sketches: dict[str, list[np.ndarray]] = {}
-    for cell in component.heat_map:
-        sketches.setdefault(cell.matrix, []).append(unit_rows(cell.coordinates_D2))
+    for (_, kind), coordinates_D2 in component.heat_map.items():
+        sketches.setdefault(kind, []).append(unit_rows(coordinates_D2))
     for kind in sketches:
         # Tables of the vocabulary have signs by token: no formula of their ids is looked for.
         if kind in named or kind not in shapes or kind in ("embedding", "head"):

@@ -300,7 +300,7 @@ def trace(
     # Run the test on weights or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
-        if entry.joined and probe != Probe():
+        if test == "auto" and probe != Probe():
             options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
         verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
     else:

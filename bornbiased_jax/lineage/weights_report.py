@@ -200,10 +200,11 @@ def write_notes(
     if not base.settings.sign_key:
         notes.append(_PUBLIC_SIGNS)
     for name, model in (("base", base), ("suspect", suspect)):
-        if model.source.unread:
-            notes.append(
-                f"Not understood in the {name}, and not compared: {_first(model.source.unread)} (--roles FILE)."
-            )
+        unread = model.source.unread
+        if unread:
+            more = f" and {len(unread) - _SHOWN_NAMES} more" if len(unread) > _SHOWN_NAMES else ""
+            names = ", ".join(unread[:_SHOWN_NAMES])
+            notes.append(f"Not understood in the {name}, and not compared: {names}{more} (--roles FILE).")
     return notes
 
 
@@ -260,7 +261,10 @@ def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list
     main, *further = comparison.components
     shared, others, undefined = [], [], []
     for name in comparison.components:
-        members = [row for row in rows if name == _model_part(row["component"], main, further)]
+        # Only the main part of the model has no prefix.
+        prefixes = [row["component"].split("/")[0] for row in rows]
+        parts = [prefix if prefix in further else main for prefix in prefixes]
+        members = [row for row, part in zip(rows, parts, strict=True) if part == name]
         defined = [row["log10_p"] for row in members if row["log10_p"] is not None]
         if not defined:
             undefined.append(f"the {_title(name)} is undefined ({members[0]['reason']})")
@@ -273,12 +277,6 @@ def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list
         return []
     sentence = "; ".join([*shared, *others, *undefined])
     return [f"{sentence[0].upper()}{sentence[1:]}."]
-
-
-def _model_part(component: str, main: str, further: Sequence[str]) -> str:
-    """Return the part of the model that a component of the family belongs to: only the main one has no prefix."""
-    prefix = component.split("/")[0]
-    return prefix if prefix in further else main
 
 
 def _by_expert(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
@@ -305,11 +303,6 @@ def _by_expert(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str
         f"The suspect has its experts in another order in {_ranges([f'blocks/{block}' for block in orders])}: in block "
         f"{block} the base's {of_base} are its {of_suspect}{more}."
     ]
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return f"{', '.join(names[:_SHOWN_NAMES])}{more}"
 
 
 def _ranges(components: Sequence[str]) -> str:

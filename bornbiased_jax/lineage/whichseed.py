@@ -49,20 +49,12 @@ from bornbiased_jax.lineage.seed_search import (
 )
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import single_verdict
-from bornbiased_jax.parameters import Params
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
 NUM_SEEDS = 2**32
 SIZES = (
-    "num_layers",
-    "num_heads",
-    "num_kv_heads",
-    "head_dim",
-    "d_model",
-    "d_ff",
-    "vocab_size",
-    "gated_mlp",
-    "num_experts",
+    *("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff"),
+    *("vocab_size", "gated_mlp", "num_experts"),
 )
 """Fields that say how large the drawn matrices are."""
 
@@ -79,14 +71,9 @@ class Candidate:
     t: float
     log10_p: float
 
-    @property
-    def p_value(self) -> float:
-        """10 to the power of ``log10_p``; 0 where that underflows."""
-        return 10.0**self.log10_p
-
     def to_json(self) -> dict[str, Any]:
         """Return all fields with the p-value, as JSON-ready values."""
-        return {**dataclasses.asdict(self), "p_value": self.p_value}
+        return {**dataclasses.asdict(self), "p_value": 10.0**self.log10_p}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,32 +102,34 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values, with the keys of the command line."""
+        keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
+        confirmed = None
+        if self.confirmed is not None:
+            verdict = self.confirmed.to_json()
+            confirmed = {**{key: verdict.get(key) for key in keys}, "corrected_for": NUM_SEEDS}
+        best = self.best.to_json()
         return {
             "seed": self.seed,
-            "p_value": self.best.p_value,
-            "log10_p": self.best.log10_p,
+            "p_value": best["p_value"],
+            "log10_p": best["log10_p"],
             "num_seeds": self.num_seeds,
-            "best": self.best.to_json(),
+            "best": best,
             "runner_up": None if self.runner_up is None else self.runner_up.to_json(),
             "num_entries": {"search": self.num_entries[0], "decision": self.num_entries[1]},
             "corrected_for": NUM_SEEDS,
             "alpha": self.alpha,
             "reason": self.reason,
-            "confirmed": None if self.confirmed is None else self._brief(self.confirmed.to_json()),
+            "confirmed": {**{key: confirmed.get(key) for key in keys}, "corrected_for": NUM_SEEDS}
+            if confirmed
+            else None,
         }
-
-    @staticmethod
-    def _brief(verdict: dict[str, Any]) -> dict[str, Any]:
-        keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
-        return {**{name: verdict.get(name) for name in keys}, "corrected_for": NUM_SEEDS}
 
 
 def which_seed(
     cfg: ModelConfig,
-    suspect: Checkpoint | Params,
+    suspect: Checkpoint,
     seeds: range,
     *,
-    suspect_cfg: ModelConfig | None = None,
     alpha: float = 1e-4,
     entries: int = SEARCH_ENTRIES,
     resume: Path | str | None = None,
@@ -152,10 +141,8 @@ def which_seed(
 
     Args:
         cfg: the architecture that births are drawn of.
-        suspect: a reader of its weights, or the weights.
+        suspect: the model.
         seeds: a range of step 1 within 0 to 2³².
-        suspect_cfg: of weights in memory the architecture, to be compared with ``cfg`` in its sizes; ``cfg`` itself by
-            default.
         alpha: level of the decision.
         entries: numbers drawn of each seed in the search.
         resume: a store, in which finished ranges of seeds are kept, so that a killed search goes on and a finished one
@@ -168,19 +155,18 @@ def which_seed(
         InputError: no seeds, seeds out of range, sizes that differ, weights without variation, alpha outside (0, 1), a
             store that cannot be written, or another engine without one.
     """
-    reader = suspect if isinstance(suspect, Checkpoint) else Checkpoint.from_params(suspect_cfg or cfg, suspect)
-    _check(cfg, reader.cfg, seeds, alpha, entries)
+    _check(cfg, suspect.cfg, seeds, alpha, entries)
     store.check(resume, engine)
     hardware.check_memory(
         8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
     )
     # Search: correlate a few numbers of every seed, chunk by chunk.
-    search = request(cfg, reader, seeds, entries=entries, range_size=range_size, advance=advance)
+    search = request(cfg, suspect, seeds, entries=entries, range_size=range_size, advance=advance)
     best: dict[int, float] = {}
     for chunk in store.fulfill(search, resume, engine, advance):
         best = best_of(best, chunk["seeds"], chunk["correlations"])
     # Decision: many more numbers of the best seeds.
-    decided = _decide(cfg, reader, list(best))
+    decided = _decide(cfg, suspect, list(best))
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
     reason = (
@@ -192,7 +178,7 @@ def which_seed(
     )
     sizes = (len(search.arrays["suspect"]), sum(place.entries for place in decision_places(cfg)))
     # Confirmation: all matrices of the seed, where there is a hit.
-    confirmed = confirm(cfg, reader, first.seed, alpha=alpha) if hit else None
+    confirmed = confirm(cfg, suspect, first.seed, alpha=alpha) if hit else None
     return Found(first.seed if hit else None, reason, first, second, len(seeds), sizes, alpha, confirmed)
 
 

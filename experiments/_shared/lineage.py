@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs, reef
+from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, parse_inputs
+from experiments._shared.baselines import reef
 
 _KEPT = (
     *("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims"),

@@ -17,20 +17,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.lineage.baselines import (
-    Activations,
-    awm,
-    ics,
-    intrinsic,
-    mlp_activations,
-    pcs,
-    phi_h,
-    phi_match,
-    phi_u,
-    reef,
-    reef_features,
-)
-from bornbiased_jax.lineage.baselines.score import LEVEL, THRESHOLD, Score
+from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, Score, awm, ics, intrinsic, pcs, phi_u
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -43,6 +30,7 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+from experiments._shared.baselines import Activations, mlp_activations, phi_h, phi_match, reef, reef_features
 from experiments.lineage.sketched import matched, sketch, verdict
 
 FEW = 199

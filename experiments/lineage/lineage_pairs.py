@@ -16,7 +16,6 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.births import final_outputs
-from bornbiased_jax.lineage.calibration import permutation_verdict, summarize
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import flatten, unflatten
@@ -24,6 +23,7 @@ from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.multiple import holm
+from experiments._shared.calibration import permutation_verdict, summarize
 from experiments._shared.lineage import compared, verdicts
 from experiments.base import Context, Experiment, Record, by_scale
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps
-from bornbiased_jax.lineage.paper import paper_test
-from bornbiased_jax.lineage.permutation import permutation_test, top_mean
+from bornbiased_jax.lineage.paper import paper_test, top_mean
+from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
@@ -44,7 +44,7 @@ def correlations(context: Context) -> dict[str, Any]:
         # Tau of the top coordinates, own seed and another's.
         for kind in persistence.KINDS:
             birth_ND = persistence.outputs(settings, born, kind, moments)
-            dims = top_mean(top)(birth_ND)
+            dims = top_mean(birth_ND, top)
             for name, who in (("own", seed), ("other", other)):
                 taus_CM = []
                 for step in steps:

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.lineage.baselines import against_null, ics, intrinsic, linear_cka, pcs, reef_features
-from bornbiased_jax.lineage.baselines.reef import standardised
-from bornbiased_jax.lineage.baselines.score import Score, score
+from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
 from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.outputs import embedding_moments
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report.tables import Claim
+from experiments._shared.baselines import against_null, reef, reef_features
 from experiments._shared.lineage import BASELINES
 from experiments.base import Context, Experiment, Record
 from experiments.survival import persistence, persistence_tables
@@ -91,10 +90,10 @@ def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run:
     cfg = persistence.model_config(settings)
     base_params, suspect_params = persistence.load(base), persistence.load(suspect)
     read = persistence.sentences(text_run, settings)
-    features = [standardised(reef_features(cfg, params, read)) for params in (base_params, suspect_params)]
+    features = [reef_features(cfg, params, read) for params in (base_params, suspect_params)]
     return {
         "intrinsic": intrinsic(base_params, suspect_params),
-        "reef": score("reef", linear_cka(*features)),
+        "reef": reef(*features),
         "pcs": pcs(base_params, suspect_params),
         "ics": ics(cfg, base_params, cfg, suspect_params),
     }

@@ -1,8 +1,5 @@
 """Small models for these tests: descendants made without training, and copies hidden by free changes."""
 
-import functools
-
-import jax
 import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
@@ -38,18 +35,6 @@ def descend(cfg, seed, drift=0.6, *, change=99):
 
 def reader(model):
     return Checkpoint.from_params(*model)
-
-
-@functools.cache
-def _born(cfg):
-    return jax.jit(functools.partial(init_seed, cfg))
-
-
-def born(cfg, seed):
-    """A birth drawn at once, for tests that need hundreds."""
-    return Checkpoint.from_params(
-        cfg, jax.tree.map(np.asarray, _born(cfg)(np.uint32(seed))), seed=seed, is_initial=True
-    )
 
 
 def orders(count, size, seed=2):

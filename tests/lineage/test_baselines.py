@@ -1,20 +1,21 @@
+import math
+
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import baselines
-from bornbiased_jax.lineage.baselines import pcs, reef
-from bornbiased_jax.lineage.baselines.ics import invariants
-from bornbiased_jax.lineage.baselines.intrinsic import profiles, stretched
-from bornbiased_jax.lineage.baselines.reef import PUBLISHED_DEPTH, block_at
-from bornbiased_jax.lineage.baselines.score import Score
-from bornbiased_jax.probes import inputs
+from bornbiased_jax.lineage.baselines import awm, invariants, phi_u, unbiased_cka
+from bornbiased_jax.stats import tails
 from tests.lineage.pairs import born, jittered
 
 LLAMA = preset("qwen-tiny", num_layers=4, d_model=24, num_heads=4, num_kv_heads=2, d_ff=20, vocab_size=90)
 GPT2 = preset("gpt2-tiny", num_layers=3, d_model=24, num_heads=4, d_ff=40, vocab_size=90)
+CFG = LLAMA.replace(num_layers=3)
 
 
 def test_intrinsic_is_the_mean_correlation_of_the_profiles():
@@ -32,13 +33,17 @@ def test_intrinsic_is_the_mean_correlation_of_the_profiles():
 
 
 def test_intrinsic_stretches_the_shorter_profile():
-    assert stretched(np.array([0.0, 1.0, 4.0]), 5).tolist() == [0.0, 0.5, 1.0, 2.5, 4.0]
-    found = baselines.intrinsic(born(LLAMA, 0), born(LLAMA.replace(num_layers=7), 0))
-    assert found.value is not None and -1 <= found.value <= 1
+    a, b = born(LLAMA, 0), born(LLAMA.replace(num_layers=7), 0)
+    expected = []
+    for kind in ("query", "key", "value", "output"):
+        kernels = [np.asarray(params["blocks"]["attention"][kind]["kernel"], float) for params in (a, b)]
+        short, long = (kernel.reshape(len(kernel), -1).std(axis=1, ddof=1) for kernel in kernels)
+        expected.append(np.corrcoef(np.interp(np.arange(7) / 2, np.arange(4), short), long)[0, 1])
+    assert baselines.intrinsic(a, b).value == pytest.approx(np.mean(expected), abs=1e-10)
     one = born(LLAMA.replace(num_layers=1), 0)
     assert baselines.intrinsic(one, one).value is None
     no_attention = born(GPT2.replace(attention=False), 0)
-    assert profiles(no_attention) is None and baselines.intrinsic(no_attention, one).value is None
+    assert baselines.intrinsic(no_attention, one).value is None
 
 
 def test_pcs_is_the_cosine_of_everything():
@@ -82,13 +87,13 @@ def test_ics_matrices_are_their_definitions_head_by_head(cfg):
 
 
 def test_ics_is_the_cosine_of_the_stacked_z_scores():
-    a, b, ids = born(LLAMA, 0), jittered(born(LLAMA, 0), 0.3), np.arange(40, 90)
+    a, b, ids = born(LLAMA, 0), jittered(born(LLAMA, 0), 0.3), np.arange(90)
     stacks = []
     for params in (a, b):
         matrices = [m.astype(float) for m in invariants(LLAMA, params, ids)]
         stacks.append(np.concatenate([((m - m.mean()) / m.std()).ravel() for m in matrices]))
     expected = stacks[0] @ stacks[1] / np.linalg.norm(stacks[0]) / np.linalg.norm(stacks[1])
-    assert baselines.ics(LLAMA, a, LLAMA, b, token_ids=ids).value == pytest.approx(expected, rel=1e-6)
+    assert baselines.ics(LLAMA, a, LLAMA, b).value == pytest.approx(expected, rel=1e-6)
 
 
 def test_ics_sees_through_a_rotation_of_heads():
@@ -101,93 +106,134 @@ def test_ics_sees_through_a_rotation_of_heads():
     blocks = {**params["blocks"], "attention": {name: {"kernel": leaf} for name, leaf in attention.items()}}
     rotated = {**params, "blocks": blocks}
     assert baselines.ics(GPT2, params, GPT2, rotated).value == pytest.approx(1.0, abs=1e-5)
-    assert baselines.pcs(params, params).value == pytest.approx(1.0)
 
 
-def test_ics_of_other_widths_and_bad_ids():
+def test_ics_of_other_widths_and_depths():
     wide = LLAMA.replace(d_model=32)
     found = baselines.ics(LLAMA, born(LLAMA, 0), wide, born(wide, 0))
     assert abs(found.value) < 0.5 and found.detail["num_tokens"] == 90
-    with pytest.raises(InputError, match="ICS needs"):
-        baselines.ics(LLAMA, born(LLAMA, 0), LLAMA, born(LLAMA, 0), token_ids=np.array([3, 90]))
     shallow = LLAMA.replace(num_layers=1)
     assert baselines.ics(LLAMA, born(LLAMA, 0), shallow, born(shallow, 0)).value is None
-    assert baselines.rare_tokens(4098)[[0, -1]].tolist() == [2, 4097]
 
 
-@pytest.mark.parametrize("shape", [(12, 30, 20), (60, 10, 8)])
-def test_cka_is_its_definition(shape):
-    num, wide, wider = shape
+def fisher(p_values):
+    """As the published code combines them."""
+    return stats.chi2.sf(-2 * np.log(p_values).sum(), df=2 * len(p_values))
+
+
+def matched_by_cosine(a_Fn, b_Fn):
+    return linear_sum_assignment(cdist(a_Fn.astype(float), b_Fn.astype(float), "cosine"))[1]
+
+
+@pytest.mark.parametrize("fraction", [None, 6.0, 3.5])
+def test_phi_u_is_its_definition(fraction):
+    a = born(CFG, 0)
+    b = born(CFG, 1) if fraction is None else jittered(a, fraction, seed=77)
+    p_values, correlations = [], []
+    for layer in range(3):
+        rows = [np.asarray(params["blocks"]["mlp"]["up"]["kernel"][layer]).T for params in (a, b)]
+        rho, p = stats.spearmanr(matched_by_cosine(*rows), np.arange(20))
+        p_values.append(p)
+        correlations.append(rho)
+    found = phi_u(CFG, a, CFG, b)
+    assert found.value == pytest.approx(np.mean(correlations))
+    assert 10**found.log10_p == pytest.approx(fisher(p_values), rel=1e-6)
+    assert found.same == (fisher(p_values) < 0.01)
+    assert found.to_json()["log10_p"] == found.log10_p and "log10_p" not in baselines.pcs(a, b).to_json()
+
+
+def test_phi_u_of_a_copy_does_not_underflow_and_is_bounded_by_the_orders():
+    a = born(CFG, 0)
+    found = phi_u(CFG, a, CFG, a)
+    least = (math.log(2) - math.lgamma(21)) / tails.LN10
+    assert found.value == 1.0 and found.same
+    assert found.detail["log10_p_by_block"] == pytest.approx([least] * 3)
+    # e^{−x}(1 + x + x²/2) with x = −3 ln p.
+    x = -3 * least * tails.LN10
+    assert found.log10_p == pytest.approx((-x + math.log(1 + x + x * x / 2)) / tails.LN10)
+
+
+def test_what_phi_is_not_defined_for():
+    a = born(CFG, 0)
+    for other, word in ((CFG.replace(d_model=32), "widths"), (CFG.replace(d_ff=24), "hidden units"),
+                        (CFG.replace(num_layers=2), "blocks"), (CFG.replace(mlp=False), "without an MLP")):  # fmt: skip
+        found = phi_u(CFG, a, other, born(other, 1))
+        assert found.value is None and found.same is None and word in found.reason
+
+
+def unbiased_hsic(k_nn, l_nn):
+    """The estimator of Song et al. (2012), term by term."""
+    k_nn, l_nn = k_nn - np.diag(np.diag(k_nn)), l_nn - np.diag(np.diag(l_nn))
+    n, one = len(k_nn), np.ones(len(k_nn))
+    total = np.trace(k_nn @ l_nn)
+    total += (one @ k_nn @ one) * (one @ l_nn @ one) / ((n - 1) * (n - 2))
+    return (total - 2 / (n - 2) * (one @ k_nn @ l_nn @ one)) / (n * (n - 3))
+
+
+def cka(x_nd, y_nd):
+    k_nn, l_nn = x_nd @ x_nd.T, y_nd @ y_nd.T
+    return unbiased_hsic(k_nn, l_nn) / np.sqrt(unbiased_hsic(k_nn, k_nn) * unbiased_hsic(l_nn, l_nn))
+
+
+def test_unbiased_cka_is_the_ratio_of_unbiased_hsic():
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((num, wide)), rng.standard_normal((num, wider))
-    centre = np.eye(num) - np.full((num, num), 1 / num)
-    k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
-    expected = (k * m).sum() / np.sqrt((k * k).sum() * (m * m).sum())
-    assert baselines.linear_cka(x, y) == pytest.approx(expected, rel=1e-10)
-    turned = x @ np.linalg.qr(rng.standard_normal((wide, wide)))[0] * 3 + 5
-    assert baselines.linear_cka(x, turned) == pytest.approx(1.0, abs=1e-10)
-    assert np.isnan(baselines.linear_cka(np.ones_like(x), y))
-    with pytest.raises(InputError, match="same inputs"):
-        baselines.linear_cka(x, y[:-1])
+    x, y = rng.standard_normal((20, 5)), rng.standard_normal((20, 9))
+    assert unbiased_cka(x, y) == pytest.approx(cka(x, y), rel=1e-9)
+    assert unbiased_cka(x, x @ np.linalg.qr(rng.standard_normal((5, 5)))[0] + 3) == pytest.approx(1.0)
+    assert abs(np.mean([unbiased_cka(*rng.standard_normal((2, 20, 6))) for _ in range(400)])) < 0.01
+    assert math.isnan(unbiased_cka(np.ones((20, 2)) * 0, y)) and math.isnan(unbiased_cka(x[:3], y[:3]))
 
 
-@pytest.mark.slow
-def test_reef_reads_the_block_at_a_fraction_of_the_depth():
-    assert [block_at(layers, PUBLISHED_DEPTH) for layers in (32, 12, 4, 1)] == [18, 7, 2, 1]
-    x = inputs.random_tokens(30, 5, 90)
-    params = born(LLAMA, 0)
-    features = baselines.reef_features(LLAMA, params, x)
-    direct = models.apply(LLAMA, params, x.batch(0, 30), logits=False, capture=("residual",))
-    np.testing.assert_allclose(features, direct.layers["residual"][1][:, -1], rtol=0, atol=1e-5)
-    assert baselines.reef(features, features).value == pytest.approx(1.0)
-    constant = baselines.reef(np.ones((30, 4)), features)
-    assert constant.value is None and constant.same is None
+def awm_reference(a, b, depth_a, depth_b):
+    embed = [np.asarray(params["embed"]["embedding"], float) for params in (a, b)]
+    unit = [table / np.linalg.norm(table, axis=0) for table in embed]
+    cosine = unit[0].T @ unit[1]
+    rows, columns = linear_sum_assignment(1 - np.abs(cosine))
+    chosen, sign = np.zeros(len(columns), int), np.zeros(len(columns))
+    for row, column in zip(rows, columns, strict=True):
+        chosen[column], sign[column] = row, np.sign(cosine[row, column])
+    every = np.zeros((2, depth_a, depth_b))
+    for at, kind in enumerate(("query", "key")):
+        for i in range(depth_a):
+            for j in range(depth_b):
+                ours, theirs = (
+                    np.asarray(params["blocks"]["attention"][kind]["kernel"][layer], float)
+                    for params, layer in ((a, i), (b, j))
+                )
+                every[at, i, j] = cka(np.diag(sign) @ ours[chosen], theirs)
+    if depth_a == depth_b:
+        return np.mean([every[:, i, i] for i in range(depth_a)])
+    pairs = linear_sum_assignment(-every.mean(axis=0))
+    return every[:, pairs[0], pairs[1]].mean()
 
 
-@pytest.mark.slow
-def test_empirical_null_of_pcs_finds_what_the_threshold_misses():
-    # Norm scales of 1, which all births share, would lift every cosine of so small a model above 0.8.
-    cfg = GPT2.replace(norm="none")
-    births = [models.init_seed(cfg, seed) for seed in range(40)]
-    null = np.array([baselines.pcs(*pair).value for pair in zip(births[::2], births[1::2], strict=True)])
-    scaled = baselines.pcs(*(models.init_seed(GPT2, seed) for seed in (1, 2)))
-    assert abs(scaled.value) > 0.8 > np.abs(null).max()
-    birth, fresh = (models.init_seed(cfg, seed) for seed in (99, 98))
-    far = baselines.pcs(birth, jittered(birth, 1.5))
-    found = baselines.against_null(far, null)
-    assert far.same is False and found["same_at_0.8"] is False
-    assert found["p_value"] == pytest.approx(1 / 21) and found["z"] > 5 and found["log10_p"] < -3
-    other = baselines.against_null(baselines.pcs(birth, fresh), null)
-    assert other["p_value"] > 1 / 21
+def test_awm_is_its_definition():
+    a, b = born(CFG, 0), born(CFG, 1)
+    found = awm(CFG, a, CFG, b)
+    assert found.value == pytest.approx(awm_reference(a, b, 3, 3), abs=1e-9)
+    z = (found.value - 0.00375) / 0.0028
+    assert found.detail["z"] == pytest.approx(z)
+    assert 10**found.log10_p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-6)
+    assert awm(CFG, a, CFG, a).value == pytest.approx(1.0, abs=1e-6) and awm(CFG, a, CFG, a).log10_p < -1000
+    shallow, narrow = CFG.replace(num_layers=2), CFG.replace(d_model=16)
+    c, d = born(shallow, 2), born(narrow, 3)
+    assert awm(CFG, a, shallow, c).value == pytest.approx(awm_reference(a, c, 3, 2), abs=1e-9)
+    assert awm(CFG, a, narrow, d).value == pytest.approx(awm_reference(a, d, 3, 3), abs=1e-9)
+    # The wider model is the one that is matched into, whichever comes first.
+    assert awm(narrow, d, CFG, a).value == awm(CFG, a, narrow, d).value
+    silent = CFG.replace(attention=False)
+    assert awm(CFG, a, silent, born(silent, 0)).value is None
 
 
-def test_nulls_that_do_not_exist():
-    nothing = baselines.against_null(Score("pcs", None, "because"), np.array([0.1]))
-    assert nothing["p_value"] is None and nothing["reason"] == "because"
-    flat = baselines.against_null(Score("pcs", 0.5), np.array([0.1, np.nan, 0.1]))
-    assert flat["z"] is None and flat["p_value"] == pytest.approx(1 / 3)
-
-
-def test_pcs_by_hand():
-    tree = lambda *numbers: {  # noqa: E731
-        "embed": {"embedding": np.array([[numbers[0]]])},
-        "blocks": {"mlp": {"up": {"kernel": np.array([[numbers[1], numbers[2]]])}}},
+def test_awm_sees_through_permuted_and_negated_coordinates():
+    a = born(CFG, 0)
+    rng = np.random.default_rng(1)
+    order, sign = rng.permutation(24), rng.choice([-1.0, 1.0], 24).astype(np.float32)
+    attention = {kind: {"kernel": a["blocks"]["attention"][kind]["kernel"][:, order] * sign[:, None]}
+                 for kind in ("query", "key")}  # fmt: skip
+    moved = {
+        **a,
+        "embed": {"embedding": a["embed"]["embedding"][:, order] * sign},
+        "blocks": {**a["blocks"], "attention": {**a["blocks"]["attention"], **attention}},
     }
-    found = pcs(tree(1.0, 2.0, 2.0), tree(2.0, 1.0, 2.0))
-    # (1·2 + 2·1 + 2·2)/(3·3), and without the table (2·1 + 2·2)/(√8·√5).
-    assert found.value == pytest.approx(8 / 9)
-    assert found.detail["without_embeddings"] == pytest.approx(6 / np.sqrt(40))
-
-
-def test_reef_by_hand():
-    # Standardised: x = (−1, 0, 1)·√1.5 alone against y = (1, −2, 1)/√2 and x: HSIC = ‖xᵀy‖² over all columns.
-    x = np.array([[0.0], [1.0], [2.0]])
-    y = np.array([[1.0], [0.0], [1.0]])
-    assert reef(x, y).value == pytest.approx(0.0, abs=1e-12)  # xᵀy = −1 + 0 + 1
-    both = np.hstack([5 * x, y])
-    # ‖xᵀ[x y]‖² = 9, ‖xᵀx‖ = 3, ‖[x y]ᵀ[x y]‖ = √(9 + 9).
-    assert reef(x, both).value == pytest.approx(9 / (3 * np.sqrt(18)))
-    # Twice as many columns than inputs takes the other form, with the same value.
-    wide = np.hstack([both] * 3)
-    assert reef(x, wide).value == pytest.approx(9 / (3 * np.sqrt(18)))
-    assert reef(np.hstack([x] * 5), wide).value == pytest.approx(9 / (3 * np.sqrt(18)))
+    assert awm(CFG, a, CFG, moved).value == pytest.approx(1.0, abs=1e-6)

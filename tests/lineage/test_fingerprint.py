@@ -162,8 +162,7 @@ def test_sketches_follow_their_definitions(name):
             labels = [f"language/{matrix}/kernel:{i}" for i in range(rows_Dn.shape[1])]
             sketch_D8 = unit(rows_Dn) @ sign_table(labels, 8)
             total_D8 += sketch_D8
-            (cell,) = (cell for cell in found.heat_map if (cell.block, cell.matrix) == (block + 1, matrix))
-            np.testing.assert_allclose(cell.coordinates_D2, 127 * unit(sketch_D8[:, :2]), atol=0.51)
+            np.testing.assert_allclose(found.heat_map[block + 1, matrix], 127 * unit(sketch_D8[:, :2]), atol=0.51)
     np.testing.assert_allclose(found.coordinates["blocks"], 127 * unit(total_D8), atol=0.51)
     # Of the embedding the other axis are tokens.
     rows_VD = embedding_VD - embedding_VD.mean(axis=1, keepdims=True) if cfg.norm == "layernorm" else embedding_VD
@@ -242,8 +241,8 @@ def test_permuted_coordinates_are_permuted_rows_and_token_space_stays():
     base, suspect = sketched((cfg, params)), sketched(symmetries.permute_coordinates(cfg, params, order_D))
     for part, rows_DK in base.coordinates.items():
         assert_near(suspect.coordinates[part], rows_DK[order_D])
-    for before, after in zip(base.heat_map, suspect.heat_map, strict=True):
-        assert_near(after.coordinates_D2, before.coordinates_D2[order_D])
+    for cell, before_D2 in base.heat_map.items():
+        assert_near(suspect.heat_map[cell], before_D2[order_D])
     assert_near(suspect.neurons[0].token["down"], base.neurons[0].token["down"])
 
 
@@ -295,7 +294,7 @@ def test_padding_and_zero_rows_are_no_labels():
     assert np.flatnonzero(is_zero_F).tolist() == [3]
     assert not found.neurons[0].token["down"].any() and not found.neurons[0].coordinates["down"].any()
     assert found.neurons[1].token["down"].any(axis=1).all()
-    cells = {(cell.block, cell.matrix): cell.coordinates_D2 for cell in found.heat_map}
+    cells = found.heat_map
     assert np.flatnonzero(~cells[2, "query"].any(axis=1)).tolist() == [7]
     assert not cells[1, "down"].any()
     # Tensors that no seed decided are marked.

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.population import matched_score, population_test
+from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.stats.ranks import rank_correlation
 
 
@@ -13,8 +13,9 @@ def leaky(rng, shared):
 
 
 def test_score_is_the_trace_of_the_rank_correlation():
-    base, suspect = np.random.default_rng(0).standard_normal((2, 40, 9))
-    assert matched_score(base, suspect) == pytest.approx(np.trace(rank_correlation(base, suspect)), abs=1e-12)
+    base, suspect, *references = np.random.default_rng(0).standard_normal((103, 40, 9))
+    statistic = population_test(base, suspect, references).detail["statistic"]
+    assert statistic == pytest.approx(np.trace(rank_correlation(base, suspect)), abs=1e-12)
 
 
 def test_calibrated_with_leaking_inputs():

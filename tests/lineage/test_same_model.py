@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import hardware
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits
 from bornbiased_jax.model import apply
-from tests.lineage.descendants import born, config, descend, edited, everything, reader
+from tests.lineage.descendants import config, descend, edited, everything, reader
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 
@@ -48,7 +49,7 @@ def test_the_same_function_is_told_by_its_logits(base, monkeypatch):
     # Nothing is said where logits do not depend on the ids, between births, and of what does not fit in memory.
     silent = edited(*base, lambda path, leaf: leaf * np.float32(path != "head/kernel"))
     assert same_logits(reader(silent), reader(silent)) is None
-    assert same_logits(born(CFG, 1), born(CFG, 2)) is None
+    assert same_logits(*(Checkpoint.from_seed(CFG, seed) for seed in (1, 2))) is None
     monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
     assert same_logits(reader(base), hidden) is None
 

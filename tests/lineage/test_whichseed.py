@@ -16,16 +16,19 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, init
 from bornbiased_jax.lineage import seed_search, whichseed
-from bornbiased_jax.lineage.births import drifted
 from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import single_verdict
-from bornbiased_jax.lineage.whichseed import which_seed
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
+from experiments._shared.calibration import drifted
 from tests.fixtures.engines import PicklingExecutor, elsewhere
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
 CFG = preset("llama-tiny", **SMALL)
+
+
+def which_seed(cfg, params, seeds, *, suspect_cfg=CFG, **options):
+    return whichseed.which_seed(cfg, Checkpoint.from_params(suspect_cfg, params), seeds, **options)
 
 
 def birth(seed, cfg=CFG):
@@ -60,7 +63,7 @@ def test_a_large_matrix_is_drawn_from_its_beginning_too():
 
 def test_a_descendant_is_found_and_the_runner_up_is_told():
     suspect = drifted(birth(77), birth(5_000), 0.9)
-    found = which_seed(CFG, suspect, range(0, 300), suspect_cfg=CFG)
+    found = which_seed(CFG, suspect, range(0, 300))
     assert found.seed == 77 and found.best.log10_p < -10
     assert found.confirmed.verdict == "same-lineage" and found.confirmed.log10_p < -4
     assert found.runner_up.seed != 77 and found.runner_up.log10_p == 0.0

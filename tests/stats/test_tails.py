@@ -157,3 +157,23 @@ def test_rayleigh_counts_the_pairs_of_every_vector_with_the_others():
     mean_cosine = (gram.sum() - 5) / 20
     statistic = 3 * np.square(vectors.sum(0)).sum() / 5
     assert log10_rayleigh_p(mean_cosine, 5, 3) == pytest.approx(stats.chi2.logsf(statistic, 3) / math.log(10))
+
+
+def test_fisher_and_spearman_tails_equal_scipy_where_it_does_not_underflow():
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 7):
+        p = rng.random(count)
+        assert math.exp(tails.log_fisher(np.log(p))) == pytest.approx(stats.combine_pvalues(p).pvalue, rel=1e-10)
+    far = tails.log_fisher(np.full(32, -1000.0))
+    x, k = 32_000.0, np.arange(32)
+    assert far == pytest.approx(-x + np.logaddexp.reduce(k * math.log(x) - [math.lgamma(i + 1) for i in k]))
+    assert tails.log_fisher(np.zeros(3)) == 0.0
+    assert math.isnan(tails.log_fisher(np.array([]))) and math.isnan(tails.log_fisher(np.array([np.nan])))
+    for _ in range(5):
+        a, b = rng.permutation(30), rng.permutation(30)
+        expected = stats.spearmanr(a, b)
+        assert tails.spearman(a, b) == pytest.approx(expected.statistic)
+        assert math.exp(tails.log_spearman(a, b)) == pytest.approx(expected.pvalue, rel=1e-9)
+    assert tails.log_spearman(a, a[::-1][np.argsort(np.argsort(a))]) <= 0
+    assert tails.log_spearman(np.arange(30), np.arange(30)[::-1]) == tails.log_spearman(a, a)
+    assert math.isnan(tails.log_spearman(np.arange(2), np.arange(2)))

@@ -166,8 +166,7 @@ def _sketches(component: Component, left_out: set[Cell], kinds: set[str]) -> dic
     sketches: dict[Cell, np.ndarray] = {(None, name): rows_DK for name, rows_DK in component.coordinates.items()}
     if any(block is not None for block, _ in left_out) or kinds - _TABLES:
         sketches.pop((None, _BLOCKS), None)
-        cells = [cell for cell in component.heat_map if cell.block is not None]
-        sketches |= {(cell.block, cell.matrix): cell.coordinates_D2 for cell in cells}
+        sketches |= {cell: rows_D2 for cell, rows_D2 in component.heat_map.items() if cell[0] is not None}
     return {cell: rows for cell, rows in sketches.items() if cell not in left_out and cell[1] not in kinds}
 
 

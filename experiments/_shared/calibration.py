@@ -7,19 +7,25 @@ the inputs and a binomial interval holds for the false-positive rate. Pairs that
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.births import final_outputs, shared_inputs
+from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.stats.intervals import binomial_interval
 from bornbiased_jax.stats.multiple import holm
@@ -34,13 +40,7 @@ _QQ_POINTS = 200
 def permutation_verdict(
     base_ND: np.ndarray, suspect_ND: np.ndarray, pair: int, *, num_permutations: int = NUM_PERMUTATIONS
 ) -> Verdict:
-    """Run the permutation test on one pair of outputs, with permutations of its own.
-
-    Args:
-        base_ND, suspect_ND: outputs of the two models.
-        pair: number of the pair, the seed of its permutations.
-        num_permutations: how many.
-    """
+    """Run the permutation test on one pair of outputs; the pair's number seeds its permutations."""
     return permutation_test(base_ND, suspect_ND, seed=pair, num_permutations=num_permutations)
 
 
@@ -54,15 +54,29 @@ def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_s
 def related_pairs(
     cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, drift: float, first_seed: int = 0
 ) -> Iterator[Pair]:
-    """Yield outputs of untrained models and of themselves drifted toward another one (:func:`.births.drifted`)."""
+    """Yield outputs of untrained models and of themselves drifted toward another one (:func:`drifted`)."""
     # Each base drifts toward a seed that no pair uses.
-    x = shared_inputs(cfg, inputs)
     seeds = range(first_seed, first_seed + num_pairs)
-    partner_seeds = range(first_seed + num_pairs, first_seed + 2 * num_pairs)
-    bases = final_outputs(cfg, seeds, x)
-    descendants = final_outputs(cfg, seeds, x, drift=drift, drift_seeds=partner_seeds)
-    for base_SND, descendant_SND in zip(bases, descendants, strict=True):
-        yield from zip(base_SND, descendant_SND, strict=True)
+    bases = itertools.chain.from_iterable(final_outputs(cfg, seeds, shared_inputs(cfg, inputs)))
+    for seed, base_ND in zip(seeds, bases, strict=True):
+        descendant = drifted_seed(cfg, np.uint32(seed), np.uint32(seed + num_pairs), drift)
+        yield base_ND, last_outputs(cfg, descendant, inputs, std=cfg.embedding_std)
+
+
+def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
+    """Mix √(1 − s²)·W + s·W′: a stand-in for a descendant with every standard deviation of its initial weights.
+
+    At s = 0 it is the first initialization, at s = 1 the other, unrelated one. Entries that are equal in both (norm
+    scales, zero biases) stay.
+    """
+    base_factor = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
+    return jax.tree.map(lambda a, b: jnp.where(a == b, a, base_factor * a + drift * b), params, other)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def drifted_seed(cfg: ModelConfig, seed: jax.Array, other: jax.Array, drift: jax.Array) -> Params:
+    """Draw the initial weights of a seed, drifted toward those of another."""
+    return drifted(init_seed(cfg, seed), init_seed(cfg, other), drift)
 
 
 def population_pairs(

@@ -6,11 +6,12 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import births, calibration
+from bornbiased_jax.lineage import births
 from bornbiased_jax.lineage.births import final_outputs, shared_inputs
 from bornbiased_jax.lineage.verdict import decide, undefined
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.stats.kendall import tau_b
+from experiments._shared import calibration
 
 SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=8, d_ff=48)
 
@@ -70,19 +71,17 @@ def test_pairs_are_disjoint_births_whatever_the_chunk(monkeypatch):
     assert not np.allclose(pairs[0][0], pairs[0][1])
 
 
-def test_drift_leads_from_one_birth_to_the_other():
+@pytest.mark.parametrize("kind", ["tokens", "gaussian"])
+def test_drift_leads_from_one_birth_to_the_other(kind):
     cfg = preset("gpt2-tiny", **SIZES)
-    x = shared_inputs(cfg, inputs.random_tokens(48, 4, 128))
-    (births,) = final_outputs(cfg, [1, 2], x)
+    x = inputs.random_inputs(kind, 48, 4, cfg)
+    (births,) = final_outputs(cfg, [1, 2], shared_inputs(cfg, x))
     for drift, expected in ((0.0, births[0]), (1.0, births[1])):
-        (found,) = final_outputs(cfg, [1], x, drift=drift, drift_seeds=[2])
-        np.testing.assert_allclose(found[0], expected, rtol=0, atol=2e-5)
-    with pytest.raises(InputError, match="one other seed"):
-        next(final_outputs(cfg, [1], x, drift=0.5))
-    with pytest.raises(InputError, match="drift=2"):
-        next(final_outputs(cfg, [1], x, drift=2.0, drift_seeds=[2]))
+        ((base, found),) = calibration.related_pairs(cfg, x, 1, drift=drift, first_seed=1)
+        np.testing.assert_allclose(base, births[0], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
     with pytest.raises(InputError, match="vocabulary"):
-        next(final_outputs(cfg, [1], x + 128))
+        next(final_outputs(cfg, [1], np.full((2, 4), 128, np.int32)))
 
 
 def test_figure_13_taus_are_centred_on_zero():
