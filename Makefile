@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 
 .PHONY: help demo docs test test-all lint check bench install clean
 
 help:
-	@echo 'make demo      a first reproduction in minutes; the page is $(OUT)/index.html'
+	@echo 'make demo      one experiment for each pillar, in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint and the tests of every day'
 	@echo 'make test-all  the slow tests: types, experiments, kills, several processes, code blocks of the docs'
 	@echo 'make check     lint and types only'

@@ -65,6 +65,13 @@ _BESIDE = {
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
 }
+# A record for each pillar, at sizes that the demo affords.
+_DEMO = {
+    "demo_preference": "demo.preference",
+    "demo_traces": "demo.traces",
+    "demo_sinks": "demo.sinks",
+    "demo_schemes": "demo.schemes",
+}
 # At the paper's sizes, for the background of a day; a record each.
 _PAPER = {"finding2_nano": "birth.finding2", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
@@ -84,7 +91,7 @@ _SIZES = [
 MODULES: dict[str, str] = {
     **{
         name: f"experiments.{place}" if "." in place else f"experiments.{place}.{name}"
-        for name, place in (_CHAPTERS | _BESIDE | _PAPER).items()
+        for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER).items()
     },
     **dict.fromkeys(_ROWS, "experiments.birth.table1_rows"),
     **dict.fromkeys(_SIZES, "experiments.lineage.table4a_sizes"),
@@ -93,7 +100,7 @@ MODULES: dict[str, str] = {
 
 SELECTIONS: dict[str, tuple[str, ...]] = {
     # The quickest first: a page with its result stands while the larger models run.
-    "demo": ("finding2", "table1", "figure1", "figure2", "figure10"),
+    "demo": ("demo_schemes", "demo_preference", "demo_sinks", "demo_traces"),
     "all": tuple(_CHAPTERS),
     "table1_rows": tuple(_ROWS),
     "table4a_sizes": tuple(_SIZES),

@@ -39,7 +39,8 @@ def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
         >>> signs(b"token: the", 4).tolist()
         [0.5, -0.5, -0.5, 0.5]
     """
-    return sign_rows([label], dim, key)[0]
+    signs_r: np.ndarray = sign_rows([label], dim, key)[0]
+    return signs_r
 
 
 def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
@@ -328,4 +329,5 @@ class RepeatCounter:
 
 
 def _nonzero(values_n: np.ndarray) -> np.ndarray:
-    return values_n[values_n != 0]
+    nonzero_n: np.ndarray = values_n[values_n != 0]
+    return nonzero_n

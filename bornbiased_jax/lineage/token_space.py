@@ -72,7 +72,8 @@ def used_tokens(table: Table) -> np.ndarray:
         # The first of each set of equal rows is padding as well.
         repeated = {row.tobytes() for row in table.rows_VD[is_equal_V]}
         is_equal_V = np.array([row.tobytes() in repeated for row in table.rows_VD])
-    return is_used_V & ~is_equal_V
+    has_label_V: np.ndarray = is_used_V & ~is_equal_V
+    return has_label_V
 
 
 def token_space(table: Table, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None) -> np.ndarray:

@@ -50,9 +50,10 @@ class RollingCache(NamedTuple):
         # The first tokens, and the latest ones.
         distance_TS = query_T[:, None] - key_S[None, :]
         first_S = (key_S < self.keep)[None, :]
-        seen_TS = (distance_TS >= 0) & (first_S | (distance_TS < self.window))
+        seen_TS: jax.Array = (distance_TS >= 0) & (first_S | (distance_TS < self.window))
         if window is None:
             return seen_TS
         # The model's own window counts positions inside the cache, where the first tokens have moved up.
         inside_TS = self.inside(query_T)[:, None] - key_S[None, :]
-        return seen_TS & (jnp.where(first_S, inside_TS, distance_TS) < window)
+        is_inside_TS: jax.Array = jnp.where(first_S, inside_TS, distance_TS) < window
+        return seen_TS & is_inside_TS

@@ -44,8 +44,10 @@ def enter(cfg: ModelConfig, rows_BTD: ArrayT, positions_TD: ArrayT | None) -> Ar
 
 def final_norm(cfg: ModelConfig, params: Params, stream: jax.Array) -> jax.Array:
     """Apply the final norm to the residual stream after the last block."""
+    # Flax declares what a module returns as Any, or a pair where collections are mutable.
     final: Any = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
-    return final
+    final_BTD: jax.Array = final
+    return final_BTD
 
 
 def head_path(cfg: ModelConfig) -> str:
@@ -262,7 +264,7 @@ def apply(
     past = None if cache is None else (cache.keys_LBSGK, cache.values_LBSGK)
     layers = (params.get("blocks", {}), jnp.arange(cfg.num_layers), past)
     # In the backward pass blocks are computed again, or stored.
-    body: Callable[..., Any] = step
+    body: Callable[[jax.Array, Any], tuple[jax.Array, Any]] = step
     if options.remat:
         # Within a scan nothing can be merged with the forward pass, so no barriers are needed.
         policy = None if options.remat is True else options.remat

@@ -69,7 +69,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
     Args:
         title: the page's heading.
         standfirst: the sentence under it.
-        sections: the experiments, in the order in which they are read; the first headline leads.
+        sections: the experiments, in the order in which they are read; their headlines lead.
 
     Example:
         >>> "Nothing yet" in render("Nothing yet", "No experiment has run.", [])
@@ -100,7 +100,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         title=title,
         standfirst=standfirst,
         sections=sections,
-        headline=next((section.headline for section in sections if section.headline), ""),
+        headlines=[section for section in sections if section.headline],
         keys=[claim for _, claim in claims if claim.key],
         claims=claims,
         claim_sources=[source for source in SOURCES if any(getattr(claim, source) is not None for _, claim in claims)],

@@ -1,4 +1,4 @@
-"""The demo's headline speaks over what its rows show, and says of the others that they show nothing."""
+"""The headline of Table 1 names what its rows show, and says of the others that they show nothing."""
 
 import copy
 import json

@@ -1,0 +1,63 @@
+"""The demo's first pillar: preference and contraction of a paper-size model before training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bornbiased_jax.report.numbers import fixed, from_log10, percent
+from bornbiased_jax.report.tables import Claim, Table
+from experiments._shared import births
+from experiments.base import Experiment, Record
+from experiments.birth import figure1, figure2, table1
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Show the top-1 token and the contraction of every seed."""
+    return [*table1.tables(record), *figure2.tables(record)]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Claim the top-1 fraction and the cosine between states."""
+    return [*table1.claims(record), *figure2.claims(record)]
+
+
+def headline(record: Record) -> str:
+    """State each seed's top-1 token with its p, and the cosine with theory's."""
+    probed = births.probed_groups(record)[0]
+    group, theory = probed["group"], probed["theory"]
+    answers = [
+        f"seed {row['seed']} answers {percent(1)(row['preference']['top1_share'])} of them with token "
+        f"{row['preference']['top1_id']} (p = {from_log10(1)(row['preference']['log10_p'])})"
+        for row in probed["records"]
+    ]
+    cosines = births.cosines(probed)
+    return (
+        f"Preference: {births.name_of(group)}, untrained, on {group['num_inputs']:,} random inputs of "
+        f"{group['seq_len']} tokens: {', '.join(answers)}; the states of two different inputs have a mean cosine of "
+        f"{fixed(2)(sum(cosines) / len(cosines))} after the last block, where theory says "
+        f"{fixed(2)(theory['inter_cosine_by_layer'][-1])} with nothing fitted."
+    )
+
+
+EXPERIMENT = Experiment(
+    name="demo_preference",
+    title="An untrained model prefers some tokens",
+    paper="Table 1, Figures 1 and 2",
+    description=(
+        "A model of the paper's size is initialized from a seed and reads random sequences; its prediction is the "
+        "token with the largest logit at the last position. Without a preference every token would be predicted about "
+        "as often as any other, and different inputs would end in unrelated states.\n\n"
+        "The number of inputs is a tenth of the paper's, so that two cores need a minute. Theory depends on the "
+        "architecture alone, not on the seed."
+    ),
+    settings={
+        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [births.group("gpt2-nano", [42, 43], 64, 200)]},
+    },
+    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    run=births.run_groups,
+    tables=tables,
+    figures=figure1.panels,
+    claims=claims,
+    headline=headline,
+)

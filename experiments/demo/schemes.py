@@ -1,0 +1,143 @@
+"""The demo's fourth pillar: preference and contraction of one architecture under four initialization schemes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from experiments._shared import births
+from experiments.base import Experiment, Record
+
+SCHEMES = ("gpt2-scaled", "kaiming", "gpt2-scaled-balanced", "gpt2-scaled-mirrored")
+"""GPT-2's scheme, one with larger weights, and two that remove the mean of the MLPs' outputs, or their even part."""
+
+
+def _scheme(probed: births.Probed) -> str:
+    return str(probed["group"]["changes"]["init"])
+
+
+def _mean_top1(probed: births.Probed) -> float:
+    return float(np.mean(births.values(probed, "preference", "top1_share")))
+
+
+def _mean_cosine(probed: births.Probed) -> float:
+    return float(np.mean(births.cosines(probed)))
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Show contraction and top-1 fraction of every scheme, measured and predicted."""
+    rows: list[tuple[Any, ...]] = []
+    for probed in births.probed_groups(record):
+        cosines, tops = births.cosines(probed), births.values(probed, "preference", "top1_share")
+        measured = {
+            "cosine after the last block": (fixed(3), (float(np.mean(cosines)), float(np.std(cosines, ddof=1)))),
+            "top-1 fraction": (percent(2), (float(np.mean(tops)), float(np.std(tops, ddof=1)))),
+        }
+        theory = probed["theory"]
+        predicted = {
+            "cosine after the last block": (
+                theory["inter_cosine_by_layer"][-1],
+                theory["inter_cosine_by_layer_std"][-1],
+            ),
+            "top-1 fraction": theory["top1_share_mean"],
+        }
+        rows.append(([_scheme(probed)], measured, {}, predicted, "ours"))
+    group = births.probed_groups(record)[0]["group"]
+    return [
+        tabulate(
+            "Initialization schemes",
+            ["scheme"],
+            rows,
+            note=(
+                f"{group['model']} with {group['changes']['num_layers']} blocks, V = {group['changes']['vocab_size']}; "
+                f"N = {group['num_inputs']:,}, T = {group['seq_len']}; mean ± standard deviation of "
+                f"{len(group['seeds'])} seeds. “balanced” removes the mean over neurons of the MLPs' output weights; "
+                "“mirrored” has neurons in pairs of opposite sign."
+            ),
+        )
+    ]
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Draw the mean cosine by block of every scheme, with theory."""
+    figure, ax = figures.new()
+    for index, probed in enumerate(births.probed_groups(record)):
+        colour = figures.SERIES[index]
+        by_seed = np.asarray(births.values(probed, "contraction", "inter_cosine_by_layer"))
+        low, high = by_seed.min(axis=0), by_seed.max(axis=0)
+        blocks = births.blocks(probed)
+        figures.line(ax, blocks, by_seed.mean(axis=0), low, high, name=_scheme(probed), colour=colour, markers=True)
+        figures.line(ax, blocks, probed["theory"]["inter_cosine_by_layer"], colour=colour, dashed=True)
+    figures.count_axis(ax)
+    figures.label(ax, "after block", "mean cosine between sequences")
+    figures.legend(ax)
+    return [Panel(figure, "How alike the states of different inputs become; bands span the seeds, dashed: theory.")]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Claim the cosine of the first and of every other scheme."""
+    return [
+        Claim(
+            f"Cosine between states of different inputs under {_scheme(probed)}"
+            f"{births.mean_of(probed['group']['seeds'])}",
+            _mean_cosine(probed),
+            theory=probed["theory"]["inter_cosine_by_layer"][-1],
+            format=fixed(3),
+            configuration="ours",
+        )
+        for probed in births.probed_groups(record)
+    ]
+
+
+def headline(record: Record) -> str:
+    """Compare the schemes in cosine and top-1 fraction."""
+    groups = births.probed_groups(record)
+    group = groups[0]["group"]
+    outcomes = [
+        f"{_scheme(probed)} {fixed(2)(_mean_cosine(probed))} "
+        f"({fixed(2)(probed['theory']['inter_cosine_by_layer'][-1])}) and {percent(1)(_mean_top1(probed))}"
+        for probed in groups
+    ]
+    return (
+        f"Initialization: the scheme alone sets how alike the states of different inputs are (in brackets, what theory "
+        f"says) and what fraction of inputs the favorite token gets: {'; '.join(outcomes)} "
+        f"({group['model']} with {group['changes']['num_layers']} blocks, {group['num_inputs']:,} inputs of "
+        f"{group['seq_len']} tokens, mean of {len(group['seeds'])} seeds)."
+    )
+
+
+def _groups(schemes: Sequence[str], seeds: int, num_inputs: int, **changes: object) -> list[births.Group]:
+    return [
+        births.group("gpt2-tiny", range(seeds), 16, num_inputs, tie_embeddings=False, **changes, init=scheme)
+        for scheme in schemes
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="demo_schemes",
+    title="What an initialization scheme changes",
+    paper="no paper's table",
+    description=(
+        "One architecture with the same inputs and seeds, initialized by four named schemes. What preference and "
+        "contraction depend on is the mean of what the MLPs write, and a scheme sets it: larger weights make more of "
+        "it, and weights that sum to zero over the neurons remove most of it."
+    ),
+    settings={
+        "smoke": {"seeds": [0, 1], "groups": _groups(SCHEMES[1::2], 2, 64, num_layers=2, vocab_size=256)},
+        "laptop": {
+            "seeds": list(range(8)),
+            "groups": _groups(SCHEMES, 8, 500, num_layers=6, d_model=128, d_ff=512, num_heads=4, vocab_size=256),
+        },
+    },
+    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    run=births.run_groups,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+    headline=headline,
+)

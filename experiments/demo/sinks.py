@@ -1,0 +1,194 @@
+"""The demo's third pillar: positional variance of attention at initialization, and sinks of a small trained model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.probes.inputs import gaussian
+from bornbiased_jax.probes.variance import position_moments
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from experiments.base import Context, Experiment, Record
+from experiments.sinks import sink_growth, sink_training
+from experiments.sinks.settings import settings_of
+from experiments.theory.figure9 import block, mean_field_theory, uniform_theory
+
+
+class Variance(TypedDict):
+    """Standard deviation of the attention output by position: of every seed, for uniform attention and by theory."""
+
+    std_by_seed: list[np.ndarray]
+    uniform: np.ndarray
+    mean_field: np.ndarray | None
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Measure the positional variance of an untrained block, then train the small model and measure its sinks."""
+    trained = sink_growth.run(dataclasses.replace(context, settings=context.settings["growth"]))
+    return {"variance": positional_variance(context), **trained}
+
+
+def positional_variance(context: Context) -> Variance:
+    """Measure the attention output of one block on Gaussian vectors."""
+    settings = context.settings["variance"]
+    N, T = settings["num_inputs"], settings["seq_len"]
+    cfg = block(settings, {})
+    x_NTD = gaussian(N, T, cfg.d_model).batch(0, N) * cfg.embedding_std
+    stds = []
+    for seed in settings["seeds"]:
+        moments = position_moments(cfg, init_seed(cfg, seed), x_NTD, quantities=("attention_output",))
+        stds.append(np.sqrt(moments["attention_output"].pooled_LT[0]))
+    return Variance(std_by_seed=stds, uniform=uniform_theory(cfg, T), mean_field=mean_field_theory(cfg, T))
+
+
+def _mean_variance(record: Record) -> np.ndarray:
+    return np.mean(np.square(record["result"]["variance"]["std_by_seed"]), axis=0)
+
+
+def _ratio(record: Record) -> float:
+    variance_T = _mean_variance(record)
+    return float(variance_T[0] / variance_T[-1])
+
+
+def _ratio_with_logits(record: Record) -> float:
+    """Return the ratio that the theory of the whole block predicts."""
+    std_T = np.asarray(record["result"]["variance"]["mean_field"])
+    return float(np.square(std_T[0] / std_T[-1]))
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Show the variance at the first and at later positions, then what training grew."""
+    variance_T, theory = _mean_variance(record), record["result"]["variance"]
+    uniform_T, mean_field_T = np.square(theory["uniform"]), np.square(theory["mean_field"])
+    rows = []
+    position = 1
+    while position <= len(variance_T):
+        index = position - 1
+        measured = {
+            "variance over that of position 1": (significant(3), variance_T[index] / variance_T[0]),
+            "theory of the block": (significant(3), mean_field_T[index] / mean_field_T[0]),
+        }
+        predicted = {"variance over that of position 1": uniform_T[index] / uniform_T[0]}
+        rows.append(([position], measured, {}, predicted))
+        position *= 2
+    variance_table = tabulate(
+        "Variance of the attention output at initialization",
+        ["position i"],
+        rows,
+        note=(
+            "Theory: 1/i, of uniform attention over independent values. The theory of the block includes the variance "
+            "of the attention logits at this width."
+        ),
+    )
+    return [variance_table, *sink_growth.tables(record | {"settings": record["settings"]["growth"]})]
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Draw the variance by position, and the strongest head while training."""
+    variance_T, theory = _mean_variance(record), record["result"]["variance"]
+    positions = np.arange(1, len(variance_T) + 1)
+    figure, ax = figures.new()
+    figures.line(ax, positions, variance_T / variance_T[0], name="measured", markers=True)
+    figures.line(ax, positions, 1 / positions, name="1/i", colour=figures.THEORY, dashed=True)
+    mean_field_T = np.square(theory["mean_field"])
+    figures.line(
+        ax, positions, mean_field_T / mean_field_T[0], name="theory of the block", colour=figures.SERIES[2], dashed=True
+    )
+    figures.label(ax, "position i", "variance over that of position 1")
+    figures.legend(ax)
+    settings = record["settings"]["variance"]
+    caption = (
+        f"One untrained attention block ({settings['model']}) on {settings['num_inputs']:,} sequences of "
+        f"{settings['seq_len']} Gaussian vectors, mean of {len(settings['seeds'])} seeds."
+    )
+    return [Panel(figure, caption), *sink_growth.panels(record)]
+
+
+def _trained(record: Record) -> tuple[str, list[float]]:
+    """Return the name of the trained variant and the largest score of every seed."""
+    ((name, run),) = record["result"]["variants"].items()
+    return name, [seed["largest_score"] for seed in run["by_seed"]]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Claim the ratio of variances, and the strongest head after training."""
+    settings = record["settings"]["variance"]
+    return [
+        Claim(
+            "Variance of the attention output at the first position over that at the last, untrained, "
+            f"T = {settings['seq_len']}",
+            _ratio(record),
+            theory=_ratio_with_logits(record),
+            format=fixed(1),
+            configuration="ours",
+        ),
+        *sink_growth.claims(record),
+    ]
+
+
+def headline(record: Record) -> str:
+    """State the ratio of variances with theory's, and in how many seeds training grew a sink."""
+    settings = record["settings"]["variance"]
+    name, scores = _trained(record)
+    count = sum(score > sink_training.EPSILON for score in scores)
+    trained = record["settings"]["growth"]["variants"][name]
+    return (
+        f"Sinks: in an untrained attention block of {settings['model']} the output at the first position has "
+        f"{fixed(0)(_ratio(record))} times the variance of the one at position {settings['seq_len']} (1/i says "
+        f"{settings['seq_len']}, with the attention logits {fixed(0)(_ratio_with_logits(record))}; "
+        f"{settings['num_inputs']:,} inputs, {len(settings['seeds'])} seeds), and after "
+        f"{integer(trained['schedule']['steps'])} training steps a sink (attention to the first token above "
+        f"{sink_training.EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
+        f"{trained['changes']['d_model']} on {trained['schedule']['context']} tokens (largest scores "
+        f"{', '.join(map(fixed(2), scores))})."
+    )
+
+
+def _growth(size: str, num_heads: int, **changes: object) -> dict[str, Any]:
+    base = settings_of(size, ["baseline"], **changes)
+    one_layer = {**base, "changes": {**base["changes"], "num_layers": 1, "num_heads": num_heads}}
+    return {"seeds": base["seeds"], "variants": {"one layer": one_layer}}
+
+
+EXPERIMENT = Experiment(
+    name="demo_sinks",
+    title="The first position stands out, and training makes it a sink",
+    paper="Figure 9",
+    description=(
+        "Attention at initialization averages the values before it, so that the variance of its output falls like 1/i "
+        "with the position, and the first position stands out before any training.\n\n"
+        "Then the smallest setting in which every seed was seen to grow sinks is trained: one layer, a first token of "
+        "its own in front of every sequence. Its keys are read before any attention, so that its sinks do not come "
+        "from that variance."
+    ),
+    settings={
+        "smoke": {
+            "seeds": [42, 123],
+            "variance": {
+                "model": "llama-tiny",
+                "changes": {"d_model": 64},
+                "seq_len": 16,
+                "num_inputs": 64,
+                "seeds": [42],
+            },
+            "growth": _growth("smoke", 2, bos_token=True),
+        },
+        "laptop": {
+            "seeds": [42, 123, 1000],
+            "variance": {"model": "llama-nano", "seq_len": 32, "num_inputs": 256, "seeds": [42, 123]},
+            "growth": _growth("laptop", sink_growth.ONE_LAYER["num_heads"]),
+        },
+    },
+    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    run=run,
+    tables=tables,
+    figures=panels,
+    claims=claims,
+    headline=headline,
+)
