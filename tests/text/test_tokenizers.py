@@ -1,7 +1,6 @@
 """Every tokenizer, of any kind: round trips, identity, saving, damage; and how the right one is found."""
 
 import json
-import pickle
 import shutil
 from pathlib import Path
 
@@ -83,13 +82,6 @@ def test_saving_keeps_the_identity(tokenizer, tmp_path):
         for fact in ("digest", "vocab_size", "eos_id", "bos_id"):
             assert getattr(loaded, fact) == getattr(tokenizer, fact), fact
         assert loaded.encode(text).tolist() == tokenizer.encode(text).tolist()
-
-
-def test_workers_can_have_it(tokenizer):
-    tokenizer.encode("warm up")
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy.digest == tokenizer.digest and copy.eos_id == tokenizer.eos_id
-    assert copy.encode("the dog").tolist() == tokenizer.encode("the dog").tolist()
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**6])
