@@ -150,7 +150,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, name, content, message):
 def test_model_weights_are_not_read_as_a_tokenizer(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizers, "_LARGEST", 100)
     (tmp_path / "model.bin").write_bytes(b"\1" * 101)
-    with pytest.raises(InputError, match="too large for a tokenizer"):
+    with pytest.raises(InputError, match="more than the 100 that are read"):
         load_tokenizer(tmp_path / "model.bin")
 
 
@@ -174,7 +174,7 @@ def test_the_config_beside_it_names_the_end_of_a_document(tmp_path):
     with pytest.raises(InputError, match="no token '<none>'"):
         load_tokenizer(tmp_path)
     (tmp_path / bpe.CONFIG_FILE).write_text("[]")
-    with pytest.raises(InputError, match="not a JSON object"):
+    with pytest.raises(InputError, match="valid dictionary"):
         load_tokenizer(tmp_path)
 
 
