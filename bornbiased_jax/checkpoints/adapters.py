@@ -17,12 +17,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, NotRequired
 
 import numpy as np
+from annotated_types import Ge, Gt
+from typing_extensions import TypedDict
 
-from bornbiased_jax import io
-from bornbiased_jax.checkpoints.quantized import Tensors
+from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
 from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, open_weights
 from bornbiased_jax.errors import InputError
@@ -50,6 +51,25 @@ _FACTOR = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(?P<leaf>\.weight|\.bias|)"
 )
 _TOKENS = ".token_adapter.trainable_tokens_delta"
+
+
+_Rank = Annotated[int, Ge(1)]
+_Rows = list[Annotated[int, Ge(0)]]
+
+
+class AdapterFile(TypedDict):
+    """Of ``adapter_config.json`` what is read."""
+
+    r: _Rank
+    lora_alpha: float
+    rank_pattern: NotRequired[dict[str, _Rank] | None]
+    alpha_pattern: NotRequired[dict[str, Annotated[float, Gt(0)]] | None]
+    trainable_token_indices: NotRequired[_Rows | dict[str, _Rows] | None]
+    use_rslora: NotRequired[bool | None]
+    use_dora: NotRequired[bool | None]
+    init_lora_weights: NotRequired[object]
+    fan_in_fan_out: NotRequired[bool | None]
+    base_model_name_or_path: NotRequired[str | None]
 
 
 class Update(NamedTuple):
@@ -229,17 +249,15 @@ def read_adapter(folder: str | Path) -> Adapter:
     updates = {module: _update(folder, config, module, factors) for module, factors in modules.items()}
     if not updates and not tensors and not tokens:
         raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
-    base = config.get("base_model_name_or_path")
-    return Adapter(
-        str(folder), base if isinstance(base, str) else "", updates, tensors, tokens, bool(config.get("fan_in_fan_out"))
-    )
+    base = config.get("base_model_name_or_path") or ""
+    return Adapter(str(folder), base, updates, tensors, tokens, bool(config.get("fan_in_fan_out")))
 
 
 def _read(source: NamedTensors, name: str) -> np.ndarray:
     return np.asarray(read_finite(source, name), np.float32)
 
 
-def _update(folder: Path, config: Mapping[str, object], module: str, factors: dict[str, np.ndarray]) -> Update:
+def _update(folder: Path, config: AdapterFile, module: str, factors: dict[str, np.ndarray]) -> Update:
     """Return what an adapter does to a module."""
     for first, second in (("lora_A", "lora_B"), ("lora_embedding_A", "lora_embedding_B")):
         if (first in factors) != (second in factors):
@@ -250,10 +268,8 @@ def _update(folder: Path, config: Mapping[str, object], module: str, factors: di
     if not is_embedding and "lora_A" not in factors:
         raise InputError(f"{folder} has no lora_A of {module}: fetch the adapter again")
     a_rI, b_Or = (factors[f"lora_{'embedding_' if is_embedding else ''}{name}"] for name in "AB")
-    rank, alpha = (
-        _of_module(config, "rank_pattern", module, "r"),
-        _of_module(config, "alpha_pattern", module, "lora_alpha"),
-    )
+    rank = _of_module(config.get("rank_pattern"), module, config["r"])
+    alpha = _of_module(config.get("alpha_pattern"), module, config["lora_alpha"])
     for name, factor, axis in (("lora_A", a_rI, 0), ("lora_B", b_Or, 1)):
         if factor.ndim != 2 or factor.shape[axis] != rank:
             raise InputError(
@@ -277,43 +293,35 @@ def _update(folder: Path, config: Mapping[str, object], module: str, factors: di
         scale=scale,
         norms_O=None if norms_O is None else norms_O.reshape(-1),
         bias_O=factors.get("bias"),
-        initialization=initial
-        if isinstance(initial, str) and initial in ("pissa", "olora") and not is_embedding
-        else "",
+        initialization=str(initial) if initial in ("pissa", "olora") and not is_embedding else "",
     )
 
 
-def _of_module(config: Mapping[str, object], pattern: str, module: str, field: str) -> float:
+def _of_module(patterns: Mapping[str, float] | None, module: str, default: float) -> float:
     """Return the rank or α of a module: that of the first pattern which its name ends in, or of all."""
-    patterns, value = config.get(pattern), config[field]
-    for ending, stated in patterns.items() if isinstance(patterns, dict) else ():
-        if re.fullmatch(rf"(.*\.)?({ending})", module):
-            value = stated
-            break
-    return float(value) if isinstance(value, (int, float)) else math.nan
+    matches = (value for ending, value in (patterns or {}).items() if re.fullmatch(rf"(.*\.)?({ending})", module))
+    return next(matches, default)
 
 
-def _token_rows(folder: Path, config: Mapping[str, object], module: str) -> list[int]:
+def _token_rows(folder: Path, config: AdapterFile, module: str) -> list[int]:
     """Return the numbers of the tokens whose rows were trained."""
     stated = config.get("trainable_token_indices")
     if isinstance(stated, dict):
         stated = next((rows for name, rows in stated.items() if module.endswith(str(name))), None)
-    if not isinstance(stated, list) or not all(type(row) is int and row >= 0 for row in stated):
+    if not isinstance(stated, list):
         raise InputError(
             f"{folder / CONFIG} says of no tokens which rows of {module} they are: fetch the adapter again"
         )
     return stated
 
 
-def _read_config(path: Path) -> dict[str, object]:
+def _read_config(path: Path) -> AdapterFile:
     """Read an adapter's configuration.
 
     Raises:
         InputError: there is none, or a field is not understood, not supported or no number.
     """
-    config = io.read_json(path)
-    if not isinstance(config, dict):
-        raise InputError(f"{path} is not a JSON object: it should be a PEFT adapter's configuration")
+    config: dict[str, object] = schema.check(dict[str, object], io.read_json(path), str(path))
     for name, value in config.items():
         if not value and name not in ("peft_type", "r", "lora_alpha"):
             continue
@@ -327,28 +335,16 @@ def _read_config(path: Path) -> dict[str, object]:
             raise InputError(
                 f"{path} has {cut(name)}={shown(value)}, a field that is not understood: merge it with PEFT"
             )
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise InputError(f"{path} has r={shown(rank)}, which is no rank: fetch the adapter again")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise InputError(f"{path} has lora_alpha={shown(alpha)}, which is no number: fetch the adapter again")
-    for pattern in ("rank_pattern", "alpha_pattern"):
-        values = config.get(pattern) or {}
-        if not isinstance(values, dict) or not all(
-            isinstance(number, (int, float)) and math.isfinite(number) and number > 0 for number in values.values()
-        ):
-            raise InputError(f"{path} has {pattern}={shown(values)}, which gives no numbers by module: fetch it again")
-        for ending in values:
-            try:
-                re.compile(ending)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise InputError(
-                    f"{path} has {pattern} of {shown(ending)}, which is no pattern: fetch it again"
-                ) from error
-    return config
+    checked: AdapterFile = schema.check(AdapterFile, config, str(path))
+    for ending in (*(checked.get("rank_pattern") or {}), *(checked.get("alpha_pattern") or {})):
+        try:
+            re.compile(ending)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise InputError(f"{path} has the pattern {shown(ending)}, which is none: fetch it again") from error
+    return checked
 
 
-def adapt(base: Tensors, adapter: Adapter) -> Tensors:
+def adapt(base: NamedTensors, adapter: Adapter) -> NamedTensors:
     """Wrap the tensors of a base, so that the adapter is merged into them when they are read.
 
     Raises:

@@ -22,7 +22,6 @@ from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_dige
 from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
 from bornbiased_jax.checkpoints.reference import Kind, parse_ref
 from bornbiased_jax.checkpoints.tensors import (
-    RunInfo,
     Shardings,
     StoredModel,
     load_params,
@@ -56,14 +55,12 @@ class TensorFacts(TypedDict):
 
 
 @dataclasses.dataclass(eq=False)
-class Checkpoint:
+class Checkpoint(StoredModel):
     """A model whose weights are read when asked for: tensor by tensor, block by block, or all of them.
 
     Attributes:
-        stored: its configuration and its tensors, where they lie.
         reference: what was asked for.
         kind: of its format; "memory" for weights that were in memory.
-        description: one line for a reader.
         dtype: of the parameters that :meth:`params` gives.
         sharding: where they go.
         scratch: a folder for the hidden states of :attr:`weights` that stay in their file; None for weights in memory.
@@ -76,10 +73,9 @@ class Checkpoint:
         (64, 128)
     """
 
-    stored: StoredModel
+    _: dataclasses.KW_ONLY
     reference: str
     kind: Kind | Literal["memory"]
-    description: str
     dtype: DTypeLike | None = None
     sharding: Shardings | None = None
     scratch: Path | None = None
@@ -93,7 +89,7 @@ class Checkpoint:
             InputError: the seed is out of range.
         """
         stored = initial.read_headers(config, seed)
-        return cls(stored, stored.description, "birth", stored.description)
+        return cls(**vars(stored), reference=stored.description, kind="birth")
 
     @classmethod
     def from_params(
@@ -106,45 +102,17 @@ class Checkpoint:
         reference: str = "weights in memory",
     ) -> Checkpoint:
         """Wrap weights that are in memory already, as :func:`bornbiased_jax.model.init` lays them out."""
-        stored = StoredModel(config, reference, memory_pieces(params), seed=seed, is_initial=is_initial)
-        checkpoint = cls(stored, reference, "memory", reference)
+        pieces = memory_pieces(params)
+        checkpoint = cls(
+            config, reference, pieces, seed=seed, is_initial=is_initial, reference=reference, kind="memory"
+        )
         checkpoint._loaded = (checkpoint._form(), params)
         return checkpoint
 
     @property
-    def config(self) -> ModelConfig:
-        """Its architecture."""
-        return self.stored.config
-
-    @property
     def cfg(self) -> ModelConfig:
         """Its architecture, under a former name."""
-        return self.stored.config
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that hold the weights; none of initial weights, or of a run."""
-        return self.stored.files
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of initial weights or a run, None where it is not known."""
-        return self.stored.seed
-
-    @property
-    def is_initial(self) -> bool:
-        """Whether these weights are as initialization left them, known from where they come."""
-        return self.stored.is_initial
-
-    @property
-    def info(self) -> RunInfo:
-        """What else the source knows (a run: its seed and step)."""
-        return self.stored.info
-
-    @property
-    def tokenizer_files(self) -> tuple[Path, ...]:
-        """Where its tokenizer may be."""
-        return self.stored.tokenizer_files
+        return self.config
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -191,7 +159,7 @@ class Checkpoint:
         if row.is_stacked != (layer is not None) or (layer is not None and not 0 <= layer < row.shape[0]):
             raise KeyError(f"{path} of block {layer}")
         shape = row.block_shape
-        return read_parameter(self.stored.pieces(path), shape, layer, rows if len(shape) > 1 else None)
+        return read_parameter(self.pieces(path), shape, layer, rows if len(shape) > 1 else None)
 
     def params(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Params:
         """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep the last so loaded.
@@ -208,7 +176,7 @@ class Checkpoint:
         form = self._form(dtype, sharding)
         if self._loaded is None or self._loaded[0] != form:
             self._loaded = None  # the former first, so that they are never there twice
-            self._loaded = (form, load_params(self.stored, *form))
+            self._loaded = (form, load_params(self, *form))
         return self._loaded[1]
 
     def _form(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Form:
@@ -350,9 +318,11 @@ def open_checkpoint(
                 if reference.kind == "gguf"
                 else huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
             )
-    description = reference.describe(stored.description)
+    stored.description = reference.describe(stored.description)
     folder = None if scratch is None else Path(scratch)
-    return Checkpoint(stored, str(ref), reference.kind, description, dtype, sharding, folder)
+    return Checkpoint(
+        **vars(stored), reference=str(ref), kind=reference.kind, dtype=dtype, sharding=sharding, scratch=folder
+    )
 
 
 @functools.lru_cache(maxsize=1)

@@ -73,16 +73,6 @@ def library(reference: str) -> ModuleType:
     return module
 
 
-def cache_folder(reference: str) -> Path:
-    """Return where the library keeps what it fetches, whatever sets it.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    constants = hub.library("huggingface_hub.constants", "hub", reference, "on the Hugging Face hub")
-    return Path(constants.HF_HUB_CACHE)
-
-
 def fetch(name: HubName) -> Path:
     """Return the folder of a checkpoint: from the cache where it is complete, and from the hub where not.
 
@@ -97,11 +87,11 @@ def fetch(name: HubName) -> Path:
     with hub.asking(str(name)):
         config = api.hf_hub_download(name.repository, _CONFIG, revision=name.revision, tqdm_class=_SILENT)
         commit = Path(config).parent.name
-        listed = remote_files(
-            (row.path, row.size, row.lfs.sha256 if row.lfs is not None else None)
+        listed = {
+            row.path: RemoteFile(row.size, row.lfs.sha256 if row.lfs is not None else None)
             for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
             if hasattr(row, "blob_id") and "/" not in row.path
-        )
+        }
         # The tokenizer first, weights last.
         tokenizers = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_BESIDE_TOKENIZERS)))
         for file in tokenizers:
@@ -138,18 +128,14 @@ def title(name: HubName, folder: Path) -> str:
     return str(name) if folder.name == name.revision else f"{name} (commit {folder.name[:10]})"
 
 
-def remote_files(rows: Iterable[tuple[str, int, str | None]]) -> dict[str, RemoteFile]:
-    """Return the files of a listing by name: path, bytes, SHA-256 or None."""
-    return {path: RemoteFile(size, sha256) for path, size, sha256 in rows}
-
-
 def check_room(reference: str, needed: int) -> None:
     """Refuse to fetch so many bytes where the hub's cache has no room for them.
 
     Raises:
         InputError: it has not.
     """
-    cache = cache_folder(reference)
+    constants = hub.library("huggingface_hub.constants", "hub", reference, "on the Hugging Face hub")
+    cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
     if needed > free:
         raise InputError(

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from bornbiased_jax.checkpoints.names import NamedTensor
-from bornbiased_jax.checkpoints.quantized import Tensors
-from bornbiased_jax.checkpoints.roles import Axes, Role
+from bornbiased_jax.checkpoints.roles import Axes, Part, Role
 from bornbiased_jax.checkpoints.sizes import Sizes
+from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.parameters import Group
-
-
-class Part(NamedTuple):
-    """A tensor by role: its shape as the role has it, and what reads it."""
-
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
 
 
 def parse_axes(text: str) -> Axes:
@@ -34,7 +27,7 @@ def role_of(tensor: NamedTensor, group: str, leaf: str, axes: Axes, module: str 
     )
 
 
-def latent_parts(parts: Mapping[str, NamedTensor], tensors: Tensors, sizes: Sizes) -> dict[Role, Part]:
+def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes: Sizes) -> dict[Role, Part]:
     """Return query, key and value of one block; nothing where the shapes are not those of latent attention.
 
     Args:

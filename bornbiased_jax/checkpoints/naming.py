@@ -17,22 +17,22 @@ from bornbiased_jax import io
 from bornbiased_jax.checkpoints import adapters, conventions
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
-from bornbiased_jax.checkpoints.latent import Part, latent_parts, parse_axes, role_of
+from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names, read_roles_file
 from bornbiased_jax.checkpoints.native_roles import open_roles
-from bornbiased_jax.checkpoints.quantized import Tensors, decode
+from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.checkpoints.roles import Role, RoleSource, Shape, canonical_key, token_labels
+from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.sizes import Json, config_of, measure
-from bornbiased_jax.checkpoints.tensors import as_float32
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32
 from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_weights
 from bornbiased_jax.errors import InputError
 
 LANGUAGE = "language"
 
 
-class NamedRoles:
-    """A :class:`.roles.RoleSource` over files of any model, by the names of their tensors.
+class NamedRoles(RoleSource):
+    """Roles of files of any model, by the names of their tensors.
 
     Attributes:
         notes: what is not plain, one sentence each: prefixes, tied tables.
@@ -42,10 +42,11 @@ class NamedRoles:
     naming = "names"
 
     def __init__(
-        self, tensors: Tensors, config: Json, *, rows: Sequence[RoleRow] = (), tokenizer_files: Sequence[Path] = ()
+        self, tensors: NamedTensors, config: Json, *, rows: Sequence[RoleRow] = (), tokenizer_files: Sequence[Path] = ()
     ) -> None:
-        self._tensors, self._config, self._tokenizer_files = tensors, config, tokenizer_files
         self._family = str(config.get("model_type") or config_of(config, LANGUAGE).get("model_type") or "")
+        super().__init__(f"{self._family or 'unnamed'} model of {tensors.where}, read by names", tokenizer_files)
+        self._tensors, self._config = tensors, config
         self.notes: list[str] = list(tensors.notes)
         self._last: tuple[str, np.ndarray] | None = None
         names = parse_names(tensors.shapes, self._family, rows)
@@ -59,12 +60,9 @@ class NamedRoles:
             for component, members in by_component.items()
         }
         # A part for every role; what does not have the sizes of its role is unread.
-        self._parts: dict[Role, Part] = {}
         unread = names.unread + self._add_all(names.tensors)
         self._is_tied = self._tie(names.tensors)
         self.unread = tuple(sorted(unread))
-        scales = [role for role in self._parts if role.group == "norm" and role.leaf == "scale"]
-        self._norms = {(role.component, role.block, role.module): role for role in scales}
         self._check()
 
     # Roles.
@@ -216,16 +214,6 @@ class NamedRoles:
             array = array.T
         return sizes.part(tensor.row.split, array, index)
 
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """Every tensor that is understood, in canonical order."""
-        return tuple(sorted(self._parts, key=canonical_key))
-
-    @property
-    def description(self) -> str:
-        """One line on where the model came from."""
-        return f"{self._family or 'unnamed'} model of {self._tensors.where}, read by names"
-
     def shape(self, component: str) -> Shape:
         """Return the sizes of a component."""
         sizes, config, family = self._sizes[component], config_of(self._config, component), self._family_of(component)
@@ -247,57 +235,25 @@ class NamedRoles:
             is_tied=component == LANGUAGE and self._is_tied,
         )
 
-    def array_shape(self, role: Role) -> tuple[int, ...]:
-        """Return the sizes of a tensor without reading it."""
-        return self._parts[role].shape
-
-    def digest_name(self, role: Role) -> str:
-        """Return the path of the role."""
-        return role.path
-
-    def read(self, role: Role) -> np.ndarray:
-        """Read one tensor as float32, its axes as the role says.
-
-        Raises:
-            InputError: it holds NaN or infinite values, or its file is corrupted.
-        """
-        return self._parts[role].read()
-
-    def norm_scale(self, role: Role) -> np.ndarray | None:
-        """Read the scale of the norm between a matrix and the residual stream."""
+    def _norm_names(self, role: Role) -> Sequence[str]:
         if role.group == "head":
-            return self.output_norm_scale(role.component)
+            return ("final_norm",)
         is_post = conventions.POST_NORMS.fullmatch(self._family) is not None
         is_attention = role.group in ("query", "key", "value", "output_gate", "output")
         sublayer = "attention" if is_attention else "mlp"
+        if role.block is None:
+            return ()
         if role.group in ("output", "down"):
-            names = [f"{sublayer}_norm" if is_post else f"{sublayer}_post_norm"]
-        elif (is_attention or role.group in ("gate", "up", "router")) and not is_post:
+            return (f"{sublayer}_norm" if is_post else f"{sublayer}_post_norm",)
+        if (is_attention or role.group in ("gate", "up", "router")) and not is_post:
             # Parallel blocks have one norm for both.
-            names = [f"{sublayer}_norm", "attention_norm"]
-        else:
-            return None
-        norms = (self._norms.get((role.component, role.block, name)) for name in names)
-        norm = next((norm for norm in norms if norm is not None), None)
-        return None if role.block is None or norm is None else self.read(norm)
-
-    def output_norm_scale(self, component: str) -> np.ndarray | None:
-        """Read the scale of the norm before the head."""
-        norm = self._norms.get((component, None, "final_norm"))
-        return None if norm is None else self.read(norm)
-
-    def token_labels(self) -> tuple[bytes | None, ...] | None:
-        """Return the bytes of every token, None where no tokenizer is there.
-
-        Raises:
-            InputError: the tokenizer is corrupted.
-        """
-        table = next((role for role in self._parts if role.group == "embedding"), None)
-        return None if table is None else token_labels(self._tokenizer_files, self.array_shape(table)[0])
+            return (f"{sublayer}_norm", "attention_norm")
+        return ()
 
     def stored_as(self, role: Role) -> str:
         """Return the storage type of the tensor's first part."""
-        return self._tensors.stored_as(role.name.split("+")[0])
+        kind = self._tensors.types.get(role.name.split("+")[0], "F32")
+        return FLOAT_TYPES.get(kind, kind)
 
 
 def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | None = None) -> NamedRoles:

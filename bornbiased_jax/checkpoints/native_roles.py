@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.roles import Role, Shape, canonical_key, token_labels
-from bornbiased_jax.parameters import Parameter, parameter_table
+from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
+from bornbiased_jax.parameters import parameter_table
 
 LANGUAGE = "language"
 _ODD_ACTIVATIONS = ("tanh",)
@@ -29,8 +30,8 @@ def open_roles(ref: str | Path, *, file: str | None = None, ignore_fields: Seque
     return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
 
 
-class NativeRoles:
-    """A :class:`.roles.RoleSource` over a checkpoint with a configuration: one component, "language".
+class NativeRoles(RoleSource):
+    """Roles of a checkpoint with a configuration: one component, "language".
 
     Args:
         reader: the checkpoint.
@@ -46,43 +47,25 @@ class NativeRoles:
     naming = "native"
 
     def __init__(self, reader: Checkpoint, observe: Callable[[str, np.ndarray], None] | None = None) -> None:
+        super().__init__(reader.description, reader.tokenizer_files)
         self._reader = reader
         self._observe = observe
         self._table = parameter_table(reader.cfg)
-        self._places = {role: place for role, place in self._pairs()}
         # The last parameter that holds the experts of a block together: they are asked for one after the other.
-        self._experts: tuple[tuple[str, int | None], np.ndarray] | None = None
-
-    def _pairs(self) -> list[tuple[Role, tuple[Parameter, int | None, int | None]]]:
-        """Pair every role with its parameter, layer and expert (counted from 0), in canonical order."""
-        pairs = []
-        cfg = self._reader.cfg
+        self._experts: tuple[str, np.ndarray] | None = None
         for row in self._table.values():
             module = row.module.rpartition("/")[2] if row.group in ("norm", "bias") else ""
-            axes = row.block_axes[1:] if row.in_expert else row.block_axes
-            for layer in range(cfg.num_layers) if row.is_stacked else (None,):
+            cut = 1 if row.in_expert else 0
+            for layer in range(reader.cfg.num_layers) if row.is_stacked else (None,):
                 name = row.path if layer is None else f"{row.path}/{layer}"
                 block = None if layer is None else layer + 1
-                for expert in range(cfg.num_experts or 0) if row.in_expert else (None,):
+                for expert in range(reader.cfg.num_experts or 0) if row.in_expert else (None,):
                     number = None if expert is None else expert + 1
-                    role = Role(LANGUAGE, row.group, row.leaf, block, number, axes, name=name, module=module)
-                    pairs.append((role, (row, layer, expert)))
-        return sorted(pairs, key=lambda pair: canonical_key(pair[0]))
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """Every tensor in canonical order: tables and final norm first, then blocks."""
-        return tuple(self._places)
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """No tensors: a checkpoint with one that its configuration does not ask for is refused when opened."""
-        return ()
-
-    @property
-    def description(self) -> str:
-        """One line on where the model came from."""
-        return self._reader.description
+                    role = Role(
+                        LANGUAGE, row.group, row.leaf, block, number, row.block_axes[cut:], name=name, module=module
+                    )
+                    read = functools.partial(self._read, name, row.path, layer, expert)
+                    self._parts[role] = Part(row.block_shape[cut:], read)
 
     def shape(self, component: str) -> Shape:
         """Return the sizes of the component."""
@@ -99,49 +82,28 @@ class NativeRoles:
             is_tied=cfg.tie_embeddings,
         )
 
-    def array_shape(self, role: Role) -> tuple[int, ...]:
-        """Return the sizes of a tensor without reading it."""
-        row, _, expert = self._places[role]
-        return row.block_shape if expert is None else row.block_shape[1:]
-
     def digest_name(self, role: Role) -> str:
         """Return path and layer: experts of a block share the name of the parameter that holds them."""
         return role.name
 
-    def read(self, role: Role) -> np.ndarray:
-        """Read one tensor as float32."""
-        row, layer, expert = self._places[role]
-        place = (row.path, layer)
-        if self._experts is not None and self._experts[0] == place:
+    def _read(self, name: str, path: str, layer: int | None, expert: int | None) -> np.ndarray:
+        if self._experts is not None and self._experts[0] == name:
             return self._experts[1] if expert is None else self._experts[1][expert]
-        self._experts = None
-        tensor = self._reader.read(*place)
+        if expert is not None:
+            self._experts = None
+        tensor = self._reader.read(path, layer)
         if self._observe is not None:
-            self._observe(role.name, tensor)
+            self._observe(name, tensor)
         if expert is None:
             return tensor
-        self._experts = place, tensor
+        self._experts = name, tensor
         matrix: np.ndarray = tensor[expert]
         return matrix
 
-    def norm_scale(self, role: Role) -> np.ndarray | None:
-        """Read the scale of the norm between a matrix and the residual stream."""
-        row, layer, _ = self._places[role]
-        path = f"{row.norm}/scale"
-        return self._reader.read(path, layer) if row.norm is not None and path in self._table else None
-
-    def output_norm_scale(self, component: str) -> np.ndarray | None:
-        """Read the scale of the norm before the head, which a tied head reads through too."""
-        return self._reader.read("final_norm/scale") if "final_norm/scale" in self._table else None
-
-    def token_labels(self) -> tuple[bytes | None, ...] | None:
-        """Return the bytes of every token, None where no tokenizer is there.
-
-        Raises:
-            InputError: the tokenizer is corrupted.
-        """
-        return token_labels(self._reader.tokenizer_files, self._reader.cfg.vocab_size)
+    def _norm_names(self, role: Role) -> Sequence[str]:
+        norm = self._table[role.name if role.block is None else role.name.rpartition("/")[0]].norm
+        return () if norm is None else (norm.rpartition("/")[2],)
 
     def stored_as(self, role: Role) -> str:
         """Return the storage types of the file, joined: a configuration's file is of one type but for its norms."""
-        return self._reader.stored.storage
+        return self._reader.storage

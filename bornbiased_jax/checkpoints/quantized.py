@@ -20,32 +20,13 @@ from annotated_types import Interval, Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
 FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32)
 """Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tensors:
-    """Tensors of a model's files by name, as float32 whatever the files hold.
-
-    Attributes:
-        where: what to call the files in an error.
-        shapes: of every tensor, decoded.
-        read: one tensor by name.
-        stored_as: the storage type of one tensor by name.
-        notes: what was found in the files, one sentence each.
-    """
-
-    where: str
-    shapes: Mapping[str, tuple[int, ...]]
-    read: Callable[[str], np.ndarray]
-    stored_as: Callable[[str], str]
-    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +72,7 @@ class _Settings:
         return 0 if self._values.get("checkpoint_format") == "gptq_v2" else 1
 
 
-def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str, ...] = ()) -> Tensors:
+def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str, ...] = ()) -> NamedTensors:
     """Wrap tensors of files, so that quantized ones are decoded when they are read.
 
     Raises:
@@ -121,14 +102,13 @@ def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str,
                 raise ValueError(f"a shape of {array.shape}")
         return array
 
-    def stored_as(name: str) -> str:
-        if name in decoded:
-            return decoded[name].scheme
-        return FLOAT_TYPES.get(source.types.get(name, "F32"), source.types.get(name, ""))
+    def first(name: str, axis: int, count: int) -> np.ndarray:
+        return read(name)[(slice(None),) * axis + (slice(count),)]
 
+    types = {**source.types, **{name: tensor.scheme for name, tensor in decoded.items()}}
     schemes = sorted({tensor.scheme for tensor in decoded.values()})
     said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
-    return Tensors(source.where, shapes, read, stored_as, (*notes, *said))
+    return NamedTensors(source.where, shapes, read, first, types, (*notes, *said))
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ of parameters, and files of any other model, by the naming conventions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,66 +90,97 @@ class Shape:
     is_tied: bool
 
 
-class RoleSource(Protocol):
-    """Tensors by role, read one at a time."""
+class Part(NamedTuple):
+    """A tensor by role: its shape as the role has it, and what reads it."""
 
-    @property
-    def roles(self) -> Sequence[Role]:
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
+class RoleSource:
+    """Tensors by role, read one at a time.
+
+    Attributes:
+        naming: the convention of names that was applied; "native" where this package runs the model.
+        description: one line on where the model came from.
+        unread: names of tensors that no convention understands.
+    """
+
+    naming = ""
+
+    def __init__(self, description: str, tokenizer_files: Sequence[Path]) -> None:
+        self.description = description
+        self.unread: tuple[str, ...] = ()
+        self._tokenizer_files = tokenizer_files
+        self._parts: dict[Role, Part] = {}
+
+    @cached_property
+    def roles(self) -> tuple[Role, ...]:
         """Every tensor that is understood, in canonical order."""
-
-    @property
-    def unread(self) -> Sequence[str]:
-        """Names of tensors that no convention understands."""
+        return tuple(sorted(self._parts, key=canonical_key))
 
     def shape(self, component: str) -> Shape:
         """Return the sizes of a component."""
-
-    @property
-    def description(self) -> str:
-        """One line on where the model came from."""
-
-    @property
-    def naming(self) -> str:
-        """The convention of names that was applied; "native" where this package runs the model."""
+        raise NotImplementedError
 
     def array_shape(self, role: Role) -> tuple[int, ...]:
         """Return the sizes of a tensor without reading it."""
+        return self._parts[role].shape
 
     def digest_name(self, role: Role) -> str:
         """Return the name under which a tensor enters the digest of all weights.
 
         Experts that share a name are slices of one tensor along its first axis.
         """
+        return role.path
 
     def read(self, role: Role) -> np.ndarray:
-        """Read one tensor as float32, its axes as the role says."""
+        """Read one tensor as float32, its axes as the role says.
+
+        Raises:
+            InputError: it holds NaN or infinite values, or its file is corrupted.
+        """
+        return self._parts[role].read()
 
     def norm_scale(self, role: Role) -> np.ndarray | None:
         """Read the scale of the norm between a matrix and the residual stream, 1 + g where a family stores g."""
+        norms = (self._norms.get((role.component, role.block, name)) for name in self._norm_names(role))
+        norm = next((norm for norm in norms if norm is not None), None)
+        return None if norm is None else self.read(norm)
 
     def output_norm_scale(self, component: str) -> np.ndarray | None:
         """Read the scale of the norm before the head, which a tied head reads through too."""
+        norm = self._norms.get((component, None, "final_norm"))
+        return None if norm is None else self.read(norm)
 
-    def token_labels(self) -> Sequence[bytes | None] | None:
-        """Return the bytes of every token, None for one without any; None where no tokenizer is there."""
+    @cached_property
+    def _norms(self) -> dict[tuple[str, int | None, str], Role]:
+        scales = [role for role in self._parts if role.group == "norm" and role.leaf == "scale"]
+        return {(role.component, role.block, role.module): role for role in scales}
+
+    def _norm_names(self, role: Role) -> Sequence[str]:
+        """Return the norms that may stand between a matrix and the residual stream, the likeliest first."""
+        raise NotImplementedError
+
+    def token_labels(self) -> tuple[bytes | None, ...] | None:
+        """Return the bytes of every token, None for one without any; None where no tokenizer is there.
+
+        Raises:
+            InputError: the tokenizer is corrupted.
+        """
+        table = next((role for role in self._parts if role.group == "embedding"), None)
+        if table is None or not self._tokenizer_files:
+            return None
+        vocab_size = self.array_shape(table)[0]
+        labels = load_tokenizer(self._tokenizer_files[0]).token_bytes()
+        return tuple([*labels, *[None] * (vocab_size - len(labels))][:vocab_size])
 
     def stored_as(self, role: Role) -> str:
         """Return the storage type: "float32", "bfloat16", "Q4_K" …."""
+        raise NotImplementedError
 
 
 def canonical_key(role: Role) -> tuple[str, int, int, bool, str, str, int]:
     """Return the place of a role in canonical order: tables first, then blocks, a matrix's experts in a row."""
     group = GROUPS.index(role.group)
     return role.component, role.block or 0, group, role.is_shared, role.module, role.leaf, role.expert or 0
-
-
-def token_labels(tokenizer_files: Sequence[Path], vocab_size: int) -> tuple[bytes | None, ...] | None:
-    """Return the bytes of every token of a model, None where there is no tokenizer.
-
-    Raises:
-        InputError: the tokenizer is corrupted.
-    """
-    if not tokenizer_files:
-        return None
-    labels = load_tokenizer(tokenizer_files[0]).token_bytes()
-    return tuple([*labels, *[None] * (vocab_size - len(labels))][:vocab_size])

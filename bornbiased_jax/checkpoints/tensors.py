@@ -43,7 +43,8 @@ class NamedTensors:
         shapes: of every tensor, as the file lays it out.
         read: one tensor by name, in whatever float type the file has.
         first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
-        types: of every tensor, as the file's format calls them; empty where nobody asks.
+        types: of every tensor, as the file's format or its scheme of quantization calls them; empty where nobody asks.
+        notes: what was noticed in the files, one sentence each.
     """
 
     where: str
@@ -51,6 +52,7 @@ class NamedTensors:
     read: Callable[[str], np.ndarray]
     first: Callable[[str, int, int], np.ndarray]
     types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Piece(NamedTuple):
@@ -80,7 +82,7 @@ class RunInfo(TypedDict, total=False):
     tokenizer_file: str | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class StoredModel:
     """A model as its format stores it: the headers are read, and the tensors are not.
 
@@ -93,7 +95,6 @@ class StoredModel:
         seed: of initial weights or a run, None where it is not known.
         is_initial: whether these weights are as initialization left them, known from where they come.
         storage: types of the numbers in the files.
-        is_block_quantized: whether the file says that its numbers were quantized in contiguous blocks.
         info: what else the source knows (a run: its seed and step).
         load: loads all parameters faster than piece by piece, from a type and shardings.
     """
@@ -106,7 +107,6 @@ class StoredModel:
     seed: int | None = None
     is_initial: bool = False
     storage: str = "float32"
-    is_block_quantized: bool = False
     info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
     load: Callable[[DTypeLike | None, Shardings | None], Params] | None = None
 
@@ -293,9 +293,9 @@ def _load_parameter(
     # Nobody writes to the buffers any more, so that a CPU's arrays may be they; elsewhere they are copied before the
     # next parameter is read.
     if target is None:
-        return _ready(jax.device_put(buffers[full_region], may_alias=True))
+        return jax.device_put(buffers[full_region], may_alias=True).block_until_ready()
     parts = [jax.device_put(buffers[region], device, may_alias=True) for device, region in by_device.items()]
-    return _ready(jax.make_array_from_single_device_arrays(shape, target, parts))
+    return jax.make_array_from_single_device_arrays(shape, target, parts).block_until_ready()
 
 
 def read_block(cfg: ModelConfig, read: Callable[[str, int], np.ndarray], layer: int) -> Params:
@@ -317,13 +317,7 @@ def _on_device(tensor: np.ndarray) -> jax.Array:
     else:
         buffer[...] = tensor
     # Nobody writes to the buffer any more, so that a CPU's array may be it.
-    return _ready(jax.device_put(buffer, may_alias=True))
-
-
-def _ready(array: jax.Array) -> jax.Array:
-    """Wait until an array is where it belongs."""
-    array.block_until_ready()
-    return array
+    return jax.device_put(buffer, may_alias=True).block_until_ready()
 
 
 def aligned_zeros(shape: list[int], dtype: np.dtype[Any]) -> np.ndarray:

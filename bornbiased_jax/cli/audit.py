@@ -45,8 +45,8 @@ def audit(
     """
     from bornbiased_jax import hub, io, progress
     from bornbiased_jax.errors import InputError
+    from bornbiased_jax.lineage.audit.finding import write_report
     from bornbiased_jax.lineage.audit.labels import pattern_of
-    from bornbiased_jax.lineage.audit.markdown import write_report
     from bornbiased_jax.results import page as pages
     from bornbiased_jax.results.lineage_reports import Audit
 

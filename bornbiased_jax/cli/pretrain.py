@@ -58,7 +58,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "eval-sequences": (options.Ranged(ranges.Count), "Sequences of the held-out loss."),
     "log-every": (options.Ranged(ranges.Steps), "Steps between two lines of metrics.jsonl."),
     "seeds-mode": (click.Choice(["auto", "vmap", "map"]), "Seeds at once, or one after the other in one program."),
-    "processes": (options.Ranged(ranges.Processes), "Worker processes that tokenise."),
+    "processes": (options.Ranged(ranges.Processes), "Threads that tokenize."),
     "token-cache": (str, "Folder of tokenised data; the user's cache unless given."),
 }
 

@@ -169,13 +169,9 @@ def _sign_seed(text: str) -> int | None:
 _SEED = _integer(0, keys.MAX_SEED)
 
 
-def _draws(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
 def _orders(seed: int, *shape: int) -> np.ndarray:
     """Draw random orders along the last axis."""
-    return np.argsort(_draws(seed).random(shape), axis=-1)
+    return np.argsort(np.random.default_rng(seed).random(shape), axis=-1)
 
 
 def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, Context], Model]:
@@ -214,13 +210,13 @@ def _negate(model: Model, seed: int | None, _context: Context) -> Model:
         return symmetries.negate(cfg, params, -np.ones(cfg.d_model))
     if cfg.norm == "layernorm":
         raise InputError("LayerNorm takes a mean over coordinates, so that only all can be negated: write negate:all")
-    return symmetries.negate(cfg, params, _draws(seed).choice([-1.0, 1.0], cfg.d_model))
+    return symmetries.negate(cfg, params, np.random.default_rng(seed).choice([-1.0, 1.0], cfg.d_model))
 
 
 def _rescale(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
-    draws = _draws(seed)
+    draws = np.random.default_rng(seed)
     shape = (cfg.num_layers, cfg.d_ff)
     factors_LF = np.exp(draws.standard_normal(shape)) * draws.choice([-1.0, 1.0], shape)
     return symmetries.rescale_units(cfg, params, factors_LF.astype(np.float32))

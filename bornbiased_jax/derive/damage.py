@@ -85,14 +85,9 @@ def keep_blocks(cfg: ModelConfig, params: Params, blocks: Sequence[int]) -> Mode
     order = np.asarray(blocks) - 1
     flat = _copy(params)
     flat = {path: leaf[order] if path.startswith("blocks/") else leaf for path, leaf in flat.items()}
-    return cfg.replace(num_layers=len(order), **_kinds(cfg, order)), unflatten(flat)
-
-
-def _kinds(cfg: ModelConfig, order: np.ndarray) -> dict[str, str]:
-    """Take the pattern of layers along, where layers differ in kind."""
-    if cfg.is_local is None:
-        return {}
-    return {"attention_pattern": "".join("l" if cfg.is_local[layer] else "g" for layer in order)}
+    if cfg.is_local is not None:
+        cfg = cfg.replace(attention_pattern="".join("l" if cfg.is_local[layer] else "g" for layer in order))
+    return cfg.replace(num_layers=len(order)), unflatten(flat)
 
 
 def resize_vocabulary(cfg: ModelConfig, params: Params, size: int) -> Model:

@@ -196,6 +196,7 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
     # Random weights of the size of the model's own, zero where they would write.
     draws = np.random.default_rng(seed)
     table = parameter_table(cfg)
+    norms = {row.module for row in table.values() if row.group == "norm"}
     after = {row.norm for row in table.values() if row.writes_residual}
     flat = _flat(cfg, params)
     for path, row in table.items():
@@ -206,7 +207,7 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
         if row.leaf == "scale":
             new = np.ones_like(new)
         # Nothing is written: by the matrix, by its bias, or through a norm on the sublayer's output.
-        if (row.writes_residual and row.module not in _norms(cfg)) or row.module in after:
+        if (row.writes_residual and row.module not in norms) or row.module in after:
             new = np.zeros_like(new)
         flat[path] = np.insert(leaf, at, new, axis=0)
     changes: dict[str, object] = {"num_layers": cfg.num_layers + 1}
@@ -259,11 +260,6 @@ def _map_residual(cfg: ModelConfig, flat: Flat, map_DE: np.ndarray) -> None:
             flat[path] = map_DE.T @ flat[path]
         elif row.writes_residual:
             flat[path] = flat[path] @ map_DE
-
-
-def _norms(cfg: ModelConfig) -> set[str]:
-    """Return the modules of norms."""
-    return {row.module for row in parameter_table(cfg).values() if row.group == "norm"}
 
 
 def _flat(cfg: ModelConfig, params: Params) -> Flat:

@@ -183,10 +183,11 @@ def intervene_checkpoint(
     # Parse the interventions by name.
     writes = [_at(name, "--write", "blocks/12/mlp:1229@8") for name in options.write]
     neurons = [parse_neuron(name) for name, _ in writes]
-    named = [*map(parse_neuron, options.silence), *neurons]
+    silenced = [parse_neuron(name) for name in options.silence]
+    named = [*silenced, *neurons]
     if len(set(named)) < len(named):
         raise InputError("a neuron is named twice: silence it, or write it at one position")
-    edits = [_silenced(cfg, [parse_neuron(name) for name in options.silence])]
+    edits = [interventions.silence(cfg, silenced)] if silenced else []
     edits += [_cleared(cfg, name, position) for name in options.clear]
     check_forward(cfg, 1, length, all_weights=True)
     check_overflow(cfg, opened.params())
@@ -218,10 +219,6 @@ def intervene_checkpoint(
         "text": str(text),
         "text_digest": text_digest(source_text),
     }
-
-
-def _silenced(cfg: ModelConfig, neurons: Sequence[Neuron]) -> Edits | None:
-    return interventions.silence(cfg, neurons) if neurons else None
 
 
 def _written(cfg: ModelConfig, neuron: Neuron, first_LF: np.ndarray, position: int, length: int) -> Edits:

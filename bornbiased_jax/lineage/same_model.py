@@ -306,7 +306,7 @@ def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     """
     cfg, read = checkpoint.cfg, checkpoint.read
     if checkpoint.kind == "run":
-        logits_STV = models.apply(cfg, load_params(checkpoint.stored), jnp.asarray(ids_ST)).logits_BTV
+        logits_STV = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST)).logits_BTV
     else:
         positions_TD = read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
         states_STD: np.ndarray | jax.Array = enter(cfg, read("embed/embedding")[ids_ST], positions_TD)

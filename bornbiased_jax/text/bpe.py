@@ -277,14 +277,12 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     end = {END_OF_TEXT: vocab[END_OF_TEXT]} if END_OF_TEXT in vocab else {}
     pieces = {piece: token for piece, token in vocab.items() if piece not in end}
     merged = {left + right for left, right in merges}
-    unmade = [piece for piece in pieces if len(piece) > 1 and piece not in merged and not _looks_special(piece)]
+    # Special tokens are no sums of others.
+    plain = (piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
+    unmade = [piece for piece in plain if len(piece) > 1 and piece not in merged]
     if unmade:
         raise InputError(f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again")
     return from_byte_level(pieces, merges, name, ByteLevel(special=end, eos_token=next(iter(end), None)))
-
-
-def _looks_special(piece: str) -> bool:
-    return piece.startswith("<") and piece.endswith(">")
 
 
 def is_vocabulary(value: object) -> bool:

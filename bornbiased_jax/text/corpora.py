@@ -67,21 +67,6 @@ class Corpus:
     digest: str
     versions: dict[str, str]
 
-    @property
-    def num_characters(self) -> int:
-        """Characters in all documents."""
-        return sum(map(len, self.documents))
-
-    def describe(self) -> dict[str, object]:
-        """Return JSON-ready facts for a record."""
-        return {
-            "corpus": f"builtin:{self.name}",
-            "corpus_digest": self.digest,
-            "num_documents": len(self.documents),
-            "num_characters": self.num_characters,
-            "versions": self.versions,
-        }
-
 
 def check_name(name: str) -> None:
     """Refuse a name that no built-in corpus has.

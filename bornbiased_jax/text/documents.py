@@ -147,7 +147,7 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
                 yield from rows.parquet(path, stream, field)
         elif _contains(path, END_OF_TEXT.encode()):
             yield from _separated(path)
-        elif _HEADING.match(_first_line(path)):
+        elif _HEADING.match(next((line for line in _lines(path, LONGEST) if line.strip()), "")):
             yield from _articles(path)
         else:
             yield from _pieces(path, longest)
@@ -297,10 +297,6 @@ def _parts(line: str, longest: int) -> Iterator[str]:
         yield line[start : start + longest]
         start += longest
     yield line[start:]
-
-
-def _first_line(path: Path) -> str:
-    return next((line for line in _lines(path, LONGEST) if line.strip()), "")
 
 
 def _separated(path: Path) -> Iterator[str]:

@@ -101,13 +101,12 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
         ]
     )
     # BOS in front of every text, where the file says so.
-    bos_id = _existing_id(metadata.get("bos_token_id", 1), pieces)
-    if bos_id is not None and metadata.get("add_bos_token", True):
+    bos_id, eos_id = (int(metadata.get(f"{key}_token_id", default)) for key, default in (("bos", 1), ("eos", 2)))
+    if bos_id < len(pieces) and metadata.get("add_bos_token", True):
         backend.post_processor = processors.TemplateProcessing(
             single=["BOS", "$A"], pair=None, special_tokens=[{"id": "BOS", "ids": [bos_id], "tokens": [pieces[bos_id]]}]
         )
-    eos_id = _existing_id(metadata.get("eos_token_id", 2), pieces)
-    return bpe.LibraryTokenizer(Path(name).name, backend.to_str(), eos_id)
+    return bpe.LibraryTokenizer(Path(name).name, backend.to_str(), eos_id if eos_id < len(pieces) else None)
 
 
 def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
@@ -125,10 +124,6 @@ def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[
 def _any(pieces: list[str]) -> str:
     """Return a regular expression for any of several pieces, and for nothing if there is none."""
     return "|".join(map(re.escape, pieces)) or "(?!)"
-
-
-def _existing_id(token: int, pieces: list[str]) -> int | None:
-    return int(token) if token < len(pieces) else None
 
 
 def _piece(token: int | None, pieces: list[str]) -> str | None:

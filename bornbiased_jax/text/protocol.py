@@ -17,7 +17,7 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Immutable; ``save`` is how worker processes come by it.
+    """Text to ids and back. Immutable, and safe to share between threads.
 
     ``encode`` adds nothing to the text: no mark of its beginning or end. Whoever packs documents puts
     ``eos_id`` between them, whoever prompts a model puts ``bos_id`` before the prompt (None: the

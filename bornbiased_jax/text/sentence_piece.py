@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -94,9 +94,3 @@ class SentencePieceTokenizer:
     def save(self, folder: str | Path) -> Path:
         """Write ``tokenizer.model``."""
         return io.write_bytes(Path(folder) / MODEL_FILE, self.proto)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "proto": self.proto}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)

@@ -84,18 +84,14 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     path = io.user_path(path)
     if path.is_dir():
         path = _in_folder(path)
-    io.check_regular(path)
     try:
-        with path.open("rb") as stream:
-            if stream.read(4) == b"GGUF":
-                return gguf_vocabulary.from_gguf(path)
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path} is too large for a tokenizer: name a tokenizer file")
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist: check the path of the tokenizer") from error
+        with io.check_regular(path).open("rb") as stream:
+            is_gguf = stream.read(4) == b"GGUF"
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if is_gguf:
+        return gguf_vocabulary.from_gguf(path)
+    data = io.read_bytes(path, _LARGEST)
     name = path.name
     # The content tells the kind, except for GPT-2's merges, which their name tells.
     if data.lstrip()[:1] == b"{":
@@ -143,15 +139,8 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path} is not readable as UTF-8 text: fetch it again") from error
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    content = schema.parse_json(_read_text(path), str(path))
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not a JSON object: fetch it again")
-    return content
-
-
 def _from_json(path: Path) -> Tokenizer:
-    content = _read_object(path)
+    content = schema.parse_json(_read_text(path), str(path))
     if content == byte_level.IDENTITY:
         return ByteTokenizer()
     if "model" in content and not bpe.is_vocabulary(content):
@@ -161,15 +150,15 @@ def _from_json(path: Path) -> Tokenizer:
     return _from_pair(path)
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> ConfigFile:
     path = folder / bpe.CONFIG_FILE
-    return _read_object(path) if path.is_file() else {}
+    config: ConfigFile = schema.check(ConfigFile, io.read_json(path), str(path)) if path.is_file() else {}
+    return config
 
 
 def _eos_token(folder: Path) -> str | None:
     """Return the end of a document that ``tokenizer_config.json`` names, if there is one."""
-    config: ConfigFile = schema.check(ConfigFile, _config(folder), str(folder / bpe.CONFIG_FILE))
-    token = config.get("eos_token")
+    token = _config(folder).get("eos_token")
     return token["content"] if isinstance(token, dict) else token
 
 

@@ -105,7 +105,7 @@ class PretrainConfig:
     token_cache: str | None = None
     """Folder of tokenised data; None: the user's cache."""
     processes: ranges.Processes | None = None
-    """Worker processes that tokenise; None: one for each core, where there is much to do."""
+    """Threads that tokenize; None: one for each core."""
     quiet: bool = False
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
@@ -13,69 +12,15 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten
+from tests.fixtures.gguf_files import convert
 
 SIZES = dict(num_layers=2, d_model=64, d_ff=96, num_heads=4, vocab_size=37, max_seq_len=40)
-NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "model.layers.": "blk.",
-}
 
 
-def permute(weights, heads):
-    """As convert_hf_to_gguf.py permutes query and key of the architecture llama."""
-    shape = weights.shape
-    return weights.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-
-
-def write(path, cfg, params, folder, *, architecture="llama", kind="F32", fields=None, tensors=None, theta=None):
+def write(path, cfg, params, folder, **choices):
     """Export to Hugging Face and convert that, as users of llama.cpp do."""
     export_hugging_face(cfg, params, folder)
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(cfg.num_layers)
-    writer.add_context_length(cfg.max_seq_len)
-    writer.add_embedding_length(cfg.d_model)
-    writer.add_feed_forward_length(cfg.d_ff)
-    writer.add_head_count(cfg.num_heads)
-    writer.add_head_count_kv(cfg.kv_heads)
-    writer.add_layer_norm_rms_eps(cfg.norm_eps)
-    writer.add_rope_freq_base(cfg.rope_theta)
-    if cfg.key_dim != cfg.d_model // cfg.num_heads:
-        writer.add_key_length(cfg.key_dim)
-        writer.add_value_length(cfg.key_dim)
-    for name, value in (fields or {}).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
-        add(name, value)
-    found = load_file(folder / "model.safetensors")
-    for name, array in found.items():
-        if architecture == "llama" and ".q_proj." in name:
-            array = permute(array, cfg.num_heads)
-        if architecture == "llama" and ".k_proj." in name:
-            array = permute(array, cfg.kv_heads)
-        for old, new in NAMES.items():
-            name = name.replace(old, new)
-        quantised = kind if array.ndim == 2 else "F32"
-        data = gguf.quantize(array, gguf.GGMLQuantizationType[quantised])
-        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[quantised])
-    for name, array in (tensors or {}).items():
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return convert(path, folder, **choices)
 
 
 def born(name, **changes):

@@ -123,9 +123,8 @@ def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
         open_checkpoint(folder)
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
+REFUSED = {
+    "llama": [
         (dict(model_type="gemma"), "model_type='gemma'"),
         (dict(model_type=...), "model_type=None"),
         (dict(flux_capacitor=True), "flux_capacitor=True"),
@@ -148,9 +147,33 @@ def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
         (dict(rope_scaling={"type": "linear", "factor": 2.0}), "rope_scaling.*rope_parameters"),
         (dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
     ],
-)
-def test_fields_that_are_not_understood_are_refused_by_name(copy, change, words):
-    folder = copy("llama")
+    "qwen2-window": [
+        (dict(use_sliding_window=True, layer_types=["full_attention"] * 3), "does not list 2 layers"),
+        (dict(use_sliding_window=True, layer_types=["full_attention", "chunked_attention"]), "layer_types"),
+        (dict(use_sliding_window=False, layer_types=["sliding_attention"] * 2), "layer_types"),
+        (dict(layer_types="full_attention"), "layer_types"),
+        (dict(max_window_layers="many"), "max_window_layers='many'"),
+    ],
+    "gemma3_text": [
+        (dict(use_bidirectional_attention=True), "use_bidirectional_attention"),
+        (dict(attn_logit_softcapping=50.0), "attn_logit_softcapping"),
+    ],
+    "qwen3_moe": [
+        (dict(mlp_only_layers=[0]), "mlp_only_layers"),
+        (dict(decoder_sparse_step=2), "decoder_sparse_step"),
+        (dict(norm_topk_prob="yes"), "norm_topk_prob='yes'"),
+    ],
+    "gpt2": [
+        (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
+        (dict(scale_attn_weights=False), "scale_attn_weights"),
+        (dict(add_cross_attention=True), "add_cross_attention"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name, change, words", [(name, *row) for name, rows in REFUSED.items() for row in rows])
+def test_fields_that_are_not_understood_are_refused_by_name(copy, name, change, words):
+    folder = copy(name)
     edit_config(folder, **change)
     with pytest.raises(InputError, match=words):
         open_checkpoint(folder)
@@ -174,23 +197,6 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(cop
 
 
 @pytest.mark.parametrize(
-    "change, words",
-    [
-        (dict(use_sliding_window=True, layer_types=["full_attention"] * 3), "does not list 2 layers"),
-        (dict(use_sliding_window=True, layer_types=["full_attention", "chunked_attention"]), "layer_types"),
-        (dict(use_sliding_window=False, layer_types=["sliding_attention"] * 2), "layer_types"),
-        (dict(layer_types="full_attention"), "layer_types"),
-        (dict(max_window_layers="many"), "max_window_layers='many'"),
-    ],
-)
-def test_windows_that_contradict_themselves_are_refused(copy, change, words):
-    folder = copy("qwen2-window")
-    edit_config(folder, **change)
-    with pytest.raises(InputError, match=words):
-        open_checkpoint(folder)
-
-
-@pytest.mark.parametrize(
     "change",
     [
         dict(use_sliding_window=True, sliding_window=7, max_window_layers=1, layer_types=...),
@@ -204,71 +210,34 @@ def test_mixed_windows_are_a_pattern_of_layers(copy, change):
     assert (cfg.window, cfg.attention_pattern, cfg.is_local) == (7, "gl", (False, True))
 
 
-@pytest.mark.parametrize("change", [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=50.0)])
-def test_variations_of_gemma_that_are_not_supported_are_refused(copy, change):
-    folder = copy("gemma3_text")
-    edit_config(folder, **change)
-    with pytest.raises(InputError, match=next(iter(change))):
-        open_checkpoint(folder)
-
-
-@pytest.mark.parametrize("change", [dict(mlp_only_layers=[0]), dict(decoder_sparse_step=2)])
-def test_dense_layers_among_experts_are_refused(copy, change):
-    folder = copy("qwen3_moe")
-    edit_config(folder, **change)
-    with pytest.raises(InputError, match=next(iter(change))):
-        open_checkpoint(folder)
-
-
 @pytest.mark.parametrize(
-    "change",
-    [dict(scale_attn_by_inverse_layer_idx=True), dict(scale_attn_weights=False), dict(add_cross_attention=True)],
-)
-def test_variations_of_gpt2_that_are_not_supported_are_refused(copy, change):
-    folder = copy("gpt2")
-    edit_config(folder, **change)
-    with pytest.raises(InputError, match=next(iter(change))):
-        open_checkpoint(folder)
-
-
-def _nan(tensors):
-    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = np.nan
-
-
-def _infinite(tensors):
-    tensors["model.norm.weight"][0] = -np.inf
-    tensors["model.norm.weight"][1] = np.inf
-
-
-def _reshaped(tensors):
-    tensors["model.layers.0.self_attn.q_proj.weight"] = np.ones((36, 35), np.float32)
-
-
-def _missing(tensors):
-    del tensors["model.layers.1.mlp.down_proj.weight"]
-
-
-def _extra(tensors):
-    tensors["model.layers.2.mlp.down_proj.weight"] = np.ones((36, 25), np.float32)
-
-
-def _integers(tensors):
-    tensors["model.norm.weight"] = np.ones(36, np.int32)
-
-
-@pytest.mark.parametrize(
-    "change, words",
+    "name, place, value, words",
     [
-        (_nan, "model.layers.1.mlp.up_proj.weight .* NaN or infinite"),
-        (_infinite, "model.norm.weight .* NaN or infinite"),
-        (_reshaped, r"q_proj.weight .* shape \[36, 35\].*\[36, 36\]"),
-        (_missing, "has no tensor model.layers.1.mlp.down_proj.weight"),
-        (_extra, "has a tensor model.layers.2.mlp.down_proj.weight"),
-        (_integers, "model.norm.weight .* type I32"),
+        ("model.layers.1.mlp.up_proj.weight", (3, 4), np.nan, "model.layers.1.mlp.up_proj.weight .* NaN or infinite"),
+        ("model.norm.weight", [0, 1], [-np.inf, np.inf], "model.norm.weight .* NaN or infinite"),
+        (
+            "model.layers.0.self_attn.q_proj.weight",
+            None,
+            np.ones((36, 35), np.float32),
+            r"q_proj.weight .* shape \[36, 35\].*\[36, 36\]",
+        ),
+        ("model.layers.1.mlp.down_proj.weight", None, None, "has no tensor model.layers.1.mlp.down_proj.weight"),
+        ("model.layers.2.mlp.down_proj.weight", None, np.ones((36, 25), np.float32), "has a tensor model.layers.2.mlp"),
+        ("model.norm.weight", None, np.ones(36, np.int32), "model.norm.weight .* type I32"),
     ],
+    ids=["nan", "infinite", "shape", "missing", "extra", "integers"],
 )
-def test_wrong_weights_are_refused_by_name(copy, change, words):
+def test_wrong_weights_are_refused_by_name(copy, name, place, value, words):
     folder = copy("llama")
+
+    def change(tensors):
+        if place is not None:
+            tensors[name][place] = value
+        elif value is None:
+            del tensors[name]
+        else:
+            tensors[name] = value
+
     edit_weights(folder, change)
     with pytest.raises(InputError, match=words):
         open_checkpoint(folder).params()
@@ -299,42 +268,28 @@ def test_bfloat16_nan_is_found(copy):
         open_checkpoint(folder).read("final_norm/scale")
 
 
-@pytest.mark.parametrize("keep", [0, 5, 8, 100, 3000, -1])
+@pytest.mark.parametrize("keep", [0, 5, 8, 100, 3000, -1, "text"])
 def test_truncated_files_are_refused(copy, keep):
-    folder = copy("llama")
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
+    path = copy("llama") / "model.safetensors"
+    text = b"these are not the weights you are looking for\n" * 99
+    path.write_bytes(text if keep == "text" else path.read_bytes()[:keep])
     with pytest.raises(InputError, match="model.safetensors is truncated or no safetensors file"):
-        open_checkpoint(folder)
+        open_checkpoint(path.parent)
 
 
-def test_a_text_file_for_weights_is_refused(copy):
-    folder = copy("llama")
-    (folder / "model.safetensors").write_text("these are not the weights you are looking for\n" * 99)
-    with pytest.raises(InputError, match="no safetensors file"):
-        open_checkpoint(folder)
-
-
-def test_a_missing_shard_is_named(copy):
-    folder = copy("llama-sharded-bfloat16")
-    shard = sorted(folder.glob("model-*.safetensors"))[2]
-    shard.unlink()
-    with pytest.raises(InputError, match=f"{shard.name} is missing"):
-        open_checkpoint(folder)
-
-
-def test_an_index_that_is_none_is_refused(copy):
-    folder = copy("llama-sharded-bfloat16")
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": []}')
-    with pytest.raises(InputError, match="weight_map"):
-        open_checkpoint(folder)
-
-
-def test_a_tensor_in_two_shards_is_refused(copy):
+@pytest.mark.parametrize(
+    "damage, words", [("missing", "{} is missing"), ("index", "weight_map"), ("twice", "more than one file")]
+)
+def test_corrupted_shards_are_refused_by_name(copy, damage, words):
     folder = copy("llama-sharded-bfloat16")
     first, second = sorted(folder.glob("model-*.safetensors"))[:2]
-    shutil.copy(first, second)
-    with pytest.raises(InputError, match="more than one file"):
+    if damage == "missing":
+        second.unlink()
+    elif damage == "index":
+        (folder / "model.safetensors.index.json").write_text('{"weight_map": []}')
+    else:
+        shutil.copy(first, second)
+    with pytest.raises(InputError, match=words.format(second.name)):
         open_checkpoint(folder)
 
 

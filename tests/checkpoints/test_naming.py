@@ -10,7 +10,7 @@ import safetensors.numpy
 from bornbiased_jax.checkpoints import conventions, naming
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import open_roles
-from bornbiased_jax.checkpoints.quantized import Tensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
 
@@ -41,7 +41,7 @@ def _write_model(name, folder):
 
 def _source(tensors, config, **options):
     shapes = {name: array.shape for name, array in tensors.items()}
-    return NamedRoles(Tensors("here", shapes, tensors.__getitem__, lambda name: "float32"), config, **options)
+    return NamedRoles(NamedTensors("here", shapes, tensors.__getitem__, tensors.__getitem__), config, **options)
 
 
 def _logits(name, folder):

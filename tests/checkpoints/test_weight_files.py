@@ -99,7 +99,7 @@ def test_float8_times_its_scales_as_torch_computes_it(tmp_path, scale_shape):
         scale = scale.repeat_interleave(32, 0)[:70].repeat_interleave(32, 1)[:, :40]
     assert np.array_equal(tensors.read("m.weight"), (weight.float() * scale).numpy())
     assert list(tensors.shapes) == ["m.weight"]
-    assert tensors.stored_as("m.weight") == "float8"
+    assert tensors.types["m.weight"] == "float8"
 
 
 def test_float8_tensors_are_read_from_safetensors(tmp_path):

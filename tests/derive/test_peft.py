@@ -97,8 +97,8 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
     [
         (QUERY, {"rank": 17}, "has rank 17, more than the width"),
         (QUERY, {"r": 4}, "does not fit its rank 4"),
-        (QUERY, {"r": 0}, "r=0, which is no rank"),
-        (QUERY, {"lora_alpha": None}, "which is no number"),
+        (QUERY, {"r": 0}, "r=0, but input should be greater than or equal to 1"),
+        (QUERY, {"lora_alpha": None}, "lora_alpha=None, but input should be a valid number"),
         (QUERY, {"use_dora": True}, "no lora_magnitude_vector of"),
         (QUERY, {"layer_replication": [[0, 2], [1, 2]]}, "a field that is not understood"),
         (QUERY, {"peft_type": "PREFIX_TUNING"}, "peft_type='PREFIX_TUNING', but only"),

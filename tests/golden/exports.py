@@ -8,10 +8,9 @@ import functools
 import json
 from pathlib import Path
 
-import gguf
-import numpy as np
 from safetensors.numpy import load_file
 
+from tests.fixtures.gguf_files import convert
 from tests.golden.calls import answer, empty_folder, flat, generated_text, overwrite_weights, sha256
 from tests.golden.record import Case, Tolerance, Values
 
@@ -86,58 +85,9 @@ def _streamed(model: str) -> Values:
     return _evaluated(model, "--stream --scratch scratch")
 
 
-# As llama.cpp's converter names the tensors of a Llama.
-GGUF_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "model.layers.": "blk.",
-}
-# What such a file says of the model.
+# What a GGUF file says of the model.
 GGUF_FIELDS = ("num_layers", "max_seq_len", "d_model", "d_ff", "num_heads", "num_kv_heads", "head_dim", "norm_eps")
 GGUF_FIELDS += ("rope_theta", "vocab_size", "norm", "activation", "gated_mlp", "positions", "tie_embeddings")
-
-
-def _write_gguf(path: str, folder: str, storage: str) -> None:
-    """Write a Llama of a Hugging Face directory as a GGUF file, as llama.cpp's converter does."""
-    config = json.loads((Path(folder) / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(10_000.0)
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    for name, tensor in load_file(Path(folder) / "model.safetensors").items():
-        kind = gguf.GGMLQuantizationType[storage if tensor.ndim == 2 else "F32"]
-        for projection, count in heads.items():
-            if projection in name:
-                tensor = _interleaved(tensor, count)
-        for old, new in GGUF_NAMES.items():
-            name = name.replace(old, new)
-        writer.add_tensor(name, gguf.quantize(tensor, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _interleaved(weights: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of query or key in the order of llama.cpp's rotary embedding."""
-    shape = weights.shape
-    return weights.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
 
 
 def _gguf(storage: str) -> Values:
@@ -145,7 +95,7 @@ def _gguf(storage: str) -> Values:
         (place / "text.txt").write_text(generated_text(40))
         answer(f"export {FAMILIES['llama']} model")
         overwrite_weights("model")
-        _write_gguf("model.gguf", "model", storage)
+        convert("model.gguf", "model", kind=storage)
         found = answer("digest model.gguf")
         return {
             "digest": found["digest"],

@@ -35,7 +35,7 @@ def renumbered(cfg, params, order=ORDER):
 
 def with_tokenizer(checkpoint, paths):
     """The same weights with other files of a tokenizer."""
-    return dataclasses.replace(checkpoint, stored=dataclasses.replace(checkpoint.stored, tokenizer_files=paths))
+    return dataclasses.replace(checkpoint, tokenizer_files=paths)
 
 
 @pytest.fixture

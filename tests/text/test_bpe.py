@@ -138,61 +138,42 @@ def rank_file(tmp_path, monkeypatch):
     monkeypatch.setitem(bpe.TIKTOKEN_SCHEMES, count, scheme)
     path = tmp_path / "small.tiktoken"
     path.write_bytes(b"".join(base64.b64encode(piece) + f" {rank}\n".encode() for rank, piece in enumerate(pieces)))
-    return path, {piece: rank for rank, piece in enumerate(pieces)}
+    return path
+
+
+def assert_joined_as_tiktoken_does(path, size, text):
+    """Words of letters after a space are one word to the pattern; joining them is what is tested here."""
+    rows = [line.split() for line in path.read_bytes().splitlines()]
+    ranks = {base64.b64decode(token): int(rank) for token, rank in rows}
+    loaded = load_tokenizer(path)
+    assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == (size, len(ranks), None)
+    start = [len(ranks) + 1, ranks[b"1"], ranks[b"2"]]
+    assert loaded.encode("<|im_start|>12").tolist() == start
+    words = sorted({f" {word}" for word in text.split() if word.isalpha()})
+    for word in [*words, " thefoxes", " jumpsover", " aaaaaaa", " zzzzzzzzzzz", " ÿÿøøéé"]:
+        assert loaded.encode(word).tolist() == tiktoken_reference(ranks, word.encode()), word
+    sample = text + "  def f(x):\r\n\treturn 'é' * 1234  # 日本 🎉\n\n"
+    assert loaded.decode(loaded.encode(sample)) == sample
+    # A file that lost a line is of no known vocabulary.
+    lines = path.read_bytes().splitlines(keepends=True)
+    with pytest.raises(InputError, match=f"{len(ranks) - 1:,} ranks"):
+        bpe.from_tiktoken(b"".join(lines[:-1]), "cut")
+    with pytest.raises(InputError, match="no known vocabulary"):
+        bpe.from_tiktoken(b"".join([*lines[:-1], b"/////////w== 3\n"]), "twice")
+    return loaded
 
 
 def test_tiktoken_ranks_are_joined_as_tiktoken_does(rank_file):
-    path, ranks = rank_file
-    made = load_tokenizer(path)
-    assert made.vocab_size == len(ranks) + 2 and made.eos_id == len(ranks) and made.bos_id is None
-    assert made.encode("<|im_start|>12").tolist() == [len(ranks) + 1, ord("1"), ord("2")]
-    for word in [*WORDS, " thefoxes", " jumpsover", " aaaaaaa", " ÿÿøøéé"]:
-        assert made.encode(word).tolist() == tiktoken_reference(ranks, word.encode()), word
-    sample = CORPUS[0] + "  def f(x):\r\n\treturn 'é' * 1234  # 日本 🎉\n\n"
-    assert made.decode(made.encode(sample)) == sample
-
-
-def test_a_rank_file_that_lost_a_line_is_refused(rank_file):
-    path, ranks = rank_file
-    lines = path.read_bytes().splitlines(keepends=True)
-    with pytest.raises(InputError, match=f"{len(ranks) - 1} ranks"):
-        bpe.from_tiktoken(b"".join(lines[:-1]), "cut")
-    with pytest.raises(InputError, match="no known vocabulary"):
-        bpe.from_tiktoken(b"".join([*lines[:-1], b"/////////w== 3\n"]), "twice")
+    assert_joined_as_tiktoken_does(rank_file, len(rank_file.read_bytes().splitlines()) + 2, " ".join(CORPUS))
 
 
 def test_a_real_rank_file_is_joined_as_tiktoken_does(shared):
-    path = shared / "tokenizers" / "qwen.tiktoken"
-    qwen = load_tokenizer(path)
-    assert qwen.vocab_size == 151_851
-    assert qwen.eos_id == 151_643 and qwen.bos_id is None
+    text = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()[:20_000]
+    qwen = assert_joined_as_tiktoken_does(shared / "tokenizers" / "qwen.tiktoken", 151_851, text)
     # Known from the model's public examples.
+    assert qwen.eos_id == 151_643
     assert qwen.encode("Hello world").tolist() == [9707, 1879]
     assert qwen.encode("<|im_start|>12").tolist() == [151_644, 16, 17]
-    ranks = {}
-    for line in path.read_bytes().splitlines():
-        token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
-    text = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()[:20_000]
-    # Words of letters after a space are one word to the pattern; joining them is what is tested here.
-    words = sorted({f" {word}" for word in text.split() if word.isalpha()}) + [
-        " aaaaaaa",
-        " zzzzzzzzzzz",
-        " ÿÿøøéé",
-    ]
-    for word in words:
-        assert qwen.encode(word).tolist() == tiktoken_reference(ranks, word.encode()), word
-    sample = text + "  def f(x):\r\n\treturn 'é' * 1234  # 日本 🎉\n\n"
-    assert qwen.decode(qwen.encode(sample)) == sample
-
-
-def test_a_real_rank_file_that_lost_a_line_is_refused(shared):
-    data = (shared / "tokenizers" / "qwen.tiktoken").read_bytes()
-    lines = data.splitlines(keepends=True)
-    with pytest.raises(InputError, match="151,642 ranks"):
-        bpe.from_tiktoken(b"".join(lines[:-1]), "cut")
-    with pytest.raises(InputError, match="no known vocabulary"):
-        bpe.from_tiktoken(b"".join([*lines[:-1], b"/////////w== 3\n"]), "twice")
 
 
 def test_schemes_have_room_for_their_special_tokens():

@@ -28,10 +28,10 @@ def made(tmp_path_factory):
 @pytest.mark.slow
 def test_each_corpus_is_several_megabytes_of_distinct_documents(made):
     for corpus in made[0].values():
-        assert corpus.num_characters > 2e6
+        assert sum(map(len, corpus.documents)) > 2e6
         assert len(set(corpus.documents)) == len(corpus.documents) > 300
         assert corpus.digest == corpora.documents_digest(corpus.documents)
-        assert corpus.versions["python"] and corpus.describe()["corpus"] == f"builtin:{corpus.name}"
+        assert corpus.versions["python"]
 
 
 @pytest.mark.slow

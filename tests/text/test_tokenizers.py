@@ -1,7 +1,6 @@
 """Every tokenizer, of any kind: round trips, identity, saving, damage; and how the right one is found."""
 
 import json
-import pickle
 import shutil
 from pathlib import Path
 
@@ -85,13 +84,6 @@ def test_saving_keeps_the_identity(tokenizer, tmp_path):
         assert loaded.encode(text).tolist() == tokenizer.encode(text).tolist()
 
 
-def test_workers_can_have_it(tokenizer):
-    tokenizer.encode("warm up")
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy.digest == tokenizer.digest and copy.eos_id == tokenizer.eos_id
-    assert copy.encode("the dog").tolist() == tokenizer.encode("the dog").tolist()
-
-
 @pytest.mark.parametrize("wrong", [-1, 10**6])
 def test_ids_outside_the_vocabulary_are_refused(tokenizer, wrong):
     with pytest.raises(InputError, match=f"token id {wrong} is outside"):
@@ -158,7 +150,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path, name, content, message):
 def test_model_weights_are_not_read_as_a_tokenizer(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizers, "_LARGEST", 100)
     (tmp_path / "model.bin").write_bytes(b"\1" * 101)
-    with pytest.raises(InputError, match="too large for a tokenizer"):
+    with pytest.raises(InputError, match="more than the 100 that are read"):
         load_tokenizer(tmp_path / "model.bin")
 
 
@@ -182,7 +174,7 @@ def test_the_config_beside_it_names_the_end_of_a_document(tmp_path):
     with pytest.raises(InputError, match="no token '<none>'"):
         load_tokenizer(tmp_path)
     (tmp_path / bpe.CONFIG_FILE).write_text("[]")
-    with pytest.raises(InputError, match="not a JSON object"):
+    with pytest.raises(InputError, match="valid dictionary"):
         load_tokenizer(tmp_path)
 
 

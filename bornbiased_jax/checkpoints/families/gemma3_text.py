@@ -23,7 +23,7 @@ _PERIOD = 6
 
 
 def _read(fields: Fields) -> dict[str, Any]:
-    if fields.boolean("use_bidirectional_attention", False):
+    if fields.get("use_bidirectional_attention", False):
         raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
     cap = fields.get("attn_logit_softcapping", None)
     if cap is not None:
@@ -38,7 +38,7 @@ def _read(fields: Fields) -> dict[str, Any]:
         "attention_pattern": pattern,
         "attention_scale": float(scale) ** -0.5,
         "logit_softcap": fields.get("final_logit_softcapping", None),
-        "embedding_scale": math.sqrt(fields.integer("hidden_size")),
+        "embedding_scale": math.sqrt(fields.get("hidden_size")),
     }
 
 

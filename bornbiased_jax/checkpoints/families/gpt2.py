@@ -15,7 +15,7 @@ LAYERNORM = (
 
 
 def _read(fields: Fields) -> dict[str, Any]:
-    return {"d_ff": 4 * fields.integer("n_embd")} if fields.get("n_inner", None) is None else {}
+    return {"d_ff": 4 * fields.get("n_embd")} if fields.get("n_inner", None) is None else {}
 
 
 FAMILY = Family(

@@ -13,7 +13,7 @@ def _biases(cfg: ModelConfig) -> Biases:
 
 
 def _read_biases(fields: Fields) -> Biases:
-    attention = fields.boolean("attention_bias", True)
+    attention = fields.get("attention_bias", True)
     return Biases(attention, attention, True)
 
 

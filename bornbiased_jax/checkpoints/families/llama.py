@@ -48,7 +48,7 @@ def rope_entries(cfg: ModelConfig) -> dict[str, Any]:
 
 def read_attention_bias(fields: Fields) -> Biases:
     """Read one flag for query, key, value and output; the MLP has none."""
-    attention = fields.boolean("attention_bias", False)
+    attention = fields.get("attention_bias", False)
     return Biases(attention, attention, False)
 
 
@@ -76,7 +76,7 @@ FAMILY = Family(
         Want("num_heads", lambda cfg: cfg.d_model % cfg.num_heads == 0, "num_heads dividing d_model"),
     ),
     biases=_biases,
-    read_biases=lambda fields: read_attention_bias(fields)._replace(mlp=fields.boolean("mlp_bias", False)),
+    read_biases=lambda fields: read_attention_bias(fields)._replace(mlp=fields.get("mlp_bias", False)),
     read=read_rope,
     write=lambda cfg: rope_entries(cfg) | {"attention_bias": _biases(cfg).qkv, "mlp_bias": _biases(cfg).mlp},
     gguf="llama",

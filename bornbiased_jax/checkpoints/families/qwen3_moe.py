@@ -20,7 +20,7 @@ def _read(fields: Fields) -> dict[str, Any]:
         raise fields.refuse(name, fields.get(name), "but only models with experts in every layer are supported")
     # The width of the dense layers, of which there are none.
     fields.get("intermediate_size", None)
-    is_windowed = fields.boolean("use_sliding_window", False)
+    is_windowed = fields.get("use_sliding_window", False)
     window = fields.get("sliding_window", 4096 if is_windowed else None)
     # Older files say num_experts where newer ones say num_local_experts.
     count = fields.get("num_local_experts", fields.get("num_experts", 128))
@@ -28,7 +28,7 @@ def _read(fields: Fields) -> dict[str, Any]:
         **read_rope(fields),
         "window": window if is_windowed else None,
         "num_experts": count,
-        "normalize_expert_weights": fields.boolean("norm_topk_prob", False),
+        "normalize_expert_weights": fields.get("norm_topk_prob", False),
     }
 
 

@@ -52,6 +52,8 @@ SHARED: dict[str, Any] = {
     "use_sliding_window": bool,
     "layer_types": Annotated[list[str], Len(0, 10_000)] | None,
     "attention_bias": bool,
+    "norm_topk_prob": bool,
+    "use_bidirectional_attention": bool,
     "mlp_bias": bool,
     "initializer_range": Annotated[float, Interval(ge=0.0, le=1e6)] | None,
 }
@@ -75,20 +77,6 @@ class Fields:
         if name not in self.values and default is ...:
             raise InputError(f"{self.where} has no field {name!r}: fetch it again")
         return self.values.get(name, default)
-
-    def boolean(self, name: str, default: bool) -> bool:
-        """Return a field that is true or false."""
-        value = self.get(name, default)
-        if not isinstance(value, bool):
-            raise self.refuse(name, value, "which is not true or false")
-        return value
-
-    def integer(self, name: str, default: Any = ...) -> int:
-        """Return a field that is an integer."""
-        value = self.get(name, default)
-        if not isinstance(value, int):
-            raise self.refuse(name, value, "which is not an integer")
-        return value
 
     def refuse(self, name: str, value: object, remedy: str) -> InputError:
         """Return the error that names a field, for the caller to raise."""
@@ -164,8 +152,8 @@ def read_pattern(fields: Fields, name: str, kinds: object) -> str:
     """
     if not isinstance(kinds, list) or not kinds or not all(kind in LAYER_TYPES for kind in kinds):
         raise fields.refuse(name, kinds, f"which is not a list of {' and '.join(LAYER_TYPES)}")
-    if len(kinds) != fields.integer("num_hidden_layers"):
-        raise fields.refuse(name, kinds, f"which does not list {fields.integer('num_hidden_layers')} layers")
+    if len(kinds) != fields.get("num_hidden_layers"):
+        raise fields.refuse(name, kinds, f"which does not list {fields.get('num_hidden_layers')} layers")
     pattern = "".join(LAYER_TYPES[kind] for kind in kinds)
     # The shortest beginning that the list repeats, as the last turn may be cut short.
     for length in range(1, len(pattern) + 1):
@@ -183,12 +171,12 @@ def write_pattern(cfg: ModelConfig) -> list[str]:
 def read_layer_windows(fields: Fields) -> dict[str, Any]:
     """Read the windows of Qwen's layers: one for all, or a pattern."""
     sliding = fields.get("sliding_window", 4096)
-    first = fields.integer("max_window_layers", 28)
-    used = fields.boolean("use_sliding_window", False) and sliding is not None
+    first = fields.get("max_window_layers", 28)
+    used = fields.get("use_sliding_window", False) and sliding is not None
     kinds = fields.get("layer_types", None)
     if kinds is None:
         name, value = "max_window_layers", first
-        num_layers = fields.integer("num_hidden_layers")
+        num_layers = fields.get("num_hidden_layers")
         kinds = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(num_layers)]
     else:
         name, value = "layer_types", kinds
@@ -197,7 +185,7 @@ def read_layer_windows(fields: Fields) -> dict[str, Any]:
         raise fields.refuse(name, value, "but no sliding window: make the two agree")
     if pattern == "g":
         return {"window": None}
-    window = fields.integer("sliding_window", 4096)
+    window = fields.get("sliding_window", 4096)
     return {"window": window} if pattern == "l" else {"window": window, "attention_pattern": pattern}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.families import GGUF, Family
+from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
 from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.config import ModelConfig
@@ -25,8 +26,6 @@ from bornbiased_jax.schema import shown
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
-# Types that keep each number by itself; all others are quantized in blocks.
-_WHOLE = tuple(gguf.GGMLQuantizationType[name] for name in ("F64", "F32", "F16", "BF16"))
 # Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
 _LLAMA3_FACTORS = (8.0, 32.0)
 # Numbers dequantized together.
@@ -34,25 +33,18 @@ _CHUNK = 1 << 20
 ROPE_DIVISORS = "rope_freqs.weight"
 
 
-class _Metadata:
-    """The key-value pairs of a file, remembering which were asked for."""
-
-    def __init__(self, reader: gguf.GGUFReader, path: Path) -> None:
-        self.fields, self.path = reader.fields, path
-        self.asked: set[str] = set()
-
-    def get(self, name: str, default: Any = ...) -> Any:
-        self.asked.add(name)
-        if name not in self.fields:
-            if default is ...:
-                raise InputError(f"{self.path} has no field {name!r}: fetch it again")
-            return default
-        try:
-            value = self.fields[name].contents()
-        except _DAMAGE as error:
-            raise InputError(f"{self.path} has a field {shown(name)} that cannot be read: fetch it again") from error
-        # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
-        return float(str(np.float32(value))) if isinstance(value, float) else value
+def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
+    """Read the key-value pairs of a file, but for the tokenizer's."""
+    values: dict[str, Any] = {}
+    for name, field in reader.fields.items():
+        if not name.startswith(("tokenizer.", "GGUF.")):
+            try:
+                value = field.contents()
+            except _DAMAGE as error:
+                raise InputError(f"{path} has a field {shown(name)} that cannot be read: fetch it again") from error
+            # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
+            values[name] = float(str(np.float32(value))) if isinstance(value, float) else value
+    return Fields(values, str(path))
 
 
 def read_headers(path: Path) -> StoredModel:
@@ -71,7 +63,7 @@ def read_headers(path: Path) -> StoredModel:
         ) from error
     # Shapes are written fastest axis first.
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
-    metadata = _Metadata(reader, path)
+    metadata = _fields(reader, path)
     architecture = metadata.get("general.architecture")
     if architecture not in GGUF:
         raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(GGUF)}")
@@ -99,7 +91,6 @@ def read_headers(path: Path) -> StoredModel:
         files=(path,),
         tokenizer_files=(path,),
         storage="gguf",
-        is_block_quantized=any(tensor.tensor_type not in _WHOLE for tensor in tensors.values()),
     )
 
 
@@ -147,13 +138,13 @@ def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.nd
         ) from error
 
 
-def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
+def _config(metadata: Fields, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
     architecture = family.gguf
 
     def get(name: str, default: Any = ...) -> Any:
         return metadata.get(f"{architecture}.{name}", default)
 
-    path = metadata.path
+    path = metadata.where
     if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) != 2:
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
@@ -198,8 +189,8 @@ def _config(metadata: _Metadata, family: Family, shapes: dict[str, tuple[int, ..
         rope_scaling_factor=factor,
     )
     # Any other field may change the model.
-    for name in metadata.fields:
-        is_understood = name in metadata.asked or name.startswith(("general.", "tokenizer.", "GGUF.", "quantize."))
+    for name in metadata.values:
+        is_understood = name in metadata.asked or name.startswith(("general.", "quantize."))
         if name == "split.count":
             is_understood = metadata.get(name) in (0, 1)
         if not is_understood and not name.startswith(("split.no", "split.tensors.count")):

@@ -15,8 +15,7 @@ from bornbiased_jax.lineage.audit.finding import Finding, is_clean
 from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import is_alias
-from bornbiased_jax.lineage.audit.law import find_distributions, law_rows
-from bornbiased_jax.lineage.audit.repeats import find_repeats
+from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
 from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarise
 from bornbiased_jax.lineage.audit.ties import ALPHA, edges, find_parentage, find_shared_births, pairs_to_test, test_ties
 
@@ -165,7 +164,10 @@ def _checkpoint(summary: Summary) -> dict[str, Any]:
         "model": None if reader is None else reader.description,
         "file_digest": summary.file_digest or None,
         "digests": summary.forms["exact"],
-        "law": law_rows(summary),
+        "law": [
+            {"tensor": name, "entries": part.entries, "mean": part.mean, "std": part.std, "kurtosis": part.kurtosis}
+            for name, part in summary.moments.items()
+        ],
     }
 
 

@@ -61,7 +61,6 @@ class Item:
         files: those that hold its weights; none of a run, whose checkpoints share folders.
         note: why it is not opened, or "".
         record: of a run of this package.
-        config: its ``config.json``, or None.
         is_above: whether its folder also holds checkpoints of its run, as a trainer's final model does.
     """
 
@@ -71,7 +70,6 @@ class Item:
     files: tuple[Path, ...] = ()
     note: str = ""
     record: Record | None = None
-    config: Path | None = None
     is_above: bool = False
 
 
@@ -180,16 +178,15 @@ def _is_model(place: Path) -> bool:
 
 def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
     label = read_label(name, pattern)
-    config = place / "config.json"
     try:
-        return Item(name, label, str(place), tuple(weight_files(place)), config=config)
+        return Item(name, label, str(place), tuple(weight_files(place)))
     except InputError:
         pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))
         if not pickles:
             raise
         for path in pickles:
             check_pointer(path)
-        return Item(name, label, None, pickles, PICKLED, config=config)
+        return Item(name, label, None, pickles, PICKLED)
 
 
 def _run(place: Path, name: str) -> Iterator[Item]:

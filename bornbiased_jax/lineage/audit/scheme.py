@@ -11,15 +11,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from scipy import special
 
+from bornbiased_jax import io
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import distribution
-from bornbiased_jax.lineage.audit.summary import Moments
+from bornbiased_jax.lineage.audit.finding import Finding, listed
+from bornbiased_jax.lineage.audit.summary import Moments, Summary
+from bornbiased_jax.lineage.fingerprints import Repeats
+from bornbiased_jax.lineage.structure import equal_labels, repeated_parts
 from bornbiased_jax.parameters import Parameter, parameter_table
-from bornbiased_jax.schemes import CUTS, SCHEMES, Distribution, Group
+from bornbiased_jax.schemes import CUTS, DEFAULT_STD, SCHEMES, Distribution, Group
+from bornbiased_jax.stats.multiple import holm
 
 TOLERANCE = 0.01
 """Relative deviation of a standard deviation below which a distribution fits, however significant it is."""
@@ -79,7 +85,10 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
         cfg: the architecture; its own scheme is not looked at.
         moments: of every tensor by place, "blocks/mlp/up/kernel/0" for block 1.
     """
-    places = _by_group(cfg, moments)
+    places: dict[Group, list[_Place]] = defaultdict(list)
+    for place in _places(cfg, moments):
+        if place[0].group not in ("norm", "bias"):
+            places[place[0].group].append(place)
     # Log likelihood of each scheme in each group, over all tensors of the group.
     scores: dict[Group, dict[str, float]] = {}
     drawn_by: dict[str, ModelConfig] = {name: cfg.replace(init=name, init_groups=None) for name in SCHEMES}
@@ -124,15 +133,12 @@ def log_likelihood(moments: Moments, drawn: Distribution, layer: int) -> float:
 _Place = tuple[Parameter, int, Moments]
 
 
-def _by_group(cfg: ModelConfig, moments: Mapping[str, Moments]) -> dict[Group, list[_Place]]:
-    """Sort the tensors of matrices and tables by group, with their layer counted from 0."""
+def _places(cfg: ModelConfig, moments: Mapping[str, Moments]) -> Iterator[_Place]:
+    """Yield every tensor with its parameter, and its layer counted from 0."""
     table = parameter_table(cfg)
-    places: dict[Group, list[_Place]] = defaultdict(list)
     for name, part in moments.items():
         path, _, layer = (name, "", "0") if name in table else name.rpartition("/")
-        if table[path].group not in ("norm", "bias"):
-            places[table[path].group].append((table[path], int(layer), part))
-    return dict(places)
+        yield table[path], int(layer), part
 
 
 def _describe(
@@ -170,11 +176,164 @@ def _fits(moments: Moments, drawn: Distribution, layer: int) -> bool:
 
 def pool(parts: Iterable[Moments]) -> Moments:
     """Return the moments of several tensors together."""
-    listed = list(parts)
-    count = sum(part.entries for part in listed)
-    mean = sum(part.entries * part.mean for part in listed) / count
-    second = sum(part.entries * part.rms**2 for part in listed) / count
-    fourth = sum(part.entries * part.kurtosis * part.rms**4 for part in listed) / count
+    parts = list(parts)
+    count = sum(part.entries for part in parts)
+    mean = sum(part.entries * part.mean for part in parts) / count
+    second = sum(part.entries * part.rms**2 for part in parts) / count
+    fourth = sum(part.entries * part.kurtosis * part.rms**4 for part in parts) / count
     kurtosis = fourth / second**2 if second > 0 else 0.0
-    ends = min(part.smallest for part in listed), max(part.largest for part in listed)
+    ends = min(part.smallest for part in parts), max(part.largest for part in parts)
     return Moments(count, mean, math.sqrt(second), kurtosis, *ends)
+
+
+class Deviation(NamedTuple):
+    """One parameter, all blocks together: what was stated (one value or several) and measured, and p of the nearest.
+
+    ``constant`` is the stated value of a parameter that is no random number.
+    """
+
+    path: str
+    stated: tuple[float, ...]
+    measured: float
+    p_value: float
+    constant: float | None = None
+
+    @property
+    def deviation(self) -> float:
+        """Relative to the nearest stated value; absolute for constants."""
+        if self.constant is not None:
+            return self.measured
+        return min(abs(self.measured / stated - 1) for stated in self.stated)
+
+
+def _deviations(summary: Summary) -> list[Deviation]:
+    """Compare every parameter group of a birth with its configuration; none where nobody states a distribution.
+
+    Of a run of this package that began with a birth the distributions are known. A Hugging Face directory states
+    ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled by
+    1/√(2L) as GPT-2's are.
+    """
+    reader = summary.reader
+    if reader is None or summary.item.label.step != 0:
+        return []
+    if summary.item.record is not None and not summary.item.record.born_here:
+        return []
+    stated_std: float | None = None
+    if summary.item.record is None:
+        if reader.kind != "huggingface":
+            return []
+        stated_std = io.read_json(reader.files[0].parent / "config.json").get("initializer_range", DEFAULT_STD)
+        if not stated_std:
+            return []
+    # All blocks of a parameter together.
+    table = parameter_table(reader.cfg)
+    parts: dict[str, list[Moments]] = defaultdict(list)
+    for row, _, moments in _places(reader.cfg, summary.moments):
+        parts[row.path].append(moments)
+    groups = []
+    for path, members in parts.items():
+        drawn = distribution(reader.cfg, table[path])
+        constant = drawn.constant
+        if constant is not None:
+            deviation = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
+            groups.append(Deviation(path, (), deviation, 0.0 if deviation > TOLERANCE else 1.0, constant))
+            continue
+        stated: tuple[float, ...] = (drawn.measured_std(),)
+        if stated_std is not None:
+            writes = table[path].group in ("output", "down")
+            stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
+        groups.append(_deviation(path, stated, members))
+    return groups
+
+
+def find_distributions(births: Sequence[Summary], alpha: float, repeating: Collection[str] = ()) -> list[Finding]:
+    """Find births whose weights are significantly, and by more than 1%, not as stated, after Holm over all groups.
+
+    Args:
+        births: summaries of step 0.
+        alpha: level of all groups together.
+        repeating: names of births that repeat themselves. Their entries are not independent, so that nothing is known
+            of how far a standard deviation may be off; their constants are compared as everyone's are.
+    """
+    rows = [
+        (birth, group)
+        for birth in births
+        for group in _deviations(birth)
+        if birth.name not in repeating or group.constant is not None
+    ]
+    rows.sort(key=lambda row: row[1].p_value)
+    wrong: dict[str, list[tuple[Deviation, float]]] = defaultdict(list)
+    adjusted = holm([group.p_value for _, group in rows]).tolist()
+    for (birth, group), p_value in zip(rows, adjusted, strict=True):
+        if p_value <= alpha and group.deviation > TOLERANCE:
+            wrong[birth.name].append((group, p_value))
+    named = {birth.name: birth for birth in births}
+    return [_finding(named[name], groups) for name, groups in wrong.items()]
+
+
+def _finding(summary: Summary, groups: list[tuple[Deviation, float]]) -> Finding:
+    parts = []
+    for group, _ in groups:
+        if group.constant is not None:
+            parts.append(f"{group.path} should be {group.constant:g} and is off by up to {group.measured:.3g}")
+        else:
+            stated = " or ".join(f"{value:.4g}" for value in group.stated)
+            parts.append(f"{group.path} has standard deviation {group.measured:.4g} where {stated} is stated")
+    more = f" (and {len(parts) - 3} more)" if len(parts) > 3 else ""
+    # Name the scheme that fits before the configuration is said to be contradicted.
+    assert summary.reader is not None
+    scheme = init_scheme(summary.reader.cfg, summary.moments)
+    text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
+    if scheme.fits:
+        text = f"{summary.name} is drawn by the scheme {scheme.nearest_scheme}, and its configuration states another: "
+        text += f"{'; '.join(parts[:3])}{more}."
+    elif scheme.nearest_scheme is not None:
+        text += f" No named scheme fits every group; the nearest is {scheme.nearest_scheme}."
+    nearest: dict[str, tuple[str, ...]] = {row.group: row.nearest for row in scheme.groups}
+    return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups), nearest)
+
+
+def _deviation(path: str, stated: tuple[float, ...], members: Sequence[Moments]) -> Deviation:
+    pooled = pool(members)
+    # Of the second moment over its stated value: the delta method, with the fourth moment that was measured.
+    error = math.sqrt(max(pooled.kurtosis - 1.0, 1e-6) / pooled.entries) if pooled.rms > 0 else 1.0
+    logs = [2 * math.log(max(pooled.rms, 1e-150) / value) for value in stated]
+    tails = [float(2 * special.ndtr(-abs(log) / error)) for log in logs]
+    return Deviation(path, stated, pooled.rms, max(tails))
+
+
+def find_repeats(births: Sequence[Summary]) -> list[Finding]:
+    """Find births with fewer random numbers than entries; pairs of neurons that the configuration asks for are none."""
+    findings = []
+    for birth in births:
+        reports = [report for report in _repeats_of(birth) if repeated_parts(report) or equal_labels(report)]
+        if reports:
+            text = (
+                f"{birth.name} repeats itself: {listed(map(_repeat_text, reports))}. It has fewer random numbers than "
+                "entries, as where every shard of a tensor was given the same draw, so that its standard deviations "
+                "are held against no configuration. Draw every shard from a key of its own."
+            )
+            findings.append(Finding("repeats", (birth.name,), text))
+    return findings
+
+
+def _repeats_of(birth: Summary) -> list[Repeats]:
+    """List the axes along which repetition speaks of shards: not of neurons that were drawn in pairs on purpose."""
+    if birth.fingerprint is None or birth.reader is None:
+        return []
+    cfg = birth.reader.cfg
+    drawn = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
+    return [
+        report
+        for report in birth.fingerprint.repeats
+        if not (report.labels == "neurons" and drawn & {"mirrored", "repeated"} and repeated_parts(report) == 2)
+    ]
+
+
+def _repeat_text(report: Repeats) -> str:
+    """Write what repeats: "the neurons of each block in 8 equal parts"."""
+    axis = {"coordinates": "the residual coordinates", "tokens": "the rows of the embedding"}.get(
+        report.labels, f"the {report.labels} of each block"
+    )
+    parts = repeated_parts(report)
+    return f"{axis} in {parts} parts that are alike" if parts else f"{axis}, {report.num_equal} of which are equal"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bornbiased_jax import hub, progress, schema
@@ -66,21 +65,24 @@ def audit_suite(
     if not weights:
         return listing
     # What is to be fetched, and its size.
-    opened = {name: remote for name, remote in suite.names.items() if has_safetensors(_paths(suite.revisions[name]))}
-    missing = {name: remote for name, remote in opened.items() if find_cached(remote) is None}
-    sizes = {name: sum(row["size"] for row in suite.revisions[name] if _is_fetched(row["path"])) for name in missing}
+    opened = {
+        name: remote
+        for name, remote in suite.names.items()
+        if has_safetensors(row["path"] for row in suite.revisions[name])
+    }
+    missing = [name for name, remote in opened.items() if find_cached(remote) is None]
+    rows = [row for name in missing for row in suite.revisions[name] if "/" not in row["path"]]
+    size = sum(row["size"] for row in rows if row["path"].endswith(".safetensors"))
     progress.note(
         f"{text}: {len(suite.names)} revisions, {len(listing['findings'])} findings in the listings; "
-        f"{sum(sizes.values()) / 1e9:.2f} GB to fetch for {len(missing)}"
+        f"{size / 1e9:.2f} GB to fetch for {len(missing)}"
     )
-    check_room(text, sum(sizes.values()))
+    check_room(text, size)
     items = []
     with progress.bar(len(opened), "fetching", "checkpoints", timed=False) as advance:
         for name, remote in opened.items():
             folder = fetch(remote)
-            items.append(
-                Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder)), config=_config(folder))
-            )
+            items.append(Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder))))
             advance()
     unopened = [
         Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened
@@ -128,15 +130,3 @@ def _entry(row: RepoFile) -> dict[str, Any]:
     """Return a file as the hub's tree interface has it."""
     entry = {"type": "file", "path": row.path, "size": row.size, "oid": row.blob_id}
     return entry if row.lfs is None else {**entry, "lfs": {"oid": row.lfs.sha256, "size": row.lfs.size}}
-
-
-def _paths(entries: list[dict[str, Any]]) -> list[str]:
-    return [entry["path"] for entry in entries]
-
-
-def _is_fetched(path: str) -> bool:
-    return "/" not in path and path.endswith(".safetensors")
-
-
-def _config(folder: Path) -> Path:
-    return folder / "config.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 from collections.abc import Collection
 from functools import cached_property
@@ -42,6 +43,11 @@ class Moments(NamedTuple):
     kurtosis: float
     smallest: float
     largest: float
+
+    @property
+    def std(self) -> float:
+        """Standard deviation."""
+        return math.sqrt(max(0.0, self.rms**2 - self.mean**2))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

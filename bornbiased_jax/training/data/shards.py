@@ -26,7 +26,7 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import cache
 from bornbiased_jax.text.documents import read_documents, source_digest
-from bornbiased_jax.text.encoding import SPLITS, Workers, batches, encoded
+from bornbiased_jax.text.encoding import SPLITS, batches, encoded
 from bornbiased_jax.text.protocol import Tokenizer
 
 INDEX = "tokens.json"
@@ -163,7 +163,7 @@ def prepare(
         tokenizer: turns documents into ids.
         folder: where tokenised sources are kept; None: in the user's cache.
         validation_fraction: fraction of the documents that go to validation.
-        processes: worker processes; None: as many as cores, once there is enough to do.
+        processes: threads that tokenize; None: as many as cores.
         part_tokens: about how many ids a part has. The ids do not depend on it; the files and the digest do.
         tokens_digest: of the tokens, if they were made before: with it they are found when the source is gone.
         quiet: no progress display.
@@ -318,12 +318,9 @@ def _tokenise(
     documents = itertools.islice(read_documents(source), index["documents"], None)
     part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
     held = 0
-    with (
-        progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance,
-        contextlib.closing(Workers()) as pool,
-    ):
+    with progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance:
         fraction = identity["validation_fraction"]
-        for batch in encoded(batches(documents), tokenizer, fraction, processes, pool):
+        for batch in encoded(batches(documents), tokenizer, fraction, processes):
             for split in SPLITS:
                 part[split].append(batch.ids[split])
             held += sum(len(ids) for ids in batch.ids.values())

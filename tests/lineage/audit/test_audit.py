@@ -329,7 +329,7 @@ def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
     assert "### Duplicates" in report and "seed1-step100 and seed1-step200" in report
     page = (tmp_path / "a.html").read_text()
     assert "<svg" in page and "seed1-step100 and seed1-step200" in page
-    assert "1 finding<" in page and "Against the labels speak: duplicates (1)." in page
+    assert "1 finding<" in page and "3 checkpoints of 1 run: duplicates (1)." in page
     assert run(call[:-1]) == 0
 
 

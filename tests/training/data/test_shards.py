@@ -1,6 +1,5 @@
 """Tokenised data on disk: the split, the cache, resumption, damage."""
 
-import contextlib
 import json
 
 import numpy as np
@@ -175,14 +174,3 @@ def test_the_cache_knows_the_tokenizer_and_the_split(tmp_path):
         found = prepare(str(texts), BYTES, folder=tmp_path / "cache", validation_fraction=fraction).validation
         held = [b"%d\0" % number for number in range(100) if in_validation(b"%d" % number, fraction)]
         assert everything(found) == b"".join(held)
-
-
-def test_processes_that_tokenise_import_no_jax(monkeypatch, capfd):
-    """Importing it takes a process longer than its work; every import of the worker is listed here."""
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    with contextlib.closing(encoding.Workers()) as workers:
-        found = workers.submit(1, BYTES, ["ab"], 0.5).result()
-    assert sorted(ids.tolist() for ids in found.ids.values()) == [[], [97, 98, 0]]
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in capfd.readouterr().err.splitlines()}
-    assert {"bornbiased_jax", "tokenizers"} <= imported
-    assert not imported & {"jax", "jaxlib", "flax", "orbax", "grain", "optax", "scipy", "matplotlib"}
