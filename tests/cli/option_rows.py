@@ -59,6 +59,7 @@ WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
 SCAN = "bornbiased_jax.lineage.scan:scan"
+MIXTURE_PART = "bornbiased_jax.results.scans:check_checkpoint"
 WHICH = "bornbiased_jax.lineage.whichseed:which_seed"
 ADAPT = "bornbiased_jax.derive.tune:pretrain"
 PEFT = "bornbiased_jax.derive.peft:export_adapter"
@@ -327,6 +328,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<bases>", "bornbiased_jax.lineage.scan:find_bases", {"places": ("seed:1@gpt2-tiny",)}),
         ("--alpha 0.05", SCAN, {"alpha": 0.05}),
         ("--num-permutations 500", SCAN, {"num_permutations": 500}),
+        ("--mixture --base seed:2@gpt2-tiny", MIXTURE_PART, {"place": "seed:2@gpt2-tiny"}),
+        ("--base seed:2@gpt2-tiny --mixture", MIXTURE_PART, {"place": "seed:2@gpt2-tiny"}),
         ("--quiet", QUIET, {"quiet": True}),
         *placed(),
     ],
@@ -431,12 +434,12 @@ INSTEAD = {
     ("predict", "--checkpoint"): ("predict --checkpoint model.gguf --seq-len 8", OPEN, {"ref": "model.gguf"}),
     ("probe preference", "--checkpoint"): (
         f"probe preference --checkpoint model.gguf {SIZES}",
-        "bornbiased_jax.probes.subject:given",
+        "bornbiased_jax.probes.subject:from_weights",
         {"params": "weights of model.gguf", "digest": "digest"},
     ),
     ("probe contraction", "--checkpoint"): (
         f"probe contraction --checkpoint model.gguf {SIZES}",
-        "bornbiased_jax.probes.subject:given",
+        "bornbiased_jax.probes.subject:from_weights",
         {"params": "weights of model.gguf"},
     ),
     ("generate", "--prompt-ids"): (

@@ -120,7 +120,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=()),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
-        "bornbiased_jax.probes.subject:given": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
+        "bornbiased_jax.probes.subject:from_weights": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
         DERIVE: lambda *unused: fake_checkpoint("changed weights"),
         "bornbiased_jax.text:tokenizer_for": lambda name, vocab_size: FakeTokenizer(name),
         COMPARE: lambda *unused, **options: undefined("permutation", "", num_inputs=4, alpha=0.01),
