@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg
 
+from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
-from bornbiased_jax.lineage.same_model import probe_logits
+from bornbiased_jax.lineage.same_model import logits_memory, probe_logits
 
 KINDS = ("untrained", "trained on one text", "trained on other texts", "of two widths")
 """Kinds of unrelated pairs in the calibration."""
@@ -48,7 +49,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "norm_cosine_centered": Statistic(
         "cosine of norm scales, means taken out",
-        "Weak evidence: training on one text moves scales alike; it is read against models trained on the same text.",
+        "Evidence where it is far above its range: without their mean, unrelated scales agree by chance alone.",
     ),
     "std_profile": Statistic(
         "correlation of standard deviations of Q, K, V, O over blocks",
@@ -64,7 +65,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "mdir_trace": Statistic(
         "trace of the polar factor of the embeddings (MDIR)",
-        "Near 0 with a standard deviation of 1 for unrelated initializations; training on one text can move it.",
+        "Evidence where it is far above its range: near 0 with a standard deviation of 1 between unrelated models.",
     ),
     "tokenizer_overlap": Statistic(
         "shared tokens, as a fraction of all",
@@ -76,7 +77,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "bias_cosine": Statistic(
         "cosine of the biases of Q, K, V",
-        "Weak evidence: biases start at 0 and are moved by the text; heads and channels have to correspond.",
+        "Evidence where it is far above its range: heads and channels of unrelated models do not correspond.",
     ),
     "equal_tensors": Statistic(
         "equal tensors, as a fraction of those that are not constant",
@@ -88,7 +89,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "cka": Statistic(
         "CKA of logits on random tokens",
-        "No evidence by itself: models that learned one text, or none, arrange inputs alike.",
+        "Weak evidence: its range depends on the inputs, and is highest between models that nobody trained.",
     ),
     "output_agreement": Statistic(
         "equal next tokens on random tokens",
@@ -184,8 +185,11 @@ def evidence_sheet(base: RoleSource, suspect: RoleSource, checkpoints: tuple[Che
 
 
 def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
-    """Draw random tokens for two models, [S, T]; None where their vocabularies differ in size."""
+    """Draw random tokens for two models, [S, T]; None where vocabularies differ in size or memory is small."""
+    free = hardware.available_memory()
     if first.config.vocab_size != second.config.vocab_size:
+        return None
+    if free is not None and max(logits_memory(first), logits_memory(second)) > free:
         return None
     length = min(_LENGTH, first.config.max_seq_len, second.config.max_seq_len)
     return np.random.default_rng(0).integers(0, first.config.vocab_size, (_SEQUENCES, length), dtype=np.int32)
