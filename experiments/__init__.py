@@ -42,6 +42,7 @@ _CHAPTERS = {
     "calibration": "lineage",
     "weights_calibration": "lineage",
     "court": "lineage",
+    "evidence_sheet": "lineage",
     "descendants": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",

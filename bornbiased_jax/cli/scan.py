@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, Level
 
 
@@ -15,6 +16,12 @@ from bornbiased_jax.ranges import Count, Level
 @click.argument("bases", metavar="STORE|BASE…", nargs=-1, required=True)
 @click.option("--alpha", type=options.Ranged(Level), help="Level of all decisions together.  [default: 1e-4]")
 @click.option("--num-permutations", type=options.Ranged(Count), help="Relabellings drawn for each base that is tested.")
+@click.option(
+    "--mixture", is_flag=True, help="Also fit the suspect as a mixture of the bases, checkpoints all of them."
+)
+@click.option(
+    "--base", "mixture_base", metavar="B0", help="For --mixture: the checkpoint that differences are taken from."
+)
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.output_options
 def scan(
@@ -22,22 +29,29 @@ def scan(
     bases: tuple[str, ...],
     alpha: float | None,
     num_permutations: int | None,
+    mixture: bool,
+    mixture_base: str | None,
     quiet: bool,
     **arguments: Any,
 ) -> None:
     """Find which of many models one model shares an initialization with.
 
     Bases are checkpoints, stored fingerprints, or folders of fingerprints. Most are done with by a screen; the others
-    are tested as `bornbiased seedprint` does it, with one correction over all bases.
+    are tested as `bornbiased seedprint` does it, with one correction over all bases. With --mixture, coefficients say
+    how far the suspect went from B0 toward each base, block by block; they never say which model another descends from.
 
     \b
     Example:
       bornbiased scan suspect store --json matches.json
       bornbiased scan suspect.fingerprint base-a base-b.fingerprint \\
         --page scan.html
+      bornbiased scan merged tuned-a tuned-b --mixture --base pretrained
     """
     from bornbiased_jax import results
 
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
-    places.show(results.scan(suspect, *bases, alpha=alpha, num_permutations=num_permutations), suspect)
+    if mixture != (mixture_base is not None):
+        raise InputError("--mixture takes differences from the model of --base: give both options, or neither")
+    result = results.scan(suspect, *bases, alpha=alpha, num_permutations=num_permutations, mixture_base=mixture_base)
+    places.show(result, suspect)

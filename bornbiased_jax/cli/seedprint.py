@@ -131,7 +131,8 @@ def seedprint(
     if by_step:
         arguments["base_digest"] = None
         steps = verdicts.by_step(base, sides[1], probe=probe, **arguments)
-    result = Lineage(base, suspect, verdict, scores, verdicts.models_of(*sides), steps)
+    sheet = None if places.page is None else verdicts.sheet_of(*sides)
+    result = Lineage(base, suspect, verdict, scores, verdicts.models_of(*sides), steps, sheet)
     drawn = places.write(result, f"{base} and {suspect}")
     to_stderr = places.json_file == "-"
     click.echo(result.text(), err=to_stderr)

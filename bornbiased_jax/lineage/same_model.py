@@ -283,7 +283,7 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
         return None
     free = hardware.available_memory()
-    if free is not None and max(_logits_memory(model) for model in (base, suspect)) > free:
+    if free is not None and max(logits_memory(model) for model in (base, suspect)) > free:
         return None
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
     ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
@@ -329,7 +329,7 @@ def _apply_head(cfg: ModelConfig, params: Params, states_STD: jax.Array) -> jax.
     return logits_of(cfg, params, final_norm(cfg, params, states_STD))
 
 
-def _logits_memory(checkpoint: Checkpoint) -> int:
+def logits_memory(checkpoint: Checkpoint) -> int:
     """Estimate the bytes that the logits of a model take at most."""
     table = parameter_table(checkpoint.cfg)
     blocks = sum(math.prod(row.shape) for row in table.values() if row.is_stacked)

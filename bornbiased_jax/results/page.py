@@ -32,7 +32,7 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
         command=shlex.join(command),
         scale="",
         headline=headline,
-        tables=[_table(listing) for listing in result.tables()],
+        tables=[_table(listing) for listing in [*result.tables(), *result.appendix()]],
         panels=panels,
         record={"settings": facts, "provenance": {}, **record},
     )

@@ -76,6 +76,10 @@ class Result:
         """Return the tables that the command prints."""
         return []
 
+    def appendix(self) -> list[Listing]:
+        """Return further tables, for the end of its page alone."""
+        return []
+
     def table(self) -> Listing:
         """Return the first of the tables."""
         return self.tables()[0]

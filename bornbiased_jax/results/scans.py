@@ -10,6 +10,8 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.lineage import scan as scanning
 from bornbiased_jax.lineage.battery import ALPHA
+from bornbiased_jax.lineage.mixture import ILL_CONDITIONED, Coefficient, Mixture, check_checkpoint
+from bornbiased_jax.lineage.mixture import mixture as fit_mixture
 from bornbiased_jax.lineage.permutation import check_alpha
 from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import format_probability
@@ -17,10 +19,17 @@ from bornbiased_jax.lineage.weights_compare import check_count
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.results.wording import among
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 # Bases that the table shows besides those that match.
 _SHOWN = 10
+# A mixture that leaves more of the distance than this explains nearly nothing.
+_UNEXPLAINED = 0.9
+_TRAP = (
+    "Coefficients are geometry and never say which model another one descends from: a fine-tune can lie nearer its "
+    "sibling, made from the same base on similar texts, than the base itself."
+)
 _COLUMNS = {"verdict": "verdict", "evidence": "evidence", "log10_p": "log10 p", "z": "z"}
 
 
@@ -30,10 +39,12 @@ class Scan(Result):
 
     Attributes:
         result: what was measured.
+        mixture: the suspect fitted by the bases; None where that was not wanted.
     """
 
     question = "Which models share an initialization?"
     result: ScanResult
+    mixture: Mixture | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what the command writes with --json."""
@@ -51,15 +62,24 @@ class Scan(Result):
             for match in self.result.matches
         ]
         facts = {"num_bases": len(rows), "num_tested": self.result.num_tested, "alpha": self.result.alpha}
-        return {"suspect": self.result.suspect, "matches": rows, **facts}
+        return {"suspect": self.result.suspect, "matches": rows, **facts, **self._mixture_json()}
+
+    def _mixture_json(self) -> dict[str, Any]:
+        if self.mixture is None:
+            return {}
+        value = dataclasses.asdict(self.mixture)
+        return {"mixture": value.pop("coefficients"), **value}
 
     def summary(self) -> list[str]:
-        """Say with which bases an initialization is shared, and how sure that is."""
-        matches, count = self.result.matches, len(self.result.matches)
+        """Say with which bases an initialization is shared, how sure that is, and toward which the suspect lies."""
+        return [*self._matches_summary(), *([] if self.mixture is None else mixture_summary(self.mixture, self.result))]
+
+    def _matches_summary(self) -> list[str]:
+        matches, num_bases = self.result.matches, len(self.result.matches)
         related = [match for match in matches if match.verdict == "same-lineage"]
         if not related:
             return [
-                f"None of {count} bases shares an initialization with {self.result.suspect} as far as the order of "
+                f"None of {num_bases} bases shares an initialization with {self.result.suspect} as far as the order of "
                 "coordinates, neurons and heads tells: neurons in another order are matched by `bornbiased seedprint`."
             ]
         named = ", ".join(
@@ -69,7 +89,7 @@ class Scan(Result):
             for match in related
         )
         return [
-            f"{self.result.suspect} shares an initialization with {len(related)} of {count} bases: {named}. "
+            f"{self.result.suspect} shares an initialization with {len(related)} of {num_bases} bases: {named}. "
             "Which of two is older no test of weights can say."
         ]
 
@@ -84,13 +104,15 @@ class Scan(Result):
             for match in shown
             if match["verdict"] == "same-lineage" and match["components"]
         ]
-        return [listing(title, {"base": "base", **_COLUMNS}, shown, note), *components]
+        mixtures = [] if self.mixture is None else mixture_tables(self.mixture)
+        return [listing(title, {"base": "base", **_COLUMNS}, shown, note), *components, *mixtures]
 
     def figures(self) -> dict[str, Panel]:
-        """Draw z of the bases that agree most."""
+        """Draw z of the bases that agree most, and the coefficients of a mixture by block."""
+        panels = {} if self.mixture is None else mixture_figures(self.mixture)
         rows = [match for match in self.result.matches if match.z is not None][:_SHOWN]
         if not rows:
-            return {}
+            return panels
         figure, ax = figures.new(height=1.0 + 0.3 * len(rows))
         places = np.arange(len(rows))
         z = [float(match.z or 0.0) for match in rows]
@@ -100,14 +122,87 @@ class Scan(Result):
         ax.set_yticks(places, [match.base if len(match.base) <= 30 else f"…{match.base[-29:]}" for match in rows])
         ax.invert_yaxis()
         figures.label(ax, "z", "")
-        return {"bases": Panel(figure, "z of the bases that agree most; orange: they share an initialization.")}
+        caption = "z of the bases that agree most; orange: they share an initialization."
+        return {"bases": Panel(figure, caption), **panels}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each base."""
         return [{key: row[key] for key in ("base", *_COLUMNS)} for row in self.to_json()["matches"]]
 
 
-def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations: int | None = None) -> Scan:
+def mixture_summary(mixture: Mixture, result: ScanResult) -> list[str]:
+    """Say toward which models a suspect lies, how much that leaves unexplained, and what it does not show."""
+    first, *further = sorted(mixture.coefficients, key=lambda row: -row.coefficient)
+    others = among([f"{row.base} ({_with_std(row)})" for row in further])
+    nearer = f" than {others}" if further else ""
+    sentences = [
+        f"On the way from {mixture.origin}, {result.suspect} lies nearer {first.base} (coefficient "
+        f"{_with_std(first)}, ± over {mixture.num_tensors} matrices){nearer}. Of its distance from "
+        f"{mixture.origin} the fraction {mixture.residual:.3f} is explained by no combination of these models."
+    ]
+    if mixture.residual > _UNEXPLAINED:
+        sentences.append(
+            "Nearly all is unexplained: these models are not what it was mixed from, or it was rotated, or its heads "
+            "or experts were permuted, which is not undone here."
+        )
+    if mixture.condition_number > ILL_CONDITIONED:
+        sentences.append(
+            f"The models' differences from the base nearly depend on each other (condition number "
+            f"{mixture.condition_number:.0f}): single coefficients are poorly determined."
+        )
+    if mixture.undone:
+        sentences.append(f"Put back in order before the fit: {among(mixture.undone)}.")
+    if mixture.left_out:
+        sentences.append(
+            f"Matrices left out ({len(mixture.left_out)}), missing from a model or of another shape: "
+            f"{among(mixture.left_out[:4])}{' and more' if len(mixture.left_out) > 4 else ''}."
+        )
+    return [*sentences, _TRAP]
+
+
+def _with_std(row: Coefficient) -> str:
+    return f"{row.coefficient:.3f} ± {row.std:.3f}"
+
+
+def mixture_tables(mixture: Mixture) -> list[Listing]:
+    """List the coefficients, over all matrices and by block."""
+    note = f"Residual {mixture.residual:.4f}, condition number {mixture.condition_number:.3g}. {_TRAP}"
+    rows = [{"base": row.base, "coefficient": row.coefficient, "std": row.std} for row in mixture.coefficients]
+    columns = {"base": "toward", "coefficient": "coefficient", "std": "std over matrices"}
+    blocks = [
+        ["outside blocks" if cells[0].block is None else str(cells[0].block), *(cell.coefficient for cell in cells)]
+        for cells in zip(*(row.by_block for row in mixture.coefficients), strict=True)
+    ]
+    names = [row.base for row in mixture.coefficients]
+    return [
+        listing(f"Mixture, from {mixture.origin}", columns, rows, note),
+        Listing("Coefficients by block", ["block", *names], blocks),
+    ]
+
+
+def mixture_figures(mixture: Mixture) -> dict[str, Panel]:
+    """Draw the coefficients of a mixture over depth."""
+    figure, ax = figures.new(height=3.0)
+    for row in mixture.coefficients:
+        cells = [cell for cell in row.by_block if cell.block is not None and cell.coefficient is not None]
+        blocks, heights = [cell.block for cell in cells], [cell.coefficient for cell in cells]
+        ax.errorbar(blocks, heights, [cell.std for cell in cells], marker="o", capsize=2, label=row.base)
+    ax.legend()
+    figures.label(ax, "block", "coefficient")
+    caption = (
+        f"How far the suspect went from {mixture.origin} (0) toward each model (1), block by block; bars: standard "
+        "deviation over the matrices of a block."
+    )
+    return {"mixture": Panel(figure, caption)}
+
+
+def scan(
+    suspect: str,
+    *bases: str,
+    alpha: float | None = None,
+    num_permutations: int | None = None,
+    mixture_base: str | None = None,
+) -> Scan:
     """Say which of many models one model shares an initialization with.
 
     Args:
@@ -115,9 +210,10 @@ def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations
         bases: checkpoints, stored fingerprints, or folders of fingerprints.
         alpha: level of all decisions together; 10⁻⁴ by default.
         num_permutations: of the tests of those bases that pass the screen.
+        mixture_base: a checkpoint: also fit the suspect's difference from it by those of the bases.
 
     Raises:
-        InputError: a model that cannot be read, no base at all, or a bad option.
+        InputError: a model that cannot be read, no base at all, a bad option, or a mixture of stored fingerprints.
 
     Example:
         >>> progress.set_quiet(True)
@@ -126,7 +222,12 @@ def scan(suspect: str, *bases: str, alpha: float | None = None, num_permutations
         ['same-lineage', 'unrelated']
     """
     level = check_alpha(ALPHA if alpha is None else alpha)
-    count = check_count(NUM_PERMUTATIONS if num_permutations is None else num_permutations)
+    permutations = check_count(NUM_PERMUTATIONS if num_permutations is None else num_permutations)
     models = scanning.find_bases(bases)
+    if mixture_base is not None:
+        # Refuse stored fingerprints before anything is read.
+        for place in (mixture_base, suspect, *(model.place for model in models)):
+            check_checkpoint(place)
     with progress.bar(len(models), f"scan {suspect}", unit="bases") as advance:
-        return Scan(scanning.scan(suspect, models, alpha=level, num_permutations=count, advance=advance))
+        result = scanning.scan(suspect, models, alpha=level, num_permutations=permutations, advance=advance)
+    return Scan(result, None if mixture_base is None else fit_mixture(suspect, mixture_base, models))

@@ -15,6 +15,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
+from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, Sheet, evidence_sheet
 from bornbiased_jax.lineage.trace import Probe, Side, Source
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
@@ -40,6 +41,7 @@ class Lineage(Result):
         scores: published scores of the weights; None where none were computed.
         models: their configurations, null of a model that this package does not run.
         steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:func:`by_step`).
+        sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
     """
 
     question = "Were two models born from the same seed?"
@@ -49,6 +51,7 @@ class Lineage(Result):
     scores: Sequence[Score] | None = None
     models: Mapping[str, Any] | None = None
     steps: Sequence[Mapping[str, Any]] | None = None
+    sheet: Sheet | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what the command writes with --json."""
@@ -88,6 +91,27 @@ class Lineage(Result):
         if outside:
             tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside))
         return tables if self.steps is None else [*tables, self.step_table()]
+
+    def appendix(self) -> list[Listing]:
+        """List the statistics of the sheet, each next to its range over unrelated models."""
+        if self.sheet is None:
+            return []
+        columns = ["statistic", "this pair", *(f"unrelated, {kind}" for kind in KINDS), "within", "what it is worth"]
+        rows = [
+            [
+                STATISTICS[row.key].title,
+                row.value,
+                *(_range(row.ranges.get(kind)) for kind in KINDS),
+                {None: None, True: "yes", False: "no"}[row.is_within],
+                STATISTICS[row.key].worth,
+            ]
+            for row in self.sheet.rows
+        ]
+        note = (
+            "Medians of unrelated models and, in brackets, 5% and 95% of them. None of these numbers is part of the "
+            f"verdict. {self.sheet.sizes}"
+        )
+        return [Listing("What is this evidence worth?", columns, rows, note)]
 
     def step_table(self) -> Listing:
         """List a row for each step: z and log10 p of each component."""
@@ -134,6 +158,10 @@ class Lineage(Result):
         return [{key: test.get(key) for key in _TEST_COLUMNS} for test in tests]
 
 
+def _range(quantiles: Sequence[float] | None) -> str | None:
+    return None if quantiles is None else f"{quantiles[2]:.3g} ({quantiles[1]:.3g} to {quantiles[3]:.3g})"
+
+
 def _cell(number: float | None) -> str:
     return "–" if number is None else f"{number:.4g}"
 
@@ -175,6 +203,15 @@ def lineage(base: Source, suspect: Source, **options: Any) -> Lineage:
 def models_of(base: Side, suspect: Side) -> dict[str, Any]:
     """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
     return {"base": _config(base), "suspect": _config(suspect)}
+
+
+def sheet_of(base: Side, suspect: Side) -> Sheet | None:
+    """Compute the sheet of two checkpoints; None where one of them is a stored fingerprint."""
+    models = (base, suspect)
+    if any(model.sketches is not None or model.stored is not None for model in models):
+        return None
+    is_run = all(isinstance(model.roles, NativeRoles) for model in models)
+    return evidence_sheet(base.roles, suspect.roles, (base.checkpoint, suspect.checkpoint) if is_run else None)
 
 
 def _config(side: Side) -> dict[str, Any] | None:

@@ -138,7 +138,7 @@ class Subject:
     ) -> None:
         self.cfg, self.params, self.seed, self.is_initial = cfg, params, seed, is_initial
         self._origin = origin
-        self._probe, self._probe_cfg, self._tokenizer = settings["probe"], probe_cfg, tokenizer
+        self._probe, self._probe_cfg, self._tokenizer = settings.get("probe", {}), probe_cfg, tokenizer
 
     @property
     def origin(self) -> Origin:

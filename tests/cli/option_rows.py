@@ -61,6 +61,7 @@ WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
 SCAN = "bornbiased_jax.lineage.scan:scan"
+MIXTURE_PART = "bornbiased_jax.results.scans:check_checkpoint"
 WHICH = "bornbiased_jax.lineage.whichseed:which_seed"
 ADAPT = "bornbiased_jax.derive.tune:pretrain"
 PEFT = "bornbiased_jax.derive.peft:export_adapter"
@@ -344,6 +345,8 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<bases>", "bornbiased_jax.lineage.scan:find_bases", {"places": ("seed:1@gpt2-tiny",)}),
         ("--alpha 0.05", SCAN, {"alpha": 0.05}),
         ("--num-permutations 500", SCAN, {"num_permutations": 500}),
+        ("--mixture --base seed:2@gpt2-tiny", MIXTURE_PART, {"place": "seed:2@gpt2-tiny"}),
+        ("--base seed:2@gpt2-tiny --mixture", MIXTURE_PART, {"place": "seed:2@gpt2-tiny"}),
         ("--quiet", QUIET, {"quiet": True}),
         *placed(),
     ],

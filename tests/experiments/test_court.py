@@ -9,7 +9,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
-from experiments.lineage import court, unrelated_models, weights_calibration
+from experiments.lineage import court, evidence_sheet, unrelated_models, weights_calibration
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow
@@ -169,3 +169,16 @@ def test_training_is_of_its_seed_text_and_order():
     back = models.flatten(unrelated_models.unpacked(cfg, first[0]))
     assert jax.tree.map(np.shape, back) == jax.tree.map(np.shape, flat)
     assert np.abs(back["embed/embedding"] - flat["embed/embedding"]).max() < 0.01
+
+
+def test_the_evidence_sheet_has_quantiles_of_all_kinds_of_unrelated_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(unrelated_models, "train_run", births_with_noise)
+    record = record_of(evidence_sheet.EXPERIMENT, tmp_path)
+    result = record["result"]
+    assert all(count > 0 for count in result["num_pairs"].values())
+    assert set(result["statistics"]["cka"]) == set(result["num_pairs"])
+    # No embedding of one width belongs to one of another, and untrained biases are zero.
+    assert "of two widths" not in result["statistics"]["embedding_cosine"]
+    assert "untrained" not in result["statistics"]["bias_cosine"]
+    (table,), _, claims = show(evidence_sheet.EXPERIMENT, record)
+    assert len(table.rows) == sum(map(len, result["statistics"].values())) and len(claims) == 1

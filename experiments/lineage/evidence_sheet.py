@@ -1,0 +1,144 @@
+"""Ranges over unrelated models of the statistics that public disputes were argued with (no paper's table).
+
+Untrained models, models trained apart on one text or on different ones, and models of two widths. The record's result
+is what the package reads as ``bornbiased_jax/lineage/unrelated_models.json``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, Reading, compare, probe_ids, read_model
+from bornbiased_jax.report.numbers import fixed
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from experiments.base import Context, Experiment, Record, by_scale
+from experiments.lineage.descendants_readings import Origin, Subject
+from experiments.lineage.unrelated_models import births, trained
+
+Model = tuple[Origin, Reading]
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Train models apart, and take the quantiles of every statistic over pairs of each kind."""
+    settings = context.settings
+    models = [_read(model) for width in settings["widths"] for model in trained(context, width)]
+    untrained = [_read(model) for width in settings["widths"] for model in births(settings, width)]
+    rows: list[tuple[str, dict[str, float | None]]] = []
+    pairs = list(_pairs(models, untrained, settings["num_pairs"]))
+    with progress.bar(len(pairs), "evidence_sheet", unit="pairs", quiet=context.quiet) as advance:
+        for kind, base, suspect in pairs:
+            rows.append((kind, compare(base, suspect)))
+            advance(1)
+    statistics: dict[str, dict[str, list[float]]] = {}
+    for key in STATISTICS:
+        by_kind = {kind: [row[key] for row_kind, row in rows if row_kind == kind] for kind in KINDS}
+        defined = {kind: [value for value in values if value is not None] for kind, values in by_kind.items()}
+        statistics[key] = {
+            kind: [float(f"{value:.4g}") for value in np.quantile(values, QUANTILES)]
+            for kind, values in defined.items()
+            if values
+        }
+    num_pairs = {kind: sum(row_kind == kind for row_kind, _ in rows) for kind in KINDS}
+    return {"sizes": _sizes(settings, num_pairs), "num_pairs": num_pairs, "statistics": statistics}
+
+
+def _read(model: Subject) -> Model:
+    checkpoint = model.reader
+    return model.origin, read_model(NativeRoles(checkpoint), checkpoint, probe_ids(checkpoint, checkpoint))
+
+
+def _pairs(
+    models: Sequence[Model], untrained: Sequence[Model], num_pairs: int
+) -> Iterator[tuple[str, Reading, Reading]]:
+    """Yield up to ``num_pairs`` pairs of each kind, drawn from all of them."""
+    by_kind: dict[str, list[tuple[Reading, Reading]]] = {kind: [] for kind in KINDS}
+    for (first, base), (second, suspect) in itertools.combinations([*models, *untrained], 2):
+        if (first.corpus is None) != (second.corpus is None):
+            continue
+        same_text = KINDS[1] if first.corpus == second.corpus else KINDS[2]
+        trained_kind = KINDS[3] if first.width != second.width else same_text
+        if first.corpus is None and first.width != second.width:
+            continue
+        by_kind[KINDS[0] if first.corpus is None else trained_kind].append((base, suspect))
+    draws = np.random.default_rng(0)
+    for kind, pairs in by_kind.items():
+        for index in draws.permutation(len(pairs))[:num_pairs]:
+            yield kind, *pairs[index]
+
+
+def _sizes(settings: Mapping[str, Any], num_pairs: Mapping[str, int]) -> str:
+    """Describe the unrelated models in words."""
+    changes, schedule = settings["changes"], settings["schedule"]
+    widths = " and ".join(map(str, settings["widths"]))
+    pairs = ", ".join(f"{count} {kind}" for kind, count in num_pairs.items())
+    return (
+        f"Unrelated models: {changes['num_layers']} blocks, widths {widths}, {changes['vocab_size']} tokens, trained "
+        f"for {schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} bytes or "
+        f"not at all; pairs: {pairs}. Other sizes have other ranges."
+    )
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Show median and 90% range of each statistic on each kind of pair."""
+    rows = []
+    for key, by_kind in record["result"]["statistics"].items():
+        for kind, (least, low, median, high, largest) in by_kind.items():
+            numbers = {"least": least, "5%": low, "median": median, "95%": high, "largest": largest}
+            cells = {name: (fixed(3), value) for name, value in numbers.items()}
+            rows.append(([STATISTICS[key].title, kind], cells))
+    return [tabulate("Statistics of unrelated models", ["statistic", "pair"], rows)]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Return the rows of the page's first screen."""
+    least = min(row[0] for row in record["result"]["statistics"]["norm_cosine"].values())
+    return [Claim("Least cosine of norm scales of unrelated models", least, format=fixed(3), configuration="ours")]
+
+
+EXPERIMENT = Experiment(
+    name="evidence_sheet",
+    title="What popular evidence is worth",
+    description=(
+        "Statistics that public disputes about the origin of a model were argued with, on pairs of unrelated models: "
+        "cosines of norm scales, profiles of standard deviations, spectra, embeddings, outputs.\n\n"
+        "Several are near 1 between any two models. The sheet at the end of a verdict's page shows these ranges "
+        "next to the values of its pair."
+    ),
+    settings=by_scale(
+        model="llama-tiny",
+        changes={
+            "num_layers": (2, 2, 6),
+            "num_heads": (2, 4, 8),
+            "num_kv_heads": (2, 4, 8),
+            "vocab_size": 260,
+            "max_seq_len": (64, 64, 256),
+            "qkv_bias": True,
+        },
+        widths=([16, 24], [64, 96], [256, 384]),
+        corpora=["builtin:prose", "builtin:code"],
+        seeds_an_order=(1, 3, 8),
+        schedule={
+            "steps": (3, 200, 5_000),
+            "batch_size": (4, 8, 32),
+            "context": (16, 32, 256),
+            "warmup": (1, 20, 200),
+            "learning_rate": (..., 4e-3, 1e-3),
+            "min_learning_rate": (..., 4e-4, 1e-4),
+        },
+        num_pairs=(4, 72, 200),
+    ),
+    cost={
+        "smoke": "seconds",
+        "laptop": "twelve minutes on two cores that did other work as well",
+        "paper": "not measured: for a GPU",
+    },
+    run=run,
+    tables=tables,
+    claims=claims,
+)

@@ -1,0 +1,109 @@
+"""Popular statistics of a pair next to unrelated models: what they are for copies, and that they change no verdict."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.sheet import (
+    CALIBRATION,
+    KINDS,
+    QUANTILES,
+    STATISTICS,
+    compare,
+    evidence_sheet,
+    probe_ids,
+    read_model,
+)
+from experiments.results import committed
+from tests.lineage.descendants import born, config, descend, reader, rotated
+
+CFG = config(num_layers=2, d_model=64, d_ff=96, qkv_bias=True)
+SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
+
+
+def statistics(first, second):
+    ids_ST = probe_ids(first, second)
+    return compare(*(read_model(NativeRoles(model), model, ids_ST) for model in (first, second)))
+
+
+def test_a_copy_agrees_in_all_statistics():
+    model = reader(descend(CFG, 1))
+    values = statistics(model, model)
+    assert values.pop("mdir_trace") == pytest.approx(64, abs=1e-3)
+    assert values.pop("tokenizer_overlap") is None
+    # Biases start at zero, and these were not trained.
+    values.pop("bias_cosine")
+    assert values == {key: pytest.approx(1.0, abs=1e-4) for key in values}
+
+
+def test_unrelated_models_have_scales_profiles_and_spectra_alike_and_no_equal_tensor():
+    first, second = born(CFG, 1), born(CFG, 2)
+    values = statistics(first, second)
+    assert values["norm_cosine"] == pytest.approx(1.0) and values["norm_cosine_centered"] is None
+    assert values["spectra"] > 0.98 and values["equal_settings"] == 1.0
+    assert values["equal_tensors"] == 0.0 and abs(values["embedding_cosine"]) < 0.1 and abs(values["mdir_trace"]) < 5
+
+
+def test_a_rotation_hides_the_cosine_of_embeddings_and_procrustes_undoes_it():
+    cfg, params = descend(CFG, 1)
+    values = statistics(reader((cfg, params)), reader(rotated(cfg, params)))
+    assert abs(values["embedding_cosine"]) < 0.3
+    assert values["output_agreement"] > 0.9 and values["cka"] > 0.99
+
+
+def test_models_of_two_widths_or_vocabularies_leave_statistics_undefined():
+    narrow = born(config(num_layers=2, d_model=32, d_ff=48), 3)
+    values = statistics(born(config(num_layers=2, d_model=64, d_ff=96), 1), narrow)
+    assert values["embedding_cosine"] is values["norm_cosine"] is values["spectra"] is None
+    assert values["cka"] is not None and 0 < values["equal_settings"] < 1
+    other = born(config(num_layers=2, d_model=64, d_ff=96, vocab_size=100), 1)
+    assert statistics(narrow, other)["cka"] is None
+
+
+def test_the_packaged_ranges_are_those_of_the_committed_record():
+    packaged, record = json.loads(CALIBRATION.read_text()), committed("evidence_sheet", "laptop")
+    assert packaged == record["result"] and set(packaged["statistics"]) == set(STATISTICS)
+    for key, by_kind in packaged["statistics"].items():
+        assert set(by_kind) <= set(KINDS)
+        assert by_kind or key == "tokenizer_overlap"
+        assert all(row == sorted(row) and len(row) == len(QUANTILES) for row in by_kind.values())
+
+
+def test_unrelated_models_of_the_record_look_alike_by_popular_statistics():
+    """The cosines and correlations that disputes were argued with are near 1 between models that share nothing."""
+    medians = {key: {kind: row[2] for kind, row in by_kind.items()} for key, by_kind in
+               committed("evidence_sheet", "laptop")["result"]["statistics"].items()}  # fmt: skip
+    for kind in KINDS[:3]:
+        assert medians["norm_cosine"][kind] > 0.9 and medians["spectra"][kind] > 0.9
+    assert all(abs(value) < 0.1 for value in medians["embedding_cosine"].values())
+
+
+def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, capsys):
+    pair = ["seedprint", f"seed:1@{SMALL}", f"seed:2@{SMALL}", "--quiet"]
+    assert run([*pair, "--json", str(tmp_path / "plain.json")]) == 0
+    plain = capsys.readouterr().out
+    assert run([*pair, "--json", str(tmp_path / "page.json"), "--page", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == plain
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("plain.json", "page.json"))
+    assert first["verdict"] == second["verdict"] == "unrelated" and first.keys() == second.keys()
+    page = (tmp_path / "page.html").read_text()
+    assert "What is this evidence worth?" in page and STATISTICS["norm_cosine"].worth in page
+    assert "Other sizes have other ranges" in page
+
+
+def test_a_stored_fingerprint_has_no_sheet(tmp_path):
+    stored = str(tmp_path / "a.fingerprint")
+    assert run(["fingerprint", f"seed:1@{SMALL}", "--out", stored, "--quiet"]) == 0
+    assert run(["seedprint", stored, f"seed:2@{SMALL}", "--quiet", "--page", str(tmp_path / "page.html")]) == 0
+    assert "What is this evidence worth?" not in (tmp_path / "page.html").read_text()
+
+
+def test_values_beyond_all_unrelated_pairs_are_marked():
+    model = reader(descend(CFG, 1))
+    sheet = evidence_sheet(NativeRoles(model), NativeRoles(model), (model, model))
+    rows = {row.key: row for row in sheet.rows}
+    assert rows["equal_tensors"].is_within is False and rows["tokenizer_overlap"].is_within is None
