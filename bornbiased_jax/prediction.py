@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 import theory.activations
+import theory.gradients
+import theory.mean_field
 import theory.positions
 import theory.predict
 import theory.stack
@@ -44,9 +46,9 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         InputError: a kernel of attention that the theory of a whole model does not have.
     """
     check_covered(cfg)
-    if cfg.attention_kernel not in ("softmax", "sigmoid"):
+    if cfg.attention_kernel not in ("softmax", "sigmoid", "centred"):
         raise InputError(
-            "theory of a whole model knows softmax and sigmoid attention, not "
+            "theory of a whole model knows softmax, sigmoid and centred attention, not "
             f"attention_kernel={cfg.attention_kernel}: "
             "theory.variance has its variance by position at birth"
         )
@@ -98,6 +100,55 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         output_gate=cfg.output_gate != "none",
         max_seq_len=cfg.max_seq_len,
     )
+
+
+class GradientPrediction(TypedDict):
+    """Norms of the gradient of the mean loss, of each block and of each group of parameters in it."""
+
+    gradient_norm_by_block: list[float]
+    gradient_norm_by_group: dict[str, list[float]]
+
+
+def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> GradientPrediction:
+    """Predict gradient norms at initialization, of the mean next-token loss of uniform random tokens.
+
+    Args:
+        cfg: the architecture.
+        seq_len: T.
+        num_inputs: sequences of the batch.
+
+    Raises:
+        InputError: gradients of this configuration have no theory; the reason is given.
+    """
+    check_length(cfg, seq_len)
+    if cfg.logit_softcap is not None:
+        raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
+    if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
+        raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
+    if seq_len > theory.gradients.LARGEST_LENGTH:
+        raise InputError(
+            f"theory follows gradients over all pairs of at most {theory.gradients.LARGEST_LENGTH} positions, not "
+            f"{seq_len}: ask for shorter sequences"
+        )
+    try:
+        forward = theory.mean_field.profile(stack_of(cfg), seq_len, exact=True)
+        norms = theory.gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg))
+    except ValueError as error:
+        raise InputError(f"theory cannot predict this: {error}") from error
+    groups = {group: values.tolist() for group, values in norms.by_group.items()}
+    return {"gradient_norm_by_block": norms.by_block.tolist(), "gradient_norm_by_group": groups}
+
+
+def head_of(cfg: ModelConfig) -> theory.gradients.Head:
+    """Return what gradients depend on of the unembedding."""
+    row = parameter_table(cfg)["embed/embedding" if cfg.tie_embeddings else "head/kernel"]
+    return theory.gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
+
+
+def biases_of(cfg: ModelConfig) -> tuple[str, ...]:
+    """Return the matrices of a block that have a bias."""
+    table = parameter_table(cfg)
+    return tuple(row.group for row in table.values() if row.is_matrix and f"{row.module}/bias" in table)
 
 
 def _bytes(cfg: ModelConfig, seq_len: int) -> float:

@@ -20,7 +20,8 @@ Findings 1 and 2, the top-1 token's fraction      ``top1_distribution``, ``expec
 … of seeds that share one head                    ``fractions_given_head``, ``largest_logit``
 Appendix B.2, the p-value                         ``log10_p_value``, ``log10_p_values``, ``uniform_top_count_tail``
 Equation (2), the variance σ²/i, and mitigations  ``output_variance``, ``output_variance_uniform``, ``stack_variance``
-softmax weights of random logits                  ``participation``
+softmax weights of random logits                  ``participation``, ``row_overlap``, ``row_entropy``
+encoders through the entropy transition           ``transition.profile`` of an ``Encoder``
 ================================================  =====================================================================
 
 Functions load their modules when first used. Bad arguments raise ValueError and name the argument; every numerical
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from theory.attention import prop5_finite_asymptote_gap as prop5_finite_asymptote_gap
     from theory.attention import prop5_printed as prop5_printed
     from theory.attention import prop5_printed_closed_form as prop5_printed_closed_form
-    from theory.attention_weights import participation as participation
     from theory.given_head import fractions_given_head as fractions_given_head
     from theory.given_head import largest_logit as largest_logit
     from theory.kernels import dual as dual
@@ -72,6 +72,9 @@ if TYPE_CHECKING:
     from theory.preference import log10_p_values as log10_p_values
     from theory.preference import top1_distribution as top1_distribution
     from theory.preference import uniform_top_count_tail as uniform_top_count_tail
+    from theory.softmax_rows import participation as participation
+    from theory.softmax_rows import row_entropy as row_entropy
+    from theory.softmax_rows import row_overlap as row_overlap
     from theory.stack import Stack as Stack
     from theory.variance import output_variance as output_variance
     from theory.variance import output_variance_uniform as output_variance_uniform
@@ -83,7 +86,6 @@ _HOMES = {
         "prop5_closed_form_gap prop5_depth_asymptote prop5_exact prop5_exact_gap prop5_finite_asymptote_gap "
         "prop5_printed prop5_printed_closed_form"
     ),
-    "attention_weights": "participation",
     "given_head": "fractions_given_head largest_logit",
     "kernels": "dual dual_derivative gated_dual hermite_dual",
     "mean_field": "profile",
@@ -95,6 +97,7 @@ _HOMES = {
     "preference": (
         "expected_overlap expected_fraction log10_p_value log10_p_values top1_distribution uniform_top_count_tail"
     ),
+    "softmax_rows": "participation row_entropy row_overlap",
     "stack": "Stack",
     "variance": "output_variance output_variance_uniform stack_variance",
 }

@@ -14,14 +14,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory import checks, kernels, quadrature
+from theory import checks, kernels, positions, quadrature, softmax_rows
 from theory.activations import Array
 from theory.positions import Grid
+from theory.softmax_rows import LARGEST_VARIANCE, participation
 from theory.stack import Stack
 
-LARGEST_VARIANCE = 200.0
-"""Of logits: the largest for which moments of the weights are integrated."""
-LOG_STEP = 0.3
+CONCENTRATED = 2.0
+"""Variance of logits between keys from which overlaps of two rows are integrated; below, a closed form serves."""
+OVERLAP_NODES = 5
+"""Positions between which they are interpolated."""
 
 
 class Weights(NamedTuple):
@@ -33,39 +35,8 @@ class Weights(NamedTuple):
     """E[a²]/E[a]² of the weight of one key."""
     boost_nn: Array
     """E[a_t a_s]/(E[a_t]E[a_s]) of the weights that positions t ≠ s of one sequence give to one key."""
-
-
-@functools.lru_cache(maxsize=4096)
-def participation(count: int, variance: float) -> float:
-    """Compute E Σ a² of a softmax over ``count`` independent N(0, variance) logits: 1/count at variance 0, at most 1.
-
-    With 1/Z² = ∫ y e^(−yZ) dy it is count·∫ y E[e^(2λ) e^(−y e^λ)] E[e^(−y e^λ)]^(count−1) dy. The expectations over
-    λ are lattice sums. So is the integral, in ln y: turned by an angle θ < π/2 the integrand is at most 1/cos²θ times
-    as large, so that a step h leaves a relative error of 2 e^(−2πθ/h)/cos²θ. Relative error below 1e-10 for every
-    count and variances up to ``LARGEST_VARIANCE``; a millisecond, 50 at the largest variance.
-
-    Raises:
-        ValueError: count below 1, a variance outside 0 to ``LARGEST_VARIANCE``.
-
-    >>> round(participation(4, 0.0), 9)
-    0.25
-    >>> round(participation(4096, 74.9), 4)
-    0.588
-    """
-    count, variance = checks.whole(count, "count"), checks.finite(variance, "variance")
-    if variance > LARGEST_VARIANCE:
-        raise ValueError(
-            f"variance: {variance:.4g} of the attention's logits is above {LARGEST_VARIANCE:g}, the largest that is "
-            "integrated accurately; the weights are too large for this width"
-        )
-    scale, reach = np.sqrt(variance), np.sqrt(2 * (np.log(count) + 40))  # All of the logits lie within the reach.
-    z, w = quadrature.normal_lattice(float(scale), float(reach))
-    log_y = np.arange(-16 - np.log(count) - reach * scale, 4 + reach * scale, LOG_STEP)
-    exp_logit = np.exp(scale * z)
-    gone = -np.expm1(-np.outer(np.exp(log_y), exp_logit))
-    squared = (1 - gone) @ (w * exp_logit**2)
-    remaining = np.exp((count - 1) * np.log1p(-np.minimum(gone @ w, 1 - 1e-16)))
-    return float(count * np.sum(np.exp(2 * log_y) * squared * remaining) * LOG_STEP)
+    is_concentrated: bool = False
+    """Whether a few keys have most of the weight."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -96,13 +67,10 @@ def normal_participation(count: int) -> float:
     return float(count * np.sum(t**2 * second * g ** (count - 1)) * 0.05)
 
 
-def weights(
-    stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False
-) -> Weights:
-    """Compute the weights' moments, given the variance of the attention's input and its cosines within a sequence.
-
-    With ``uniform`` every logit is taken as 0.
-    """
+def _logit_variances(
+    stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool
+) -> tuple[Array, Array]:
+    """Compute the variance of each query's logits, and its part between the keys that the query sees."""
     query, key = (stack.std(group, layer) ** 2 * stack.width * variance_n for group in ("query", "key"))
     if stack.qk_norm:
         query, key = (
@@ -112,7 +80,24 @@ def weights(
     scale = 0.0 if uniform else stack.logit_scale**2
     logits = query * (grid.seen_nn @ key) / grid.reach * scale
     alike = np.einsum("ti,ij,tj->t", grid.seen_nn, rho_within_nn, grid.seen_nn, optimize=True) / grid.reach**2
-    apart = logits * np.clip(1.0 - alike, 0.0, 1.0)
+    return logits, logits * np.clip(1.0 - alike, 0.0, 1.0)
+
+
+def entropy(stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, grid: Grid) -> float:
+    """Compute the entropy of the last query's weights over the logarithm of the keys that it sees; 1 for one key."""
+    _, apart = _logit_variances(stack, layer, variance_n, rho_within_nn, grid, False)
+    count = int(grid.reach[-1])
+    return softmax_rows.row_entropy(count, float(np.round(apart[-1], 6))) / np.log(count) if count > 1 else 1.0
+
+
+def weights(
+    stack: Stack, layer: int, variance_n: Array, rho_within_nn: Array, grid: Grid, uniform: bool = False
+) -> Weights:
+    """Compute the weights' moments, given the variance of the attention's input and its cosines within a sequence.
+
+    With ``uniform`` every logit is taken as 0.
+    """
+    logits, apart = _logit_variances(stack, layer, variance_n, rho_within_nn, grid, uniform)
     if stack.attention_kernel == "sigmoid":
         return _sigmoid(stack, logits, rho_within_nn)
     extra = 1.0 if stack.sink_logit else 0.0
@@ -121,6 +106,8 @@ def weights(
     together = np.array(
         [c * participation(int(c), float(np.round(v, 6))) for c, v in zip(grid.reach, apart, strict=True)]
     )
+    if np.max(apart) > CONCENTRATED:
+        return Weights(mean, together, _overlaps(apart, rho_within_nn, grid), True)
     return Weights(mean, together, _pairs(together, apart, rho_within_nn, grid))
 
 
@@ -133,6 +120,21 @@ def _pairs(boost_n: Array, logit_variance_n: Array, rho_nn: Array, grid: Grid) -
         np.expm1(variance * rho_nn), np.expm1(variance), out=np.asarray(rho_nn) * 1.0, where=variance > 1e-9
     )
     return 1.0 + (boost_n[first] - 1.0) * fraction
+
+
+def _overlaps(logit_variance_n: Array, rho_nn: Array, grid: Grid) -> Array:
+    """Integrate E[a_t a_s]/(E[a_t]E[a_s]) at a few positions, and interpolate it in their logarithms."""
+    index, _ = positions.coarse(grid, OVERLAP_NODES)
+    boost_mm = np.ones((index.size, index.size))
+    for i, early in enumerate(index):
+        for j, late in enumerate(index[i:], start=i):
+            few, many = int(grid.reach[early]), int(grid.reach[late])
+            rho = float(np.clip(np.round(rho_nn[early, late], 6), 0.0, 1.0))
+            variance = float(np.round(logit_variance_n[early], 6))
+            boost_mm[i, j] = boost_mm[j, i] = many * softmax_rows.row_overlap(few, many, variance, rho)
+    log_nodes = np.log(grid.nodes)
+    hats_nm = np.stack([np.interp(log_nodes, log_nodes[index], row) for row in np.eye(index.size)], axis=1)
+    return np.asarray(np.exp(hats_nm @ np.log(boost_mm) @ hats_nm.T))
 
 
 def _sigmoid(stack: Stack, logits_n: Array, rho_nn: Array) -> Weights:

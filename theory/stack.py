@@ -59,7 +59,7 @@ class Stack:
     """Weights that leave the hidden layer have no mean over neurons: the mean activation is not written."""
     qk_norm: bool = False
     window: int | None = None
-    attention_kernel: Literal["softmax", "sigmoid"] = "softmax"
+    attention_kernel: Literal["softmax", "sigmoid", "centred"] = "softmax"
     sink_logit: bool = False
     """An extra logit of 0 in the softmax, which adds nothing."""
     positional_scale: Literal["none", "amplify", "attenuate"] = "none"
@@ -88,7 +88,7 @@ class Stack:
         choices = {
             "norm": ("layernorm", "rmsnorm", "none"),
             "norm_position": ("pre", "post"),
-            "attention_kernel": ("softmax", "sigmoid"),
+            "attention_kernel": ("softmax", "sigmoid", "centred"),
             "positional_scale": ("none", "amplify", "attenuate"),
         }
         for name, allowed in choices.items():

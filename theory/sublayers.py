@@ -215,10 +215,13 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     excess = n.variance_n - np.diag(n.within_nn)
     excess_nn = attention_weights.common(excess, grid)
     shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
-    summed = grid.seen_nn @ n.within_nn @ grid.seen_nn.T
-    within = mean_nn * (summed + excess_nn * weights.boost_nn)
-    variance = np.diag(mean_nn * (summed + excess_nn * weights.boost_n[:, None]))
-    cross = mean_nn * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
+    # Centred rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
+    common, uniform = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
+    summed = common * (grid.seen_nn @ n.within_nn @ grid.seen_nn.T)
+    more_nn = _clustered(n, rho_within, grid) if weights.is_concentrated else excess_nn
+    within = mean_nn * (summed + excess_nn * (1.0 - uniform) + more_nn * (weights.boost_nn - 1.0))
+    variance = np.diag(mean_nn * (summed + excess_nn * (1.0 - uniform) + more_nn * (weights.boost_n[:, None] - 1.0)))
+    cross = mean_nn * common * (grid.seen_nn @ n.cross_nn @ grid.seen_nn.T + shared)
 
     # Through W_V, what follows the aggregation, the gate and W_O.
     value_variance = stack.std("value", layer) ** 2 * stack.width
@@ -236,7 +239,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
 
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
-    weight = weights.mean_n * factor * halved
+    weight = weights.mean_n * factor * halved * common
     seen_by_own = np.diag(excess_nn - shared) * weights.boost_n
     shared_nn = n.within_nn - n.cross_nn
     seen_by_shared = np.einsum("ti,ij,tj->t", grid.seen_nn, shared_nn, grid.seen_nn, optimize=True)
@@ -269,6 +272,27 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         aggregated_n=value_variance * variance * after**2,
         weight_n=weight,
     )
+
+
+def _clustered(n: Fields, rho_nn: Array, grid: Grid) -> Array:
+    """Compute what concentrated weights add to an average, by unit of their boost less 1, [n, n].
+
+    Keys that are alike have logits that are alike, so that pairs of weights exceed those of independent keys in
+    proportion to the pair's cosine less the mean cosine; with one cosine for all pairs that is the excess itself.
+    """
+
+    def pairs(off_nn: Array, own_n: Array) -> Array:
+        """Sum over pairs of positions that two nodes see, a position with itself counted as it is."""
+        off = grid.seen_nn @ off_nn @ grid.seen_nn.T
+        return np.asarray(off + attention_weights.common(own_n - np.diag(off_nn), grid))
+
+    ones = np.ones_like(n.variance_n)
+    count = np.outer(grid.reach, grid.reach)
+    total = pairs(n.within_nn, n.variance_n)
+    mean = pairs(rho_nn, ones) / count
+    tilt = pairs(n.within_nn * rho_nn, n.variance_n) - mean * total
+    # Of one key there is nothing to choose from.
+    return over(tilt, 1.0 - mean)
 
 
 def _averaged(n: Fields, amounts: tuple[Array, Array, Array, Array]) -> Array:

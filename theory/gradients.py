@@ -1,0 +1,286 @@
+"""Norms of gradients at initialization, by block and group, of the mean next-token loss of uniform random tokens.
+
+A weight's gradient is a sum over tokens of (input) ⊗ (gradient of the loss by the output), so its squared norm is a sum
+over pairs of tokens of two Gram matrices' products: those of the forward pass come from ``mean_field``, those of the
+backward pass are followed here from the head to the first block. Given fresh Gaussian weights, a sublayer maps the Gram
+matrix G of gradients by its output to that by its input entry by entry: an MLP through the kernel of φ', attention
+through averages over the queries that see a key, a pre-norm by 1/(σ_t σ_s). Means over infinitely wide layers; a norm
+also takes one direction, or with centring two, out of each token's own gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from theory import checks, kernels, sublayers
+from theory.activations import Array
+from theory.mean_field import Profile
+from theory.stack import Stack
+from theory.sublayers import CARRIED, OWN, PARTS, Fields, Sublayer
+
+LARGEST_LENGTH = 512
+"""Gram matrices hold every pair of positions."""
+LARGEST_LOGIT_VARIANCE = 0.12
+"""Of attention's logits between keys: up to it weights count as uniform, which moves a norm by less than 5%."""
+
+
+class Pairs(NamedTuple):
+    """A Gram matrix over tokens."""
+
+    within_TT: Array
+    """Of one sequence; its diagonal is a token with itself."""
+    cross_TT: Array
+    """Of two sequences."""
+
+    def scaled(self, factor: float) -> Pairs:
+        """Return the matrices times a number."""
+        return Pairs(self.within_TT * factor, self.cross_TT * factor)
+
+    def plus(self, other: Pairs) -> Pairs:
+        """Return the sum of two Gram matrices."""
+        return Pairs(self.within_TT + other.within_TT, self.cross_TT + other.cross_TT)
+
+    def times(self, other: Pairs) -> Pairs:
+        """Return the product entry by entry."""
+        return Pairs(self.within_TT * other.within_TT, self.cross_TT * other.cross_TT)
+
+    def between(self, left_TT: Array) -> Pairs:
+        """Return left · Gram · leftᵀ, the Gram matrix of sums over tokens."""
+        return Pairs(left_TT @ self.within_TT @ left_TT.T, left_TT @ self.cross_TT @ left_TT.T)
+
+
+Adder = Callable[[int, str, Pairs, Pairs], None]
+"""Adds to a layer and a group the squared norm of Σ input ⊗ gradient by output, from the two Gram matrices."""
+
+
+class Gradients(NamedTuple):
+    """Predicted norms of the gradient of the mean loss."""
+
+    by_block: Array
+    """Over all parameters of each block [L]."""
+    by_group: dict[str, Array]
+    """Over the parameters of a group in each block [L]: query, key, value, output, gate, up, down, norm, bias."""
+
+
+class Head(NamedTuple):
+    """How logits are made from the output of the final norm."""
+
+    vocabulary: int
+    std: float
+    """Of the entries of the unembedding."""
+    is_tied: bool = False
+    """The unembedding is the token table, so that a token also predicts itself."""
+
+
+def gradients(forward: Profile, num_inputs: int, head: Head, biases: tuple[str, ...] = ()) -> Gradients:
+    """Predict gradient norms for a batch of ``num_inputs`` sequences of uniform tokens and their next tokens.
+
+    Norms of queries and keys alone are right to about a fifth where D is no larger than T times a few.
+
+    Args:
+        forward: of ``mean_field.profile`` with every position a node, pre-norm or without norms.
+        num_inputs: N, sequences of the batch, over whose N·T tokens the loss is averaged.
+        head: the unembedding.
+        biases: groups of matrices that have a bias.
+
+    Raises:
+        ValueError: a stack whose gradients have no theory here, with the reason; a length out of range.
+
+    >>> from theory.mean_field import profile
+    >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
+    >>> gradients(profile(stack, 8, exact=True), 4, Head(512, 0.02)).by_block.round(3).tolist()
+    [1.952, 1.666]
+    """
+    stack, length = forward.stack, forward.grid.length
+    _refuse(stack, length)
+    tokens = checks.whole(num_inputs, "num_inputs") * length
+    squares: dict[str, Array] = {}
+    stream = _at_head(stack, forward.layers[-1], head)
+
+    def add(layer: int, group: str, inputs: Pairs, outputs: Pairs) -> None:
+        """Add the squared norm of Σ input ⊗ gradient by output."""
+        product = inputs.times(outputs)
+        total = num_inputs * product.within_TT.sum() + num_inputs * (num_inputs - 1) * product.cross_TT.sum()
+        squares.setdefault(group, np.zeros(stack.num_layers))[layer] += max(float(total), 0.0) / tokens**2
+        # Logits of all keys move together with a key's bias, which the softmax does not see.
+        if group in biases and group != "key":
+            add(layer, "bias", _ones(length), outputs)
+
+    for step in reversed(forward.sublayers):
+        read = _mlp(stack, step, stream, add) if step.kind == "mlp" else _attention(forward, step, stream, add)
+        stream = stream.plus(read) if stack.residual else read
+    by_group = {group: np.sqrt(values) for group, values in squares.items()}
+    return Gradients(np.sqrt(sum(squares.values(), np.zeros(stack.num_layers))), by_group)
+
+
+def _refuse(stack: Stack, length: int) -> None:
+    """Refuse what the backward recursion does not know, by the reason."""
+    unknown = {
+        "norms after sublayers": stack.norm_position == "post" and stack.norm != "none",
+        "norms of queries and keys": stack.qk_norm,
+        f"{stack.attention_kernel} attention": stack.attention and stack.attention_kernel != "softmax",
+        "a sink logit": stack.sink_logit,
+        "a scale by position": stack.positional_scale != "none",
+        "norms of heads": stack.head_norm,
+        "an output gate": stack.output_gate,
+        "a parallel block": stack.parallel_residual,
+    }
+    for reason, is_met in unknown.items():
+        if is_met:
+            raise ValueError(f"gradients: there is no theory of them with {reason}")
+    if checks.whole(length, "length") > LARGEST_LENGTH:
+        raise ValueError(f"length: gradients are followed over all pairs of at most {LARGEST_LENGTH} positions")
+
+
+def _ones(length: int) -> Pairs:
+    ones = np.ones((length, length))
+    return Pairs(ones, ones)
+
+
+def _normed(stack: Stack, source: Fields) -> Pairs:
+    """Return the Gram matrix of a sublayer's input, per dimension."""
+    n = source.scaled(sublayers.input_scale(stack, source))
+    within, cross = n.within_nn.copy(), n.cross_nn.copy()
+    np.fill_diagonal(within, n.variance_n)
+    np.fill_diagonal(cross, n.cross_n)
+    return Pairs(within, cross)
+
+
+def _through_norm(stack: Stack, source: Fields, outputs: Pairs) -> Pairs:
+    """Turn gradients by a norm's output into those by its input."""
+    scale_T = sublayers.norm_scale(stack, source.variance_n)
+    taken = {"layernorm": 2, "rmsnorm": 1, "none": 0}[stack.norm] / stack.width
+    scale_TT = np.outer(scale_T, scale_T)
+    within = outputs.within_TT * scale_TT
+    within[np.diag_indices_from(within)] *= 1 - taken
+    return Pairs(within, outputs.cross_TT * scale_TT)
+
+
+def _at_head(stack: Stack, last: Fields, head: Head) -> Pairs:
+    """Compute the Gram matrix of gradients of the summed loss by the final stream.
+
+    Probabilities are log-normal, p − e_y with y uniform; what they share beyond 1/V is (e^{σ²ρ} − 1)/V.
+    """
+    scale_T = sublayers.norm_scale(stack, last.variance_n)
+    normed = last.scaled(scale_T)
+    logit_variance = head.std**2 * stack.width
+    per_token = logit_variance / head.vocabulary
+    within = per_token * np.expm1(logit_variance * normed.within_nn)
+    cross = per_token * np.expm1(logit_variance * normed.cross_nn)
+    np.fill_diagonal(cross, per_token * np.expm1(logit_variance * normed.cross_n))
+    own_T = logit_variance * (1 + np.exp(logit_variance * normed.variance_n) / head.vocabulary)
+    if head.is_tied:
+        # A token's own row stands out among the logits by the part of the stream that it still is.
+        part_T = np.sqrt(np.minimum(stack.embedding_std**2 / last.variance_n, 1.0)) if stack.residual else 0.0 * scale_T
+        lead_T = stack.width * head.std * part_T * np.sqrt(normed.variance_n) - logit_variance * normed.variance_n / 2
+        probability_T = 1 / (1 + head.vocabulary * np.exp(-np.clip(lead_T, -700, 700)))
+        own_T = own_T + logit_variance * probability_T**2 * (1 - part_T**2)
+    np.fill_diagonal(within, own_T)
+    return _through_norm(stack, last, Pairs(within, cross))
+
+
+def _kernels(stack: Stack, std_T: Array, inputs: Pairs, *, slope: bool) -> Pairs:
+    """Compute E[φφ'] or E[φ'φ'] for every pair of tokens."""
+    kernel = kernels.dual_derivative if slope else kernels.dual
+    size = np.sqrt(np.outer(np.diag(inputs.within_TT), np.diag(inputs.within_TT)))
+    rho = [np.clip(sublayers.over(part, size), -1.0, 1.0) for part in inputs]
+    return Pairs(*(kernel(stack.activation, part, std_T[:, None], std_T[None, :]) for part in rho))
+
+
+def _mlp(stack: Stack, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
+    """Add the gradients of an MLP's matrices; return those by the stream that it reads."""
+    layer, D = step.layer, stack.width
+    inputs = _normed(stack, step.source)
+    std_T = stack.inner_std(layer) * np.sqrt(D * np.diag(inputs.within_TT))
+    value, slope = (_kernels(stack, std_T, inputs, slope=flag) for flag in (False, True))
+    # Gradients by the hidden layer, summed over its neurons.
+    hidden = outputs.scaled(stack.mlp_width * stack.std("down", layer) ** 2)
+    if stack.gated_mlp:
+        up = inputs.scaled(stack.std("up", layer) ** 2 * D)
+        add(layer, "down", value.times(up).scaled(stack.mlp_width), outputs)
+        by_inner = {"gate": hidden.times(slope).times(up), "up": hidden.times(value)}
+    else:
+        add(layer, "down", value.scaled(stack.mlp_width), outputs)
+        by_inner = {"up": hidden.times(slope)}
+    read = outputs.scaled(0.0)
+    for group, by_output in by_inner.items():
+        add(layer, group, inputs.scaled(D), by_output)
+        read = read.plus(by_output.scaled(D * stack.std(group, layer) ** 2))
+    return _below(stack, step, inputs, read, add)
+
+
+def _below(stack: Stack, step: Sublayer, inputs: Pairs, read: Pairs, add: Adder) -> Pairs:
+    """Add the gradients of a norm's scale and bias, and go through the norm."""
+    if stack.norm != "none":
+        add(step.layer, "norm", inputs, read)
+    if stack.norm == "layernorm":
+        add(step.layer, "bias", _ones(len(inputs.within_TT)), read)
+    return _through_norm(stack, step.source, read)
+
+
+def _attention(forward: Profile, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
+    """Add the gradients of attention's matrices, whose weights are nearly uniform; return those by the stream."""
+    stack, grid = forward.stack, forward.grid
+    layer, D = step.layer, stack.width
+    inputs = _normed(stack, step.source)
+    stds = {group: stack.std(group, layer) for group in ("query", "key", "value", "output")}
+    # Logits must hardly differ between keys.
+    logit_variance = (stds["query"] * stds["key"] * D * stack.logit_scale) ** 2
+    apart = logit_variance * float(np.max(np.diag(inputs.within_TT))) ** 2
+    if apart > LARGEST_LOGIT_VARIANCE:
+        raise ValueError(
+            f"gradients: attention's logits have variance {apart:.3g} in block {layer + 1}, above "
+            f"{LARGEST_LOGIT_VARIANCE:g} up to which attention counts as uniform in their theory"
+        )
+    mean_TT = grid.seen_nn / grid.reach[:, None]
+    values = inputs.scaled(stds["value"] ** 2 * D)
+    add(layer, "output", values.between(mean_TT).scaled(stack.query_width), outputs)
+    # By the aggregated values, per dimension; then by the values of the keys that a query sees.
+    by_mixed = outputs.scaled(stds["output"] ** 2)
+    by_value = by_mixed.between(mean_TT.T).scaled(stack.query_width)
+    add(layer, "value", inputs.scaled(D), by_value)
+    read = by_value.scaled(D * stds["value"] ** 2)
+    # By the logits, a_ti (v_i − o_t)·γ_t, and by queries and keys.
+    gain = stack.query_width * stack.logit_scale**2 * D
+    spread = _spread(stack, step.source)
+    by_query = Pairs(*(_by_query(mean_TT, *parts) for parts in zip(inputs, spread, by_mixed, strict=True)))
+    by_key = Pairs(*(_by_key(mean_TT, *parts) for parts in zip(inputs, by_mixed, strict=True)))
+    of_values = stds["value"] ** 2 * D
+    for group, other, by_output in (("query", "key", by_query), ("key", "query", by_key)):
+        scaled = by_output.scaled(gain * of_values * stds[other] ** 2)
+        add(layer, group, inputs.scaled(D), scaled)
+        read = read.plus(scaled.scaled(D * stds[group] ** 2))
+    # A key's input meets itself in C_ij², whose mean exceeds that of C_ij squared.
+    seen_by_both = inputs.times(by_mixed).between(mean_TT.T)
+    add(layer, "key", spread, seen_by_both.scaled(gain * of_values * stds["query"] ** 2 * D))
+    return _below(stack, step, inputs, read, add)
+
+
+def _spread(stack: Stack, source: Fields) -> Pairs:
+    """Return the variance of products of different tokens' own parts, of order 1/D, per dimension."""
+    pair_cnn = source.scaled(sublayers.input_scale(stack, source)).pair_cnn
+    own = pair_cnn[PARTS.index((OWN, OWN))] + pair_cnn[PARTS.index((CARRIED, CARRIED))]
+    within = own.copy()
+    np.fill_diagonal(within, 0.0)
+    return Pairs(within, own)
+
+
+def _by_query(mean_TT: Array, c_TT: Array, spread_TT: Array, g_TT: Array) -> Array:
+    """Compute g_ts Σ_ij a_ti a_sj Ĉ_ij C_ij, Ĉ the covariance of v_i − o_t and v_j − o_s."""
+    mixed = mean_TT @ c_TT
+    squares = mixed**2 @ mean_TT.T
+    other = mean_TT @ (c_TT @ mean_TT.T) ** 2
+    pairs = mean_TT @ (c_TT**2 + spread_TT) @ mean_TT.T - squares - other + (mixed @ mean_TT.T) ** 2
+    return np.asarray(g_TT * pairs)
+
+
+def _by_key(mean_TT: Array, c_TT: Array, g_TT: Array) -> Array:
+    """Compute Σ_ts a_ti a_sj Ĉ_ij g_ts C_ts."""
+    w_TT = g_TT * c_TT
+    mixed = mean_TT @ c_TT
+    one_sided = mean_TT.T @ (mixed * (w_TT @ mean_TT))
+    common = mean_TT.T @ (w_TT * (mixed @ mean_TT.T)) @ mean_TT
+    return np.asarray(c_TT * (mean_TT.T @ w_TT @ mean_TT) - one_sided - one_sided.T + common)

@@ -1,0 +1,202 @@
+"""Attention that is not uniform: overlaps and entropies of softmax rows, encoders and decoders against networks.
+
+Held out: the formulas were written with the uniform-cosine encoder at T = 512, D = 720 (the table quoted below) and
+a decoder of 6 blocks, D = 256 and 768, T = 64 at hand. Every network shape and seed in the tests of this file, and all
+but the post-norm encoder in ``experiments/theory/entropy_transition.py``, came after them.
+"""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bornbiased_jax import model as models
+from bornbiased_jax.config import preset
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.prediction import stack_of
+from experiments.theory.entropy_transition import network_cosines
+from theory import softmax_rows, transition
+from theory.mean_field import profile
+from theory.softmax_rows import participation, row_entropy, row_overlap
+from theory.transition import Encoder
+
+COUNTS = st.integers(1, 300)
+VARIANCES = st.floats(0.01, 60.0)
+STANDARD_ERRORS = 4.5
+
+
+@settings(max_examples=15)
+@given(few=COUNTS, more=st.integers(0, 300), variance=VARIANCES, rho=st.floats(0.0, 1.0))
+def test_overlap_lies_between_independent_rows_and_equal_ones(few, more, variance, rho):
+    overlap = row_overlap(few, few + more, variance, rho)
+    assert overlap == row_overlap(few + more, few, variance, rho)
+    assert 1 / (few + more) * (1 - 1e-8) <= overlap
+    cauchy = math.sqrt(participation(few, variance) * participation(few + more, variance))
+    assert overlap <= cauchy * (1 + 1e-8)
+
+
+@settings(max_examples=15)
+@given(count=COUNTS, variance=VARIANCES, rho=st.floats(0.01, 0.9), step=st.floats(0.01, 0.09))
+def test_overlap_grows_with_correlation(count, variance, rho, step):
+    assert row_overlap(count, count, variance, rho) <= row_overlap(count, count, variance, rho + step) * (1 + 1e-8)
+
+
+@settings(max_examples=15)
+@given(count=COUNTS, variance=VARIANCES)
+def test_overlap_of_equal_rows_is_the_participation(count, variance):
+    limit = row_overlap(count, count, variance, 1 - 1e-7)
+    assert limit == pytest.approx(participation(count, variance), rel=1e-4)
+
+
+@settings(max_examples=15)
+@given(count=st.integers(2, 300), variance=st.floats(0.1, 40.0))
+def test_entropy_falls_with_variance_as_the_participation_says(count, variance):
+    """dH/dΩ = −½(1 − Y) + Ω dY/dΩ, Y the participation: from H = E ln Z − Ω(1 − Y), dE ln Z/dΩ = ½(1 − Y)."""
+    step = 0.01 * variance
+    slope = (row_entropy(count, variance + step) - row_entropy(count, variance - step)) / (2 * step)
+    above, below = participation(count, variance + step), participation(count, variance - step)
+    expected = -0.5 * (1 - participation(count, variance)) + variance * (above - below) / (2 * step)
+    assert slope == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("few", "many", "variance", "rho"), [(40, 40, 8.0, 0.6), (7, 90, 20.0, 0.3), (200, 250, 1, 0.8)]
+)
+def test_overlap_and_entropy_of_drawn_rows(few, many, variance, rho):
+    rng = np.random.default_rng(11)
+    common, one, other = rng.normal(size=(3, 6000, many)) * math.sqrt(variance)
+
+    def weights(logits):
+        return np.exp(logits - special_logsumexp(logits))
+
+    def special_logsumexp(logits):
+        top = logits.max(axis=1, keepdims=True)
+        return top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+
+    a = weights((math.sqrt(rho) * common + math.sqrt(1 - rho) * one)[:, :few])
+    b = weights(math.sqrt(rho) * common + math.sqrt(1 - rho) * other)
+    products = (a * b[:, :few]).sum(axis=1)
+    error = products.std() / math.sqrt(products.size)
+    assert abs(products.mean() - row_overlap(few, many, variance, rho)) < STANDARD_ERRORS * error
+    entropies = -(a * np.log(np.maximum(a, 1e-300))).sum(axis=1)
+    error = entropies.std() / math.sqrt(entropies.size)
+    assert abs(entropies.mean() - row_entropy(few, variance)) < STANDARD_ERRORS * error
+
+
+def test_steps_of_the_integrals_are_fine_enough(monkeypatch):
+    cases = [(50, 80, 12.0, 0.4), (512, 512, 60.0, 0.7), (3, 3, 0.4, 0.9)]
+    coarse = [row_overlap.__wrapped__(*case) for case in cases] + [row_entropy.__wrapped__(50, 12.0)]
+    monkeypatch.setattr(softmax_rows, "LOG_STEP", 0.25)
+    fine = [row_overlap.__wrapped__(*case) for case in cases] + [row_entropy.__wrapped__(50, 12.0)]
+    np.testing.assert_allclose(coarse, fine, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((0, 4, 1.0, 0.5), "first"), ((4, 4, 201.0, 0.5), "above 200"), ((4, 4, 1.0, -0.1), r"outside \[0, 1\]")],
+)
+def test_overlaps_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        row_overlap(*arguments)
+
+
+def test_recursion_of_the_published_settings_gives_the_tabled_values():
+    """Cosine after block 20 at T = 512: T → ∞, Y₁₁ alone, Y₁₁ and Y₁₂ (issue's first values, to their digits)."""
+    table = {1.0: (0.855, 0.836, 0.844), 1.4: (0.855, 0.789, 0.807), 2.0: (0.802, 0.664, 0.705)}
+    for beta, expected in table.items():
+        values = [
+            transition.profile(Encoder(512, beta), 20, 0.1, aggregate).cosine[-1]
+            for aggregate in (transition.limit, transition.own_alone, transition.finite)
+        ]
+        np.testing.assert_allclose(values, expected, atol=0.0025)
+
+
+def test_finite_lengths_approach_the_limit_below_the_transition():
+    errors = []
+    for length in (16, 256, 4096):
+        encoder = Encoder(length, 0.7)
+        errors.append(abs(transition.finite(encoder, 0.3).covariance - transition.limit(encoder, 0.3).covariance))
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_centred_uniform_attention_adds_nothing():
+    mixed = transition.finite(Encoder(64, 0.0, centered=True), 0.4)
+    assert abs(mixed.variance) < 1e-12
+    assert abs(mixed.covariance) < 1e-12
+
+
+ENCODERS = {
+    "post-norm": Encoder(48, 1.7),
+    "pre-norm": Encoder(48, 2.2, norm_position="pre", activation="gelu", mlp_variance=1.0),
+    "centred": Encoder(48, 1.7, centered=True, value_variance=0.5),
+}
+
+
+def _check_encoder(encoder, width, num_layers, networks, first_seed):
+    rows = [network_cosines(np.uint32(first_seed + i), 0.2, encoder, width, num_layers) for i in range(networks)]
+    cosines = np.array([row[0] for row in rows], np.float64)
+    entropies = np.array([row[1] for row in rows], np.float64)
+    predicted = transition.profile(encoder, num_layers, 0.2)
+    error = 2 * cosines.std(axis=0, ddof=1) / math.sqrt(networks)
+    assert np.all(np.abs(cosines.mean(axis=0) - predicted.cosine) < 0.02 + error)
+    # The reference to limits: entropy of logits of the mean cosine, over networks.
+    np.testing.assert_allclose(entropies.mean(axis=0), predicted.entropy[:-1], atol=0.03)
+
+
+def test_an_encoder_at_small_size():
+    _check_encoder(ENCODERS["post-norm"], 192, 3, 8, 70)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_within_two_standard_errors_of_32_networks(name):
+    _check_encoder(ENCODERS[name], 384, 8, 32, 500)
+
+
+DECODERS = {
+    "softmax": {},
+    "two heads, gelu": {"num_heads": 2, "activation": "gelu"},
+    "post-norm": {"norm_position": "post"},
+    "centred": {"attention_kernel": "centred"},
+}
+
+
+def _check_decoder(changes, width, num_layers, seeds, first_seed):
+    """Mean cosines within a sequence and between sequences after every block, logits of variance 40 between keys."""
+    sizes = dict(num_layers=num_layers, num_heads=1, d_model=width, d_ff=2 * width, vocab_size=2048)
+    std = 40**0.25 / math.sqrt(width)
+    drawn = {"init": "lecun", "init.query": f"normal:{std:.6f}", "init.key": f"normal:{std:.6f}"}
+    fields = dict(positions="none", tie_embeddings=False, norm="rmsnorm", activation="relu")
+    cfg = preset("gpt2-tiny", **{**sizes, **fields, **drawn, **changes})
+    T, N = 40, 12
+
+    @jax.jit
+    def cosines(seed, tokens):
+        params = init_seed(cfg, seed)
+        x = models.apply(cfg, params, tokens, logits=False, capture=("residual",)).layers["residual"]
+        x = x / jax.numpy.linalg.norm(x, axis=-1, keepdims=True)
+        within = (jax.numpy.sum(jax.numpy.square(x.sum(axis=2)), axis=-1) - T) / (T * (T - 1))
+        between = (jax.numpy.sum(jax.numpy.square(x[:, :, -1].sum(axis=1)), axis=-1) - N) / (N * (N - 1))
+        return within.mean(axis=1), between
+
+    rng = np.random.default_rng(first_seed)
+    batches = rng.integers(0, cfg.vocab_size, (seeds, N, T)).astype(np.int32)
+    rows = [cosines(np.uint32(first_seed + i), tokens) for i, tokens in enumerate(batches)]
+    theory = profile(stack_of(cfg), T)
+    for part, predicted in enumerate((theory.intra_cosine[1:], theory.inter_cosine[1:])):
+        measured = np.array([row[part] for row in rows], np.float64)
+        error = 2 * measured.std(axis=0, ddof=1) / math.sqrt(seeds)
+        assert np.all(np.abs(measured.mean(axis=0) - predicted) < 0.02 + error), (measured.mean(axis=0), predicted)
+
+
+def test_a_concentrated_decoder_at_small_size():
+    _check_decoder(DECODERS["softmax"], 192, 2, 8, 900)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", DECODERS)
+def test_concentrated_decoders_within_two_standard_errors_of_32_seeds(name):
+    _check_decoder(DECODERS[name], 320, 4, 32, 1300)

@@ -1,0 +1,136 @@
+"""Gradient norms at initialization against ``jax.grad`` of the real modules.
+
+Held out: the formulas were written before any gradient was measured; the shapes of four first comparisons (3 blocks,
+D = 128, T = 16 and 24, seeds 0 to 11) are not among those below, and neither are the seeds.
+"""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.parameters import flatten, parameter_table
+from bornbiased_jax.prediction import predict_gradients
+from theory.gradients import Head, gradients
+from theory.mean_field import profile
+from theory.stack import Stack
+
+SIZES = dict(num_layers=4, num_heads=4, d_model=160, d_ff=320, vocab_size=700)
+CASES = {
+    "gpt2, tied": (preset("gpt2-tiny", **SIZES), 20, 3),
+    "gpt2, normal-0.02, untied": (preset("gpt2-tiny", **SIZES, tie_embeddings=False, init="normal-0.02"), 12, 40),
+    "llama": (preset("llama-tiny", **SIZES, num_kv_heads=2), 28, 6),
+    "relu balanced": (preset("gpt2-tiny", **SIZES, activation="relu", init="normal-0.02-balanced"), 20, 4),
+    "tanh, rmsnorm": (preset("gpt2-tiny", **SIZES, activation="tanh", norm="rmsnorm", tie_embeddings=False), 20, 4),
+    "mlp only": (preset("gpt2-tiny", **SIZES, attention=False, tie_embeddings=False), 20, 4),
+    "window": (preset("llama-tiny", **SIZES, window=5), 24, 4),
+    "neox": (preset("gpt2-tiny", **SIZES, init="neox", tie_embeddings=False), 20, 4),
+}
+
+
+def _measured(cfg, length, num_inputs, seeds):
+    """Gradient norms of each block over seeds [S, L], and those of each group."""
+    table = parameter_table(cfg)
+
+    @jax.jit
+    def squares(seed, tokens):
+        loss = lambda params: loss_sum(cfg, params, tokens)[0] / (num_inputs * length)  # noqa: E731
+        sums = {}
+        for path, leaf in flatten(jax.grad(loss)(init_seed(cfg, seed))).items():
+            if table[path].is_stacked:
+                square = (leaf**2).reshape(leaf.shape[0], -1).sum(axis=1)
+                sums[table[path].group] = sums.get(table[path].group, 0.0) + square
+        return sums
+
+    rows = []
+    for seed in seeds:
+        tokens = np.random.default_rng(seed).integers(0, cfg.vocab_size, (num_inputs, length + 1)).astype(np.int32)
+        rows.append(squares(np.uint32(seed), tokens))
+    by_group = {group: np.array([row[group] for row in rows], np.float64) for group in rows[0]}
+    return np.sqrt(sum(by_group.values())), {group: np.sqrt(values) for group, values in by_group.items()}
+
+
+def _check(name, seeds):
+    cfg, length, num_inputs = CASES[name]
+    predicted = predict_gradients(cfg, length, num_inputs)
+    by_block, by_group = _measured(cfg, length, num_inputs, seeds)
+    expected = np.array(predicted["gradient_norm_by_block"])
+    error = 2 * by_block.std(axis=0, ddof=1) / math.sqrt(len(seeds))
+    assert np.all(np.abs(by_block.mean(axis=0) - expected) < 0.05 * expected + error), by_block.mean(axis=0) / expected
+    # Single groups, those of logits to first order in T/D alone.
+    assert set(predicted["gradient_norm_by_group"]) == set(by_group)
+    for group, values in predicted["gradient_norm_by_group"].items():
+        slack = 0.25 if group in ("query", "key") else 0.08
+        error = 3 * by_group[group].std(axis=0, ddof=1) / math.sqrt(len(seeds))
+        assert np.all(np.abs(by_group[group].mean(axis=0) - values) < slack * np.array(values) + error), group
+
+
+@pytest.mark.parametrize("name", ["gpt2, tied", "llama"])
+def test_gradient_norms_of_eight_seeds(name):
+    _check(name, range(300, 308))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_norms_within_two_standard_errors_of_32_seeds(name):
+    _check(name, range(1000, 1032))
+
+
+STACK = Stack(num_layers=3, width=64, mlp_width=256, query_width=64, value_width=64)
+
+
+def test_norms_of_one_sequence_and_many():
+    """Own terms of N sequences average: norms fall as 1/√N until what all tokens share is left."""
+    forward, head = profile(STACK, 8, exact=True), Head(4096, 0.02)
+    one, four, endless = (gradients(forward, count, head).by_block for count in (1, 4, 10**9))
+    np.testing.assert_allclose(one / four, 2.0, rtol=0.02)
+    assert np.all(endless < 0.1 * four)
+
+
+def test_groups_add_up_to_the_block():
+    result = gradients(profile(STACK, 8, exact=True), 4, Head(512, 0.02), ("query", "up"))
+    total = sum(values**2 for values in result.by_group.values())
+    np.testing.assert_allclose(total, result.by_block**2, rtol=1e-12)
+    assert np.all(result.by_group["bias"] > 0)
+
+
+def test_zero_writers_leave_no_gradient_behind_them():
+    stack = dataclasses.replace(STACK, output_std=0.0)
+    result = gradients(profile(stack, 8, exact=True), 4, Head(512, 0.02))
+    assert np.all(result.by_group["up"] == 0)
+    assert np.all(result.by_group["down"] > 0)
+
+
+def test_scale_of_the_head_scales_gradients():
+    forward = profile(STACK, 8, exact=True)
+    small, double = (gradients(forward, 2, Head(10**7, std)).by_block for std in (0.001, 0.002))
+    np.testing.assert_allclose(double / small, 2.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"norm_position": "post"}, "norms after sublayers"),
+        ({"qk_norm": True}, "norms of queries and keys"),
+        ({"attention_kernel": "sigmoid"}, "sigmoid attention"),
+        ({"parallel_residual": True}, "parallel block"),
+        ({"output_gate": "headwise"}, "output gate"),
+        ({"init.query": "normal:0.3", "init.key": "normal:0.3"}, "logits have variance"),
+        ({"logit_softcap": 30.0}, "soft cap"),
+        ({"init": "normal-0.02-mirrored"}, "mirrored neurons"),
+    ],
+)
+def test_what_has_no_theory_is_refused_with_the_reason(changes, reason):
+    with pytest.raises(InputError, match=reason):
+        predict_gradients(preset("gpt2-tiny", **changes), 8, 4)
+
+
+def test_long_sequences_are_refused():
+    with pytest.raises(InputError, match="at most 512 positions, not 513"):
+        predict_gradients(preset("gpt2-tiny"), 513, 4)
