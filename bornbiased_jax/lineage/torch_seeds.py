@@ -85,7 +85,7 @@ def which_torch_seed(
     hardware.check_memory(
         12.0 * count_parameters(parameter_shapes(cfg)), "a model drawn by torch", "name a smaller one"
     )
-    draw = _Draw(cfg, config_json(cfg, family, dtype="float32", tokenizer=None), _entries(cfg))
+    draw = TorchDraw(cfg)
     unit_N = unit(read_entries(suspect, draw.places))
     # One whole model a seed; a hit ends the search.
     candidates: list[Candidate] = []
@@ -141,14 +141,17 @@ def _entries(cfg: ModelConfig) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.layer or 0)[:MATRICES]
 
 
-class _Draw:
-    """Draws models of one configuration by torch; gives the numbers at :attr:`places` of each.
+class TorchDraw:
+    """Initial weights by torch: the numbers at :attr:`places` of any seed, drawn with the rest of the model.
+
+    Args:
+        cfg: the architecture, of one of :data:`FAMILIES`.
 
     Raises:
         InputError: torch or transformers is missing.
     """
 
-    def __init__(self, cfg: ModelConfig, config: dict[str, Any], entries: list[Entry]) -> None:
+    def __init__(self, cfg: ModelConfig) -> None:
         try:
             import torch  # noqa: PLC0415 (an extra)
             import transformers  # noqa: PLC0415 (an extra)
@@ -156,13 +159,15 @@ class _Draw:
             raise InputError(f"seeds of torch need {error.name}: pip install 'bornbiased-jax[torch]'") from error
         self._torch, self._models = torch, transformers.AutoModelForCausalLM
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__, "device": "cpu"}
+        family = family_of(cfg)
+        config = config_json(cfg, family, dtype="float32", tokenizer=None)
         fields = {key: value for key, value in config.items() if key not in ("model_type", "torch_dtype")}
         self._config = transformers.AutoConfig.for_model(config["model_type"], dtype="float32", **fields)
-        self._cfg, self._entries = cfg, entries
-        shapes = file_shapes(cfg, family_of(cfg).biases(cfg))
+        self._cfg, self._entries = cfg, _entries(cfg)
+        shapes = file_shapes(cfg, family.biases(cfg))
         self.places = [
             Place(path, entry.layer, min(ENTRIES, math.prod(shapes[path][1:])))
-            for entry in entries
+            for entry in self._entries
             for path in entry.paths
         ]
 
