@@ -31,6 +31,13 @@ def _seed_range(text: str) -> range:
     show_default=True,
     help="Numbers drawn of each seed in the search.",
 )
+@click.option(
+    "--framework",
+    type=click.Choice(["bornbiased", "torch"]),
+    default="bornbiased",
+    show_default=True,
+    help="Whose seeds: torch draws models of transformers, popular seeds first (extra [torch]).",
+)
 @engines.store_options("Seeds in one chunk of the store; a million unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.result_options
@@ -45,9 +52,10 @@ def whichseed(
     json_file: str | None,
     **arguments: Any,
 ) -> None:
-    """Which seed of this package was a model born from? Births are drawn and compared with its weights.
+    """Which seed were a model's initial weights drawn from? They are drawn again and compared with its weights.
 
-    Births have the suspect's own architecture unless --model says otherwise. Seeds of other frameworks are not found.
+    They have the suspect's own architecture unless --model says otherwise. Seeds are those of this package; with
+    --framework torch those of models that transformers initialized on a CPU in float32.
 
     \b
     Example:
@@ -55,13 +63,20 @@ def whichseed(
         --seeds 0:100000
       bornbiased whichseed model --seeds 0:4294967296 --resume search \\
         --engine slurm --workers 64
+      bornbiased whichseed model --framework torch --seeds 0:1000
     """
     from bornbiased_jax import progress
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.lineage.whichseed import which_seed
+    from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
+    from bornbiased_jax.lineage.whichseed import Found, which_seed
     from bornbiased_jax.results.lineage_reports import WhichSeed
 
     outputs.prepare_json(json_file)
+    framework = arguments.pop("framework")
+    if framework == "torch" and (arguments["resume"] or options.given("engine") or options.given("entries")):
+        raise InputError(
+            "--framework torch draws whole models in this process: leave --resume, --engine and --entries out"
+        )
     store_settings = engines.store_settings(arguments)
     options.start(quiet=quiet)
     candidates = _seed_range(seeds)
@@ -70,8 +85,14 @@ def whichseed(
     if model is None and settings:
         raise InputError("--set changes the model of --model: name that too")
     cfg = reader.cfg if model is None else options.model_config(model, settings)
-    with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
-        verdict = which_seed(cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **store_settings)
+    if framework == "torch":
+        with progress.bar(num_searched(candidates), "whichseed", unit="seeds") as advance:
+            verdict: Found = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
+    else:
+        with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
+            verdict = which_seed(
+                cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **store_settings
+            )
     value = {"suspect": reader.description, "model": cfg.to_dict(), **verdict.to_json()}
     line = "not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}"
     outputs.print_result(WhichSeed(value), json_file, line=line)

@@ -155,7 +155,9 @@ def which_seed(
         InputError: no seeds, seeds out of range, sizes that differ, weights without variation, alpha outside (0, 1), a
             store that cannot be written, or another engine without one.
     """
-    _check(cfg, suspect.cfg, seeds, alpha, entries)
+    check_search(cfg, suspect.cfg, seeds, alpha)
+    if entries < 16:
+        raise InputError(f"{entries} entries are too few to tell seeds apart: give at least 16")
     store.check(resume, engine)
     hardware.check_memory(
         8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
@@ -213,11 +215,14 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     )
 
 
-def _check(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: float, entries: int) -> None:
+def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: float) -> None:
+    """Check a search's seeds and level, and whether the two architectures have one size.
+
+    Raises:
+        InputError: they are out of range, or a size differs.
+    """
     if not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
-    if entries < 16:
-        raise InputError(f"{entries} entries are too few to tell seeds apart: give at least 16")
     if not len(seeds) or seeds.step != 1:
         raise InputError("no seeds to search: give a range such as 0:1000000")
     if seeds.start < 0 or seeds.stop > NUM_SEEDS:
@@ -237,9 +242,13 @@ def _decide(cfg: ModelConfig, suspect: Checkpoint, seeds: list[int]) -> list[Can
     draw = jax.jit(functools.partial(drawn, places))
     candidates = []
     for seed in seeds:
-        r = float(np.clip(unit(np.asarray(draw(np.uint32(seed)), np.float64)) @ unit_N, -1.0, 1.0))
-        freedom = len(unit_N) - 2
-        t = r * math.sqrt(freedom / max(1.0 - r * r, 1e-300))
-        log10_p = min(0.0, (log_t_sf(t, freedom) + math.log(NUM_SEEDS)) / LN10)
-        candidates.append(Candidate(int(seed), r, t, log10_p))
+        candidates.append(candidate_of(seed, unit(np.asarray(draw(np.uint32(seed)), np.float64)), unit_N))
     return sorted(candidates, key=lambda row: (-row.t, row.seed))
+
+
+def candidate_of(seed: int, drawn_N: np.ndarray, suspect_N: np.ndarray) -> Candidate:
+    """Correlate a seed's numbers with a suspect's, both centered and of length 1; p is times 2³²."""
+    r = float(np.clip(drawn_N @ suspect_N, -1.0, 1.0))
+    freedom = len(suspect_N) - 2
+    t = r * math.sqrt(freedom / max(1.0 - r * r, 1e-300))
+    return Candidate(int(seed), r, t, min(0.0, (log_t_sf(t, freedom) + math.log(NUM_SEEDS)) / LN10))

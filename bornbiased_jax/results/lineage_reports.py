@@ -59,10 +59,8 @@ class WhichSeed(Record):
         if confirmed is not None:
             decision = "confirms it" if confirmed["verdict"] == "same-lineage" else "does not confirm it"
             sentences.append(f"The exact test of all weights {decision}: {confirmed['reason']}.")
-        return [
-            *sentences,
-            "Seeds are those of this package: another framework draws other weights from the same number.",
-        ]
+        whose = "torch's" if "framework" in value else "those of this package"
+        return [*sentences, f"Seeds are {whose}: another framework draws other weights from the same number."]
 
 
 class Audit(Record):

@@ -63,6 +63,7 @@ EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
 SCAN = "bornbiased_jax.lineage.scan:scan"
 MIXTURE_PART = "bornbiased_jax.results.scans:check_checkpoint"
 WHICH = "bornbiased_jax.lineage.whichseed:which_seed"
+WHICH_TORCH = "bornbiased_jax.lineage.torch_seeds:which_torch_seed"
 ADAPT = "bornbiased_jax.derive.tune:pretrain"
 PEFT = "bornbiased_jax.derive.peft:export_adapter"
 DERIVE = "bornbiased_jax.derive.derive:derive"
@@ -356,6 +357,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
         ("--alpha 0.05", WHICH, {"alpha": 0.05}),
         ("--entries 64", WHICH, {"entries": 64}),
+        ("--framework torch", WHICH_TORCH, {"seeds": range(10)}),
         *kept_by(WHICH),
         ("--quiet", QUIET, {"quiet": True}),
         *prepared(),

@@ -87,6 +87,7 @@ WORK = {
     "bornbiased_jax.lineage.compare:compare": VERDICT,
     "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", 1e-4, (), 0),
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
+    "bornbiased_jax.lineage.torch_seeds:which_torch_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
     "bornbiased_jax.training.scaling:scaling": Scaling((64, 128), 2, "adamw", ()),
     "bornbiased_jax.training:list_runs": [],

@@ -224,6 +224,7 @@ FOLLOWED = {
     "test_a_rerun_at_its_scale_verifies_a_record_and_leaves_all_else",
     "describe them in a file of roles": "tests/checkpoints/test_naming.py::"
     "test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them",
+    "draws whole models in this process": "tests/lineage/test_torch_seeds.py::test_the_command_records_what_drew",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
     "no Ray cluster answers": "tests/store/test_executors.py::test_every_engine_writes_what_one_process_does",

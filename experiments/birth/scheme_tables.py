@@ -1,0 +1,294 @@
+"""Tables and a figure of the matrix of initialization schemes: pairs of rows, tests, and how many seeds decide."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import optimize, stats
+
+from bornbiased_jax.report import figures
+from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.stats.intervals import mean_interval
+from bornbiased_jax.stats.multiple import holm
+from experiments.base import Record
+
+CONTRAST = ("ReLU balanced", "ReLU")
+"""The pair that is tested alongside the differences to the reference."""
+DIFFERENCE = 0.01
+"""Nats that the number of seeds is stated for."""
+LEVEL, POWER = 0.05, 0.8
+LEAST_BIASED = ("gpt2-scaled-balanced", "gpt2-scaled-mirrored", "embedding std 1", "ReLU balanced")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Paired differences in held-out loss of one row minus another, in nats.
+
+    Attributes:
+        row: the row.
+        base: what it is compared with.
+        steps: of the differences.
+        mean_by_step: over seeds, as the intervals.
+        interval_by_step: Student's, 95%.
+        std: over seeds, of the last step's differences.
+        p_value: of the last step, two-sided, not corrected.
+        adjusted_p: by Holm over all comparisons.
+    """
+
+    row: str
+    base: str
+    steps: Sequence[int]
+    mean_by_step: Sequence[float]
+    interval_by_step: Sequence[tuple[float, float]]
+    std: float
+    p_value: float
+    adjusted_p: float = math.nan
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the difference is significant after correction."""
+        return self.adjusted_p <= LEVEL
+
+    @property
+    def seeds_needed(self) -> int:
+        """Pairs of seeds that a difference of ``DIFFERENCE`` needs."""
+        return seeds_needed(self.std)
+
+
+@functools.lru_cache(maxsize=256)
+def seeds_needed(std: float, difference: float = DIFFERENCE) -> int:
+    """Return the smallest number of pairs whose paired t test at 5% has a power of 0.8.
+
+    Args:
+        std: of a pair's difference.
+        difference: the true one.
+
+    Example:
+        >>> seeds_needed(0.01), seeds_needed(0.1)
+        (10, 787)
+    """
+
+    def shortfall(pairs: float) -> float:
+        critical = stats.t.ppf(1 - LEVEL / 2, pairs - 1)
+        return float(stats.nct.sf(critical, pairs - 1, difference / std * math.sqrt(pairs))) - POWER
+
+    # Two pairs are the fewest; the normal approximation, doubled, is beyond the number searched.
+    if std == 0 or shortfall(2) >= 0:
+        return 2
+    quantiles = stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER)
+    return math.ceil(optimize.brentq(shortfall, 2, 10 + 2 * (quantiles * std / difference) ** 2))
+
+
+def compare(result: Mapping[str, Any]) -> list[Comparison]:
+    """Compare every row with the reference, and the contrast; p-values are corrected over all of them."""
+    rows = {row["name"]: row for row in result["rows"]}
+    pairs = [(name, result["reference"]) for name in rows if name != result["reference"]]
+    pairs += [CONTRAST] if rows.keys() >= set(CONTRAST) else []
+    comparisons = [_compare(rows[row], rows[base]) for row, base in pairs]
+    adjusted = holm([comparison.p_value for comparison in comparisons])
+    return [
+        dataclasses.replace(comparison, adjusted_p=float(p))
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+    ]
+
+
+def _compare(row: Mapping[str, Any], base: Mapping[str, Any]) -> Comparison:
+    differences_SK = _losses(row) - _losses(base)
+    last_S = differences_SK[:, -1]
+    # Differences that are the same number in every seed have no t; equal ones are no difference.
+    std = float(last_S.std(ddof=1))
+    p = float(stats.ttest_1samp(last_S, 0.0).pvalue) if std > 0 else float(last_S[0] == 0)
+    return Comparison(
+        row=row["name"],
+        base=base["name"],
+        steps=row["steps"],
+        mean_by_step=differences_SK.mean(axis=0).tolist(),
+        interval_by_step=[mean_interval(values) for values in differences_SK.T],
+        std=std,
+        p_value=p,
+    )
+
+
+def _losses(row: Mapping[str, Any]) -> np.ndarray:
+    return np.array([seed["loss"] for seed in row["by_seed"]], np.float64)
+
+
+def _mean(row: Mapping[str, Any], name: str) -> float | None:
+    """Return the mean over seeds of a number that every seed has, or None."""
+    values = [seed[name] for seed in row["by_seed"] if seed.get(name) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _gradients(row: Mapping[str, Any]) -> np.ndarray:
+    return np.array([seed["gradient_norm_by_block"] for seed in row["by_seed"]], np.float64).mean(axis=0)
+
+
+def inside(result: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the cells (row, seed) whose cosine lies inside theory's interval, and all cells that have one."""
+    cells = [
+        low <= seed["cosine"] <= high
+        for row in result["rows"]
+        if row["predicted"]["cosine_interval"] is not None
+        for low, high in [row["predicted"]["cosine_interval"]]
+        for seed in row["by_seed"]
+    ]
+    return sum(cells), len(cells)
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Show statistics at initialization, gradients by block, losses by step, and differences with their tests."""
+    result = record["result"]
+    return [_start_table(record), _gradient_table(result), _loss_table(result), _difference_table(result)]
+
+
+def _start_table(record: Record) -> Table:
+    settings = record["settings"]
+    rows: list[tuple[Any, ...]] = []
+    for row in record["result"]["rows"]:
+        predicted = row["predicted"]
+        measured = {
+            "cosine": (significant(3), _mean(row, "cosine")),
+            "top-1 fraction": (percent(2), _mean(row, "top1")),
+            "entropy": (fixed(4), _mean(row, "entropy")),
+        }
+        expected = {
+            "cosine": predicted["cosine"],
+            "top-1 fraction": predicted["top1"],
+            "entropy": predicted["entropy"],
+        }
+        rows.append(([row["name"]], measured, {}, expected))
+    note = (
+        f"Means of {len(settings['seeds'])} seeds on {settings['num_inputs']} sequences of "
+        f"{settings['schedule']['context']} uniform tokens; entropy in nats, at most "
+        f"{math.log(settings['changes']['vocab_size']):.4f}. A zero head has no top-1 token."
+    )
+    return tabulate("Before training", ["scheme"], rows, note)
+
+
+def _gradient_table(result: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for row in result["rows"]:
+        measured = {f"block {i}": (significant(3), float(value)) for i, value in enumerate(_gradients(row), 1)}
+        predicted = row["predicted"]["gradient_norm_by_block"] or []
+        expected = {f"block {i}": value for i, value in enumerate(predicted, 1)}
+        rows.append(([row["name"]], measured, {}, expected))
+    note = "Norm of the gradient of the mean loss on uniform tokens, over all parameters of a block, mean over seeds."
+    return tabulate("Gradient norm by block before training", ["scheme"], rows, note)
+
+
+def _loss_table(result: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for row in result["rows"]:
+        means = _losses(row).mean(axis=0)
+        losses = {f"step {step}": (fixed(3), float(loss)) for step, loss in zip(row["steps"], means, strict=True)}
+        traces = {"z": (fixed(1), _mean(row, "z")), "z, other seed": (fixed(1), _mean(row, "z_other"))}
+        rows.append(([row["name"]], losses | traces))
+    note = "Held-out loss in nats per token, mean over seeds; z of the initialization in the weights of the last step."
+    return tabulate("Loss by step, and the initialization in the trained weights", ["scheme"], rows, note)
+
+
+def _difference_table(result: Mapping[str, Any]) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for comparison in compare(result):
+        cells: dict[str, Any] = {
+            f"step {step}": (fixed(3), mean)
+            for step, mean in list(zip(comparison.steps, comparison.mean_by_step, strict=True))[1:]
+        }
+        low, high = comparison.interval_by_step[-1]
+        cells["95% interval, last step"] = f"{fixed(3)(low)} to {fixed(3)(high)}"
+        cells["p (Holm)"] = (significant(2), comparison.adjusted_p)
+        cells[f"seeds for {DIFFERENCE} nats"] = (integer, float(comparison.seeds_needed))
+        rows.append(([f"{comparison.row} − {comparison.base}"], cells))
+    note = (
+        "Paired by seed; below zero the first is better. p: paired t of the last step, corrected over all lines. "
+        "Seeds: pairs with which a true difference of 0.01 nats is found with probability 0.8."
+    )
+    return tabulate("Difference in held-out loss", ["pair"], rows, note)
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """Claim how far theory holds, which schemes differ, and what the least biased ones gain."""
+    result = record["result"]
+    hits, cells = inside(result)
+    comparisons = compare(result)
+    made = [
+        Claim(
+            f"Cosines between sequences inside theory's 99% interval ({cells} cells of scheme and seed)",
+            hits / cells,
+            format=percent(1),
+            configuration="ours",
+        ),
+        Claim(
+            f"Schemes of {len(comparisons)} comparisons whose final loss differs (Holm, 5%)",
+            float(sum(comparison.is_decided for comparison in comparisons)),
+            format=integer,
+            configuration="ours",
+        ),
+    ]
+    made += [
+        Claim(
+            f"Final loss of {comparison.row} minus {comparison.base}, nats "
+            f"({'p' if comparison.is_decided else 'undecided, p'} = {comparison.adjusted_p:.2g} after Holm)",
+            comparison.mean_by_step[-1],
+            format=fixed(3),
+            configuration="ours",
+        )
+        for comparison in comparisons
+        if comparison.row in LEAST_BIASED
+    ]
+    traces = [seed["z"] for row in result["rows"] for seed in row["by_seed"] if seed["z"] is not None]
+    return [
+        *made,
+        Claim("Smallest z of an initialization in its trained weights", min(traces), configuration="ours"),
+    ]
+
+
+def headline(record: Record) -> str:
+    """Say how many schemes differ from the reference in their loss, and in which direction."""
+    comparisons = [row for row in compare(record["result"]) if row.base == record["result"]["reference"]]
+    better = [row.row for row in comparisons if row.is_decided and row.mean_by_step[-1] < 0]
+    worse = [row.row for row in comparisons if row.is_decided and row.mean_by_step[-1] > 0]
+    return (
+        f"After {comparisons[0].steps[-1]} steps {len(better)} of {len(comparisons)} initializations train better than "
+        f"{record['result']['reference']}, {len(worse)} worse, and {len(comparisons) - len(better) - len(worse)} are "
+        f"undecided with {len(record['settings']['seeds'])} seeds."
+    )
+
+
+def panels(record: Record) -> Sequence[Panel]:
+    """Draw predicted against measured cosines, and the differences in loss with their intervals."""
+    result = record["result"]
+    figure, axes = figures.new(columns=2, width=9.6, height=5.2)
+    rows = [row for row in result["rows"] if row["predicted"]["cosine"] is not None]
+    cosines = [seed["cosine"] for row in rows for seed in row["by_seed"]]
+    predicted = [row["predicted"]["cosine"] for row in rows for _ in row["by_seed"]]
+    figures.predicted_against_measured(axes[0], {"scheme and seed": (predicted, cosines)})
+    figures.label(axes[0], title="Cosine between sequences")
+    # Differences of the last step, the best on top.
+    ordered = sorted(compare(result), key=lambda row: -row.mean_by_step[-1])
+    for place, comparison in enumerate(ordered):
+        colour = figures.SERIES[1] if comparison.is_decided else figures.MEASURED
+        low, high = comparison.interval_by_step[-1]
+        axes[1].plot([low, high], [place, place], color=colour, linewidth=1.4)
+        axes[1].plot([comparison.mean_by_step[-1]], [place], marker="o", color=colour)
+    is_contrast = [comparison.base != result["reference"] for comparison in ordered]
+    labels = [
+        f"{comparison.row} − {comparison.base}" if contrast else comparison.row
+        for comparison, contrast in zip(ordered, is_contrast, strict=True)
+    ]
+    axes[1].set_yticks(range(len(ordered)), labels, fontsize=7.5)
+    axes[1].axvline(0.0, color=figures.MUTED, linewidth=0.9)
+    figures.label(
+        axes[1], f"nats, minus {result['reference']}", title=f"Held-out loss after {ordered[0].steps[-1]} steps"
+    )
+    caption = (
+        "Left: every scheme and seed before training. Right: paired differences with 95% intervals over seeds; orange: "
+        "significant after Holm's correction."
+    )
+    return [Panel(figure, caption)]
