@@ -27,9 +27,9 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.model.interventions import as_edits
+from bornbiased_jax.model.layers import STATIC
 from bornbiased_jax.model.model import (
     PLAIN,
-    STATIC,
     BlockProgram,
     ForwardOptions,
     Positions,

@@ -26,8 +26,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import ForwardOptions
 from bornbiased_jax.model.interventions import Edit, Edits
+from bornbiased_jax.model.layers import STATIC
 from bornbiased_jax.model.limits import check_sequences
-from bornbiased_jax.model.model import STATIC
 from bornbiased_jax.model.streaming import Reading, Weights
 from bornbiased_jax.probes.batching import batch_size_for, read_batches
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,12 +111,14 @@ def headline(record: Record) -> str:
     )
 
 
-def _groups(schemes: Sequence[str], seeds: int, num_inputs: int, **changes: object) -> list[births.Group]:
-    return [
-        births.group("gpt2-tiny", range(seeds), 16, num_inputs, tie_embeddings=False, **changes, init=scheme)
-        for scheme in schemes
-    ]
+def _groups(schemes: Sequence[str], seeds: int, num_inputs: int, changes: Mapping[str, int]) -> list[births.Group]:
+    groups = [births.group("gpt2-tiny", range(seeds), 16, num_inputs) for _ in schemes]
+    for group, scheme in zip(groups, schemes, strict=True):
+        group["changes"] = {"tie_embeddings": False, **changes, "init": scheme}
+    return groups
 
+
+_SMALL = {"num_layers": 6, "d_model": 128, "d_ff": 512, "num_heads": 4, "vocab_size": 256}
 
 EXPERIMENT = Experiment(
     name="demo_schemes",
@@ -128,10 +130,10 @@ EXPERIMENT = Experiment(
         "it, and weights that sum to zero over the neurons remove most of it."
     ),
     settings={
-        "smoke": {"seeds": [0, 1], "groups": _groups(SCHEMES[1::2], 2, 64, num_layers=2, vocab_size=256)},
+        "smoke": {"seeds": [0, 1], "groups": _groups(SCHEMES[1::2], 2, 64, {"num_layers": 2, "vocab_size": 256})},
         "laptop": {
             "seeds": list(range(8)),
-            "groups": _groups(SCHEMES, 8, 500, num_layers=6, d_model=128, d_ff=512, num_heads=4, vocab_size=256),
+            "groups": _groups(SCHEMES, 8, 500, _SMALL),
         },
     },
     cost={"smoke": "seconds", "laptop": "about a minute on two cores"},

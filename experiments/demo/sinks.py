@@ -66,7 +66,7 @@ def tables(record: Record) -> Sequence[Table]:
     """Show the variance at the first and at later positions, then what training grew."""
     variance_T, theory = _mean_variance(record), record["result"]["variance"]
     uniform_T, mean_field_T = np.square(theory["uniform"]), np.square(theory["mean_field"])
-    rows = []
+    rows: list[tuple[object, ...]] = []
     position = 1
     while position <= len(variance_T):
         index = position - 1
@@ -86,7 +86,7 @@ def tables(record: Record) -> Sequence[Table]:
             "of the attention logits at this width."
         ),
     )
-    return [variance_table, *sink_growth.tables(record | {"settings": record["settings"]["growth"]})]
+    return [variance_table, *sink_growth.tables({**record, "settings": record["settings"]["growth"]})]
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -107,7 +107,7 @@ def panels(record: Record) -> Sequence[Panel]:
         f"One untrained attention block ({settings['model']}) on {settings['num_inputs']:,} sequences of "
         f"{settings['seq_len']} Gaussian vectors, mean of {len(settings['seeds'])} seeds."
     )
-    return [Panel(figure, caption), *sink_growth.panels(record)]
+    return [Panel(figure, caption)]
 
 
 def _trained(record: Record) -> tuple[str, list[float]]:
