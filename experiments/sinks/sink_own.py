@@ -200,7 +200,7 @@ _LAPTOP = {
 
 EXPERIMENT = Experiment(
     name="sink_own",
-    title="What the sinks of our own models hang on, cut and joined",
+    title="What the sinks of our own models depend on, cut and restored",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
         "The baseline of the two settings that grow sinks on two cores, three seeds of each: neurons silenced and "

@@ -73,7 +73,7 @@ def recognised(record: Record) -> Sequence[Claim]:
         above_z = sum((row[name]["z"] or 0.0) > 5 for row in own_rows)
         words = persistence_tables.NAMES[name]
         text = f"{at_threshold} of {len(own_rows)} at 0.8; {above_z} of {len(own_rows)} with z > 5"
-        statements.append(Claim(f"Births recognised in their trained models by {words}", text))
+        statements.append(Claim(f"Initializations recognised in their trained models by {words}", text))
     return statements
 
 
@@ -100,13 +100,13 @@ def _experiment(
 
 
 def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any]) -> Experiment:
-    title = "A birth and its own trained model"
+    title = "An initialization and its own trained model"
     return _experiment(
         name,
         family,
-        f"A birth is found in what became of it: {FAMILIES[family]}",
+        f"An initialization is found in the model trained from it: {FAMILIES[family]}",
         "Models of several seeds are trained at once on the same text in the same order. Each is then held against its "
-        "own birth with every test of this project, on random tokens and on the published shared vectors.\n\n"
+        "own initialization with every test of this project, on random tokens and on the published shared vectors.\n\n"
         "Every p stands beside how far the weights moved and beside the held-out loss: a model that was not trained "
         "would of course be recognised.",
         persistence_pairs.own_and_other,
@@ -118,14 +118,14 @@ def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any
 
 
 def _other(name: str, family: str, numbers: Pairs) -> Experiment:
-    title = "A birth and another seed's trained model"
+    title = "An initialization and another seed's trained model"
     return _experiment(
         name,
         family,
         f"The same text in the same order does not make two seeds one: {FAMILIES[family]}",
-        "The models of the table before, each held against the births of the other seeds: all pairs, of which the "
-        "paper printed four. A test that calls these one lineage sees the shared data, the shared inputs or the shared "
-        "architecture, not the birth.",
+        "The models of the table before, each held against the initializations of the other seeds: all pairs, of which "
+        "the paper printed four. A test that calls these one lineage sees the shared data, the shared inputs or the "
+        "shared architecture, not the initialization.",
         persistence_pairs.own_and_other,
         shared_cost(TRAINERS[family]),
         tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
@@ -161,10 +161,10 @@ EXPERIMENTS = {
     "table8": _experiment(
         "table8",
         "llama",
-        "Published fingerprints on a birth and its trained model",
-        "Four fingerprints that read weights or representations, on a birth and its trained model. At their published "
-        "threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores of a birth "
-        "and another seed's trained model, the cosine of the weights tells every seed.",
+        "Published fingerprints on an initialization and its trained model",
+        "Four fingerprints that read weights or representations, on an initialization and its trained model. At their "
+        "published threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores "
+        "of an initialization and another seed's trained model, the cosine of the weights tells every seed.",
         persistence_pairs.baselines_of_births,
         shared_cost("table4b"),
         tables=lambda record: [persistence_tables.table_8(record, BASELINES)],
