@@ -95,8 +95,8 @@ def worth(record: Record) -> list[Table]:
         "Loss: held out, in nats a token, less the baseline's of the same seed. Time: over the baseline's, timed in "
         f"turn. Sinks left: fraction of heads with ε = 0.25, mean over {len(settings['seeds'])} seeds. Gain under "
         f"rounding: how much less than the baseline a model loses with {scheme}, one scale a {granularity}. "
-        f"{INTERVALS}, each by itself. Verdict: sinks are removed where at most {percent(0)(FEW_SINKS)} of the heads "
-        "are left, most of them where at most half of the baseline's are; the loss is lower or higher where its "
+        f"{INTERVALS}, each by itself. Verdict: no sinks where at most {percent(0)(FEW_SINKS)} of the heads are "
+        "left, few where at most half of the baseline's are; the loss is lower or higher where its "
         "interval excludes zero. The window and the model without positions are controls."
     )
     return [tabulate("Which mitigation is worth it", ["mitigation"], rows, note)]
@@ -104,10 +104,10 @@ def worth(record: Record) -> list[Table]:
 
 def _worth(sinks: float, baseline_sinks: float, interval: tuple[float, float]) -> str:
     low, high = interval
-    loss = "lower loss" if high < 0 else "higher loss" if low > 0 else "same loss within noise"
+    loss = "lower loss" if high < 0 else "higher loss" if low > 0 else "same loss"
     if sinks <= FEW_SINKS:
-        return f"removes sinks, {loss}"
-    return f"{'removes most sinks' if sinks <= baseline_sinks / 2 else 'sinks stay'}, {loss}"
+        return f"no sinks, {loss}"
+    return f"{'few sinks' if sinks <= baseline_sinks / 2 else 'sinks stay'}, {loss}"
 
 
 def _sinks_left(run: Mapping[str, Any]) -> float:
