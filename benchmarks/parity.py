@@ -104,7 +104,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         f"transformers {versions['transformers']}, torch {versions['torch']}."
     )
     quantities = [Quantity("largest error", significant(2)), Quantity("same top-1", percent(1)), Quantity("GGUF")]
-    return [Table("Logits beside transformers", ["family", "class", "weights"], quantities, rows, note)]
+    return [Table("Logits versus transformers", ["family", "class", "weights"], quantities, rows, note)]
 
 
 def main(arguments: Sequence[str] | None = None) -> Findings:

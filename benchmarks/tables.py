@@ -40,7 +40,7 @@ def sweep_vs_torch(record: Record) -> list[Table]:
     if "speedup_equal_work_median" in record:
         equal = _between(record["speedup_equal_work_median"], record["speedup_equal_work_range"])
     return facts(
-        "A sweep over seeds beside a loop with PyTorch",
+        "A sweep over seeds versus a loop with PyTorch",
         [
             ("sweep, loop", f"{record['seconds_ours']:.2f} s, {record['seconds_torch']:.2f} s"),
             ("loop over sweep, pair by pair", _between(record["speedup_median"], record["speedup_range"])),
@@ -86,22 +86,22 @@ def pretrain_vs_torch(record: Record) -> list[Table]:
                     measured["batch_size"] * measured["context"],
                 ],
                 {
-                    "ours, tokens/s": measured["tokens_per_second_ours"],
+                    "JAX, tokens/s": measured["tokens_per_second_ours"],
                     "PyTorch, tokens/s": measured["tokens_per_second_torch"],
                     "ratio, median (pair by pair)": _between(measured["speedup_median"], measured["speedup_range"]),
-                    "cores busy, ours": measured["cores_busy_ours"],
+                    "cores busy, JAX": measured["cores_busy_ours"],
                     "cores busy, PyTorch": measured["cores_busy_torch"],
-                    "CPU seconds, PyTorch / ours": measured["cpu_seconds_ratio_median"],
+                    "CPU seconds, PyTorch / JAX": measured["cpu_seconds_ratio_median"],
                 },
             )
         )
     quantities = [
-        *(Quantity("ours, tokens/s", integer), Quantity("PyTorch, tokens/s", integer)),
-        *(Quantity("ratio, median (pair by pair)"), Quantity("cores busy, ours", fixed(2))),
-        *(Quantity("cores busy, PyTorch", fixed(2)), Quantity("CPU seconds, PyTorch / ours", fixed(2))),
+        *(Quantity("JAX, tokens/s", integer), Quantity("PyTorch, tokens/s", integer)),
+        *(Quantity("ratio, median (pair by pair)"), Quantity("cores busy, JAX", fixed(2))),
+        *(Quantity("cores busy, PyTorch", fixed(2)), Quantity("CPU seconds, PyTorch / JAX", fixed(2))),
     ]
     heads = ["layers × width (LLaMA blocks)", "V", "tokens a step"]
-    return [Table("The training step beside a PyTorch loop", heads, quantities, rows)]
+    return [Table("The training step versus a PyTorch loop", heads, quantities, rows)]
 
 
 def seeds_at_once(record: Record) -> list[Table]:

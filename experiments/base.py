@@ -24,12 +24,20 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import jsonable, library_versions
-from bornbiased_jax.report.tables import Claim, Panel, Table
+from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Table, Value
 from bornbiased_jax.store import Request, fulfill
 
 MAKER = "bornbiased reproduce"
 
 T = TypeVar("T")
+
+LABELS = (
+    (r"^renumber$", "permute coordinates"),
+    (r"\brenumbered\b", "permuted"),
+    (r"\ba birth\b", "an initialization"),
+    (r"\bbirth(s?)\b", r"initialization\1"),
+)
+"""Words in the keys of records -> words for readers."""
 
 SCALES = ("smoke", "laptop", "paper")
 """Seconds, as the tests run it; minutes on two cores; the paper's sizes."""
@@ -270,3 +278,29 @@ class Experiment:
         """The command line that makes this, quoted for a shell."""
         option = [] if data is None else ["--data", data]
         return shlex.join(["bornbiased", "reproduce", self.name, "--scale", scale, *option, "--out", str(out)])
+
+
+def relabel(table: Table) -> Table:
+    """Replace the words that a table took over from the keys of its record (:data:`LABELS`)."""
+
+    def words(text: str) -> str:
+        for pattern, label in LABELS:
+            text = re.sub(pattern, label, text)
+        return text
+
+    def cell(value: Value) -> Value:
+        return words(value) if isinstance(value, str) else value
+
+    def cells(values: Mapping[str, Value]) -> dict[str, Value]:
+        return {words(name): cell(value) for name, value in values.items()}
+
+    rows = [
+        dataclasses.replace(
+            row,
+            settings=[cell(value) for value in row.settings],
+            **{source: cells(getattr(row, source)) for source in SOURCES},
+        )
+        for row in table.rows
+    ]
+    quantities = [dataclasses.replace(quantity, name=words(quantity.name)) for quantity in table.quantities]
+    return dataclasses.replace(table, quantities=quantities, rows=rows, note=words(table.note))

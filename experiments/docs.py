@@ -32,7 +32,7 @@ from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import SOURCES, Claim, Table, Value, write
 from experiments import results, runner
-from experiments.base import Record
+from experiments.base import Record, relabel
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"
@@ -162,7 +162,7 @@ def _together_shown(summary: Record, kind: str, number: str) -> str:
     experiment_records = [(runner.load(name), record) for name, record in summary["records"].items()]
     if kind == "claims":
         return claims_text([claim for experiment, record in experiment_records for claim in experiment.claims(record)])
-    each = [experiment.tables(record)[int(number) - 1] for experiment, record in experiment_records]
+    each = [relabel(experiment.tables(record)[int(number) - 1]) for experiment, record in experiment_records]
     return table_text(dataclasses.replace(each[0], rows=[row for table in each for row in table.rows]))
 
 
@@ -180,7 +180,7 @@ def _shown(block: Block, record: Record) -> str:
             return experiment.headline(record)
         if kind == "claims":
             return claims_text(experiment.claims(record))
-        page_tables = experiment.tables(record)
+        page_tables = [relabel(table) for table in experiment.tables(record)]
     chosen = page_tables if not number else [page_tables[int(number) - 1]]
     return "\n\n".join(table_text(table) for table in chosen)
 

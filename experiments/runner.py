@@ -24,7 +24,7 @@ from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
-from experiments.base import SCALES, Context, Experiment, Record, split_data
+from experiments.base import SCALES, Context, Experiment, Record, relabel, split_data
 
 TITLE = "Transformers are born biased"
 PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"
@@ -365,7 +365,7 @@ def section(experiment: Experiment, record: Record, out: Path | str = "out") -> 
         notice="" if is_current(record, experiment) else OLDER + verified_by(record).replace(", v", " V", 1),
         headline=experiment.headline(record),
         claims=tuple(experiment.claims(record)),
-        tables=tuple(experiment.tables(record)),
+        tables=tuple(map(relabel, experiment.tables(record))),
         panels=panels,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
@@ -46,6 +47,33 @@ KEPT = {
 # accused, and tests reject.
 UNSAID = ("accuse", "accuses", "cure", "cures", "favourites", "lane", "lanes", "stranger", "strangers")
 VAGUE = {"one", "found", "done", "it", "thing"}
+
+# Of pages, which readers without this project's history understand. Exempt are code, links, the paper's title, and the
+# outputs that stand in code blocks.
+PAGE_WORDS = {
+    r"newborns?": "untrained model",
+    r"births?": "initialization, initial weights",
+    r"born": "initialized",
+    r"courts?": "calibration benchmark",
+    r"renumber\w*": "permute",
+    r"strangers?": "unrelated models",
+    r"ours": "of this package",
+    r"theirs": "of the other model",
+    r"cures?": "mitigation",
+    r"favou?rites?": "top-1 token, preferred",
+    r"accus(?:es?|ations?|ers?)": "reject, claim",
+    r"lanes?": "CPU shard",
+    r"damaged?": "corrupted",
+    r"beside": "alongside, versus, next to",
+    r"go(?:es)? on|went on": "resume, continue",
+    r"typed again": "run again",
+    r"h(?:a|u)ngs? on": "depends on",
+    r"keeps? (?:its|their) promises?": "keeps its level, is calibrated",
+    r"side by side": "compared",
+    r"what became of": "name the result",
+    r"in disguise": "after a change that keeps the function",
+}
+_TITLE = re.compile(r"(?:Transformers\s+are\s+)?born[\s-]+biased", re.IGNORECASE)
 
 
 def _identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -118,6 +146,58 @@ def test_no_prose_has_a_replaced_word(folder):
         for where in _said(_prose(path))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def _page_prose(path: Path) -> str:
+    """Text of a page, or of the Markdown cells of a notebook, without code, comments and targets of links."""
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    code = r"```.*?```|`[^`]*`|<!--.*?-->|\]\([^)]*\)"
+    text = re.sub(code, lambda match: "\n" * match[0].count("\n"), text, flags=re.DOTALL)
+    return _TITLE.sub(lambda match: "\n" * match[0].count("\n"), text)
+
+
+def _unplain(text: str) -> list[str]:
+    # A phrase may go over the end of a line.
+    words = {word.replace(" ", r"\s+"): instead for word, instead in PAGE_WORDS.items()}
+    return [
+        f"{text.count(chr(10), 0, match.start()) + 1}: {match[0]}: say {instead}"
+        for word, instead in words.items()
+        for match in re.finditer(rf"\b(?:{word})\b", text, re.IGNORECASE)
+    ]
+
+
+def _pages() -> list[Path]:
+    own = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    docs = [
+        path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb") and path.name != "changelog.md"
+    ]
+    return own + sorted(docs) + sorted((ROOT / "experiments").glob("*/README.md"))
+
+
+@pytest.mark.parametrize("page", _pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_are_in_plain_words(page):
+    assert not _unplain(_page_prose(page))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("A newborn model.", 1),
+        ("It goes\non.", 1),
+        ("Renumbered strangers in court.", 3),
+        ("`court` and [a page](court.md)", 0),
+        ("```\na shared birth\n```\n", 0),
+        ("Transformers Are\nBorn Biased", 0),
+        ("The courtesy of a stubborn reader", 0),
+    ],
+)
+def test_unplain_words_are_noticed_and_code_and_titles_are_left(tmp_path, text, count):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert len(_unplain(_page_prose(page))) == count
 
 
 def test_no_help_has_a_replaced_word():

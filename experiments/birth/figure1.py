@@ -60,8 +60,8 @@ EXPERIMENT = Experiment(
     title="Initialised models are not blank slates",
     paper="Figure 1",
     description=(
-        "The same births as in Table 1, drawn: how often each of the most predicted tokens is predicted, and how far "
-        "the last-token states of different random sequences point the same way."
+        "The same initializations as in Table 1, drawn: how often each of the most predicted tokens is predicted, and "
+        "how far the last-token states of different random sequences point the same way."
     ),
     settings={
         "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},

@@ -59,7 +59,7 @@ EXPERIMENT = Experiment(
     title="The MLP prefers some tokens, attention alone prefers none",
     paper="Figure 3, Finding 3.1",
     description=(
-        "The births of Table 2, asked for their next token: the model of self-attention alone answers as "
+        "The initializations of Table 2, asked for their next token: the model of self-attention alone answers as "
         "evenly as chance, MLPs alone have preferences, and both together favour them most."
     ),
     settings=ablations.SETTINGS,

@@ -82,7 +82,7 @@ EXPERIMENT = Experiment(
     title="Attention amplifies what the MLP seeded",
     paper="Figure 7, Finding 3.2a",
     description=(
-        "The births of Table 2, layer by layer. Attention alone leaves different sequences orthogonal; "
+        "The initializations of Table 2, layer by layer. Attention alone leaves different sequences orthogonal; "
         "together with MLPs it contracts more than they do alone, although its own update has no preferred "
         "direction."
     ),

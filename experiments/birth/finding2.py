@@ -82,9 +82,9 @@ EXPERIMENT = Experiment(
     title="The direction of contraction is the preference",
     paper="Finding 2.2",
     description=(
-        "If inputs of a newborn model all lean along one direction, the token that this direction itself would predict "
-        "should be the one that is predicted most often. The paper finds so in 76% of its seeds; theory says how "
-        "often it is here."
+        "If inputs of an untrained model all lean along one direction, the token that this direction itself would "
+        "predict should be the one that is predicted most often. The paper finds so in 76% of its seeds; theory says "
+        "how often it is here."
     ),
     settings={
         "smoke": {"seeds": [0, 1, 2, 3], "groups": [births.group("gpt2-tiny", range(4), 16, 64, **births.SMOKE)]},

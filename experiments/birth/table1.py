@@ -137,7 +137,7 @@ def headline(record: Record) -> str:
         f"{row['preference']['top1_id']}"
         for row in shown[chosen]
     ]
-    sentence = f"Born and never trained, {births.name_of(on_tokens[chosen]['group'])} of {', of '.join(parts)}."
+    sentence = f"Initialized and never trained, {births.name_of(on_tokens[chosen]['group'])} of {', of '.join(parts)}."
     if silent:
         weakest = min(row["preference"]["log10_p"] for place in silent for row in on_tokens[place]["records"])
         p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
@@ -147,12 +147,12 @@ def headline(record: Record) -> str:
 
 EXPERIMENT = Experiment(
     name="table1",
-    title="Newborn transformers prefer some tokens",
+    title="Untrained transformers prefer some tokens",
     paper="Table 1",
     description=(
-        "Each model is born from a seed and shown N sequences of T uniform random tokens; its prediction is the token "
-        "with the largest logit at the last position. Without a preference every token would be predicted about as "
-        "often as any other. Embeddings and head are shared between seeds, so that only the blocks differ.\n\n"
+        "Each model is initialized from a seed and shown N sequences of T uniform random tokens; its prediction is the "
+        "token with the largest logit at the last position. Without a preference every token would be predicted about "
+        "as often as any other. Embeddings and head are shared between seeds, so that only the blocks differ.\n\n"
         "Token ids are those of this implementation's weights: the same seed means other numbers in another framework."
     ),
     settings={

@@ -76,7 +76,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
         paper=f"Table 1({part})",
         description=(
             "One row of Table 1 with as many inputs as its p-values ask for, and what Figures 1, 2 and 10 draw of the "
-            "same birth. Token ids are those of this implementation's weights."
+            "same initialization. Token ids are those of this implementation's weights."
         ),
         settings=by_scale(("smoke", "paper"), seeds=[seed], groups=([{**smallest, "seeds": [seed]}], [probed])),
         cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},

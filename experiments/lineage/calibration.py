@@ -79,7 +79,7 @@ def tables(record: Record) -> Sequence[Table]:
     about = (
         f"{size} Shared vectors go through two layers almost unchanged, and through more layers less (Figure 13). "
         f"Embeddings are each seed's own; no model is in two pairs. A calibrated test has 1% and 5%. Power: "
-        f"share found at 0.01 among births and themselves turned to √(1 − s²)·W + s·W′ with s = {drift:g}."
+        f"share found at 0.01 among initializations and themselves turned to √(1 − s²)·W + s·W′ with s = {drift:g}."
     )
     sections = [
         tabulate(
@@ -172,14 +172,15 @@ EXPERIMENT = Experiment(
     title="False-positive rate and power of each lineage test",
     paper="Section 6.1, Algorithm 1",
     description=(
-        "Disjoint pairs of unrelated births, every test, both kinds of inputs, three architectures and two "
+        "Disjoint pairs of unrelated initializations, every test, both kinds of inputs, three architectures and two "
         "initialisations: a test at level 0.01 should reject for 1% of them. The permutation test on tokens "
         "and the population test claim so and are checked together; the published nulls take a model's coordinates "
-        "as independent of one another and of the shared inputs: on shared vectors they do not hold between births, on "
-        "random tokens Algorithm 1 rejects for far fewer than 1% of births, and iclr for about 1%.\n\n"
-        "Power stands beside each rate, because a test that never rejects is useless: how often a birth is found "
-        "again in itself turned towards another birth, at the same sizes. Power of a miscalibrated test is not "
-        "comparable: it always rejects."
+        "as independent of one another and of the shared inputs: on shared vectors they do not hold between "
+        "initializations, on random tokens Algorithm 1 rejects for far fewer than 1% of initializations, and iclr for "
+        "about 1%.\n\n"
+        "Power stands beside each rate, because a test that never rejects is useless: how often an initialization is "
+        "found again in itself turned towards another initialization, at the same sizes. Power of a miscalibrated test "
+        "is not comparable: it always rejects."
     ),
     settings=by_scale(
         models=(["gpt2-tiny"], _MODELS, ["gpt2-nano", "llama-nano", "qwen-nano"]),

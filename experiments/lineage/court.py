@@ -129,7 +129,7 @@ def run(context: Context) -> dict[str, Any]:
     for width in settings["widths"]:
         work = str(context.work.resolve())
         total = len(_pairs(json.dumps(settings), width, work))
-        with progress.bar(total, f"court, width {width}", unit="pairs", quiet=context.quiet) as advance:
+        with progress.bar(total, f"calibration benchmark, width {width}", unit="pairs", quiet=context.quiet) as advance:
             parts = context.parts(
                 "court/pairs",
                 compute,
@@ -288,8 +288,9 @@ EXPERIMENT = Experiment(
     title="Which test of lineage keeps its level",
     description=(
         "Published tests of lineage and those of this package on the same unrelated pairs: models trained apart on the "
-        "same text in one order or another, or on other text, births, and births against trained models. What a test "
-        "promises (a p below 1% for 1% of them at most, a score below its threshold) is held against what it does.\n\n"
+        "same text in one order or another, or on other text, initializations, and initializations against trained "
+        "models. What a test promises (a p below 1% for 1% of them at most, a score below its threshold) is held "
+        "against what it does.\n\n"
         "Whether a test finds descendants, and changed ones, is another question; a test that never rejects keeps "
         "every promise made here."
     ),

@@ -52,10 +52,11 @@ def _trust(record: Record) -> Table:
         rows.append(([change["change"], *phrases], {"loss": (fixed(2), change["loss"])}))
     note = (
         f"{_about(record)} To be trusted: at its own level or threshold the test finds 90% of the descendants or more, "
-        "and keeps its promise on unrelated pairs of that change (an exact test: no more accusations than the 99.9% "
-        "quantile of a binomial count; others: 5% at most). How many each finds: the tables below. Tests that begin "
-        "with birth hold the birth, not the trained model, against the suspect, and were asked of the strongest of "
-        f"some changes. Loss: nats a token on the first text, {fixed(2)(record['result']['loss'])} before."
+        "and keeps its level on unrelated pairs of that change (an exact test: no more rejections than the 99.9% "
+        "quantile of a binomial count; others: 5% at most). How many each finds: the tables below. Tests whose "
+        "names begin with initialization compare the initialization, not the trained model, with the suspect; they "
+        "were run at the strongest of some changes. Loss: nats a token on the first text, "
+        f"{fixed(2)(record['result']['loss'])} before."
     )
     settings = ["change", "of this package", "published"]
     return tabulate("Which test to trust after which change", settings, rows, note, first_screen=True)
@@ -121,12 +122,12 @@ def _overall(record: Record) -> Table:
             "accuracy": (percent(1), row["accuracy"]),
             "accuracy, calibrated": (percent(1), row["accuracy_calibrated"]),
         }
-        settings = [row["test"], "published" if row["published"] else "ours", reads]
+        settings = [row["test"], "published" if row["published"] else "this package", reads]
         rows.append((settings, measured))
     note = (
         "All changes together, related pairs against unrelated ones. Found and called related: at the test's own level "
-        "or threshold. Thresholds for TPR come from other births; the FPR is what they give on the births that they "
-        "are used on. Accuracies count related and unrelated pairs alike."
+        "or threshold. Thresholds for TPR come from other initializations; the FPR is what they give on the "
+        "initializations that they are used on. Accuracies count related and unrelated pairs alike."
     )
     return tabulate("All changes together", ["test", "source", "read at"], rows, note)
 
@@ -160,7 +161,7 @@ def _accusations(record: Record) -> Table:
         "fraction over all kinds, then the number of the kind with the most. Kinds share their families, two of which "
         "are counted once: where no change moves a test's reading, its counts are one count."
     )
-    return tabulate("Accusations of exact tests", ["test"], rows, note)
+    return tabulate("Rejections by exact tests", ["test"], rows, note)
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -176,7 +177,7 @@ def claims(record: Record) -> Sequence[Claim]:
     unfound = [name for name, cells in _trusted_by_change(record).items() if not cells]
     return [
         Claim(
-            f"Counts of accusations, of {len(entries)} (exact test × kind of change, {_fewest(entries)} unrelated "
+            f"Counts of rejections, of {len(entries)} (exact test × kind of change, {_fewest(entries)} unrelated "
             "pairs or more each), above the 99.9% binomial quantile",
             float(beyond),
             format=integer,

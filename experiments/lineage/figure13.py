@@ -98,10 +98,10 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         "Taus are divided by the standard deviation that independent Gaussian outputs would give. Pair z: the mean tau "
         "of a pair by its standard error if coordinates were independent, mean ± standard deviation over pairs, "
-        "0 ± 1 under the published null. Pairs share births, and so are not independent of one another."
+        "0 ± 1 under the published null. Pairs share initializations, and so are not independent of one another."
     )
     heads = ["model", "initialisation", "inputs", "N", "T", "pairs"]
-    return [tabulate("Kendall's tau of unrelated births", heads, rows, note)]
+    return [tabulate("Kendall's tau of unrelated initializations", heads, rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -134,10 +134,10 @@ def plots(record: Record) -> Sequence[Panel]:
     figures.label(ax, "tau in units of the null's standard deviation", "density")
     figures.legend(ax)
     caption = (
-        "All coordinates of all pairs of unrelated births, on a logarithmic scale that shows the tails: the paper "
-        "finds the distribution close to a Gaussian one centred at zero. A test needs more than a shape: the null's "
-        "centre and width, and the independence of the coordinates of one pair (the table's pair z). What lies beyond "
-        "the axis is in the table."
+        "All coordinates of all pairs of unrelated initializations, on a logarithmic scale that shows the tails: the "
+        "paper finds the distribution close to a Gaussian one centred at zero. A test needs more than a shape: the "
+        "null's centre and width, and the independence of the coordinates of one pair (the table's pair z). What lies "
+        "beyond the axis is in the table."
     )
     return [Panel(figure, caption)]
 
@@ -187,8 +187,8 @@ EXPERIMENTS = {
         name="figure13_tiny",
         title="Correlations of unrelated models, in as many pairs as the paper has",
         description=(
-            "As figure13, with 72 births and their 2,556 pairs for each initialisation and kind of input. Models, N "
-            "and T are those of figure13's laptop scale."
+            "As figure13, with 72 initializations and their 2,556 pairs for each initialisation and kind of input. "
+            "Models, N and T are those of figure13's laptop scale."
         ),
         settings={
             "smoke": EXPERIMENT.settings["smoke"],

@@ -233,8 +233,8 @@ def _fresh_seeds(summaries: Sequence[Mapping[str, Any]], settings: Mapping[str, 
             measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
         rows.append(([entry["base"], entry["num_pairs"]], measured | {"KS p": (significant(3), entry["ks_p"])}))
     note = (
-        f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against births of the "
-        "checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
+        f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against initializations "
+        "of the checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
     )
     return tabulate("Real models against fresh seeds: false-positive rates", ["base", "seeds"], rows, note)
 
@@ -281,7 +281,7 @@ def headline(record: Record) -> str:
 _CHANGES = {"noise": [0.01, 0.1, 0.3, 1.0, 2.0], "pruning": [0.2, 0.5, 0.8], "re-quantisation": [8, 4, 3, 2]}
 EXPERIMENT = Experiment(
     name="lineage_pairs",
-    title="Real models: damaged copies are found, unrelated ones are not",
+    title="Real models: corrupted copies are found, unrelated ones are not",
     paper="Section 6.1",
     description=(
         "SmolLM2-135M-Instruct, if it is installed (" + INSTALL + "), against itself after noise, pruning and "

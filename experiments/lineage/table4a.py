@@ -131,22 +131,24 @@ def tables(record: Record) -> Sequence[Table]:
                 "least": (fixed(3), min(defined)),
                 "largest": (fixed(3), max(defined)),
                 f"above {THRESHOLD}": str(sum(value > THRESHOLD for value in defined)),
-                "unrelated births": (fixed(3), of_null),
+                "unrelated initializations": (fixed(3), of_null),
             }
             scores.append(([group["model"], name, len(values), len(null)], measured))
     note = (
-        "p of two births of different seeds, which should not be small. Without a word: Gaussian vectors with the "
-        "moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over ten nulls. With "
-        "these vectors the permutation test is not valid, and is left out."
+        "p of two untrained models of different seeds, which should not be small. Without a word: Gaussian vectors "
+        "with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over ten nulls. "
+        "With these vectors the permutation test is not valid, and is left out."
     )
     heads = ["model", "base seed", "suspect seed", "N", "T"]
     about = (
         "Scores of the same pairs of seeds; the decision published for all four is score > 0.8. Last column: mean ± "
-        "standard deviation over other disjoint pairs of births, the null that a threshold should come from. REEF "
-        "reads 200 passages of English prose at 9/16 of the depth."
+        "standard deviation over other disjoint pairs of initializations, the null that a threshold should come from. "
+        "REEF reads 200 passages of English prose at 9/16 of the depth."
     )
-    tested = tabulate("Births of different seeds, every test (Tables 4a and 9)", heads, rows, note)
-    scored = tabulate("Table 8's baselines on births", ["model", "method", "pairs", "null pairs"], scores, about)
+    tested = tabulate("Untrained models of different seeds, every test (Tables 4a and 9)", heads, rows, note)
+    scored = tabulate(
+        "Table 8's baselines on initializations", ["model", "method", "pairs", "null pairs"], scores, about
+    )
     return [tested, scored] if scores else [tested]
 
 
@@ -172,7 +174,7 @@ def claims(record: Record) -> Sequence[Claim]:
             printed = min(PRINTED[pair][0] for pair in pairs) if same else None
             statements.append(
                 Claim(
-                    f"Smallest p of births of different seeds, {test} test on {kind} ({size})",
+                    f"Smallest p of untrained models of different seeds, {test} test on {kind} ({size})",
                     min(logs),
                     None if printed is None else float(np.log10(printed)),
                     format=from_log10(2),
@@ -212,8 +214,8 @@ EXPERIMENT = Experiment(
     description=(
         "The paper's pairs of seeds, compared before any training, by Algorithm 1 as published (shared Gaussian "
         "vectors), and on random tokens by every test. Here a large p is the right answer.\n\n"
-        "The four published baselines see the same births. Their published threshold of 0.8 stands beside what "
-        "unrelated births score: a score far below 0.8 can still be enormous, and one of 0.9 be nothing."
+        "The four published baselines see the same initializations. Their published threshold of 0.8 stands beside "
+        "what unrelated initializations score: a score far below 0.8 can still be enormous, and one of 0.9 be nothing."
     ),
     settings={
         "smoke": families("tiny", TINY, num_inputs=64, seq_len=4, num_null=2, reef=sentences_of(12, 8, "builtin:code")),

@@ -40,7 +40,7 @@ def claims_of_pair(record: Record) -> Sequence[Claim]:
     (outcome,) = record["result"]["groups"]
     group, (entry,) = outcome["group"], outcome["pairs"]
     sizes = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}"
-    seeds = f"p of the births of {entry['base']} and {entry['suspect']}"
+    seeds = f"p of the initializations of {entry['base']} and {entry['suspect']}"
     vectors, tokens = entry["tests"]["gaussian"]["paper"], entry["tests"]["tokens"]["permutation"]
     log10_p_by_test = {
         "paper test on gaussian": vectors.get("log10_p_t"),
@@ -85,7 +85,7 @@ def _of(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_null: int
         )
     return Experiment(
         name=name_of(family, seq_len),
-        title=f"Models of different seeds at birth: {family}-nano, T = {seq_len}",
+        title=f"Models of different seeds at initialization: {family}-nano, T = {seq_len}",
         paper="Table 4a" if family == "llama" else "Table 9",
         description="As table4a, with the paper's model, pairs of seeds and number of inputs" + length,
         settings=settings,

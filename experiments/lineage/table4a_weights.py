@@ -82,8 +82,8 @@ def tables(record: Record) -> Sequence[Table]:
                 measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])
             rows.append(([outcome["group"]["model"], pair["base"], pair["suspect"]], measured))
     note = (
-        "Births of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: of "
-        f"residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone{last}."
+        "Untrained models of different seeds, which should not be found alike. Each p is exact, of 9,999 permutations: "
+        f"of residual coordinates, of hidden units as they lie, of hidden units once a rotation was undone{last}."
     )
     return [tabulate("The same pairs in the weights", ["model", "base seed", "suspect seed"], rows, note)]
 
@@ -100,7 +100,7 @@ def claims(record: Record) -> Sequence[Claim]:
         chance = 1 - (1 - smallest) ** len(defined)
         statements.append(
             Claim(
-                f"Smallest of {len(defined)} p of births of different seeds, exact tests in the weights "
+                f"Smallest of {len(defined)} p of untrained models of different seeds, exact tests in the weights "
                 f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
                 smallest,
                 format=significant(2),
@@ -112,7 +112,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 EXPERIMENT = Experiment(
     name="table4a_weights",
-    title="Models of different seeds at birth, in their weights",
+    title="Models of different seeds at initialization, in their weights",
     paper="Tables 4a and 9",
     description=(
         "The paper's models and pairs of seeds by the tests that read weights and no outputs: residual coordinates, "

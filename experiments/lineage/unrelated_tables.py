@@ -42,7 +42,7 @@ def _promises(record: Record) -> Table:
             "worst kind": worst["kind"],
             "exceeded on": "; ".join(where) or None,
         }
-        source = "published" if promise["published"] else "ours"
+        source = "published" if promise["published"] else "this package"
         reads = "score > 0.8" if _is_score(summaries) else "p ≤ 0.01"
         rows.append(([promise["test"], source, reads], measured))
     note = (
@@ -67,7 +67,7 @@ def _about(record: Record) -> str:
     return (
         f"{models} trained models ({settings['changes']['num_layers']} blocks, D = {widths}, bytes, "
         f"{schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} tokens; {each} seeds for each "
-        f"width and text, half with another order of the data) and {models} births. Pairs: {numbers}."
+        f"width and text, half with another order of the data) and {models} initializations. Pairs: {numbers}."
     )
 
 

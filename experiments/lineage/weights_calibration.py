@@ -128,14 +128,14 @@ def tables(record: Record) -> Sequence[Table]:
         rows.append(([case["test"], case["num_pairs"]], measured))
     changes = settings["changes"]
     note = (
-        f"Disjoint pairs of independent births, {settings['model']} with {changes['num_layers']} blocks, "
+        f"Disjoint pairs of independent initializations, {settings['model']} with {changes['num_layers']} blocks, "
         f"D = {changes['d_model']}, {changes['d_ff']} hidden units, {changes['vocab_size']} tokens; "
         f"{settings['num_permutations']:,} permutations a pair. 95% intervals (Clopper and Pearson). Last column: of "
         f"the test's three checks, corrected for all {result['family']['num_checks']} (Holm)."
     )
     if not all(case["uniform"] for case in result["cases"]):
         note += " The best pair of blocks is corrected for their number, and checked for too many small p alone."
-    shown = [tabulate("The tests in the weights on unrelated births", ["test", "pairs"], rows, note)]
+    shown = [tabulate("The tests in the weights on unrelated initializations", ["test", "pairs"], rows, note)]
     if "tied_rows_alone" in result:
         shown.append(_tied_rows_alone(result["tied_rows_alone"]))
     return shown
@@ -148,7 +148,7 @@ def _tied_rows_alone(tied: Mapping[str, Any]) -> Table:
         (["embedding rows alone, which it never does", tied["num_pairs"]], tied["below_0.01_rows_alone"]),
     ]
     measured = [(settings, {"below 0.01": (integer, count)}) for settings, count in rows]
-    return tabulate("Unrelated tied births in the bilinear test", ["permuted", "pairs"], measured)
+    return tabulate("Unrelated tied initializations in the bilinear test", ["permuted", "pairs"], measured)
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -156,8 +156,8 @@ def claims(record: Record) -> Sequence[Claim]:
     family = record["result"]["family"]
     count = record["settings"]["num_pairs"]
     statement = (
-        f"Tests in the weights on {count:,} disjoint pairs of births each: smallest of {family['num_checks']} p of "
-        "their checks, corrected (below 0.05 at least one test would be off its level)"
+        f"Tests in the weights on {count:,} disjoint pairs of initializations each: smallest of {family['num_checks']} "
+        "p of their checks, corrected (below 0.05 at least one test would be off its level)"
     )
     least = min(check["adjusted_p"] for check in family["checks"])
     return [Claim(statement, least, format=significant(2), configuration="ours")]
@@ -170,7 +170,7 @@ def headline(record: Record) -> str:
     verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
     return (
         f"Of {family['num_checks']} checks of the tests in the weights on {record['settings']['num_pairs']:,} disjoint "
-        f"pairs of births each, together by Holm at 5%, {verdict} (smallest adjusted p {least:.2g})."
+        f"pairs of initializations each, together by Holm at 5%, {verdict} (smallest adjusted p {least:.2g})."
     )
 
 
@@ -179,11 +179,11 @@ _LEAST = {**_TINY, "num_heads": 1, "num_kv_heads": 1, "d_model": 12, "d_ff": 16,
 
 EXPERIMENT = Experiment(
     name="weights_calibration",
-    title="The tests in the weights keep their level on births",
+    title="The tests in the weights keep their level on untrained models",
     description=(
-        "Every exact test in the weights on thousands of disjoint pairs of independent births: how many p fall below "
-        "0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"
-        "Trained models are another matter, and the court's."
+        "Every exact test in the weights on thousands of disjoint pairs of independent initializations: how many p "
+        "fall below 0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"
+        "Trained models are another matter, and the calibration benchmark's."
     ),
     settings=by_scale(
         model="llama-tiny",

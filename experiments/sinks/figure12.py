@@ -96,7 +96,7 @@ EXPERIMENT = Experiment(
     paper="Figure 12",
     description=(
         "The aggregated value of position i is multiplied by √i (amplification) or √(i/T) (attenuation) "
-        "during training, so that no position stands out at birth. All models start from the same seeds "
+        "during training, so that no position stands out at initialization. All models start from the same seeds "
         "and see the same data in the same order."
     ),
     settings={

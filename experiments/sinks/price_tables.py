@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.report.numbers import fixed, significant
+from bornbiased_jax.report.numbers import fixed, percent, significant, times
 from bornbiased_jax.report.tables import Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
 from experiments.base import Record
+from experiments.sinks.mitigations import MITIGATIONS
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
+
+ROUNDED = "w6a6"
+"""The scheme at which mitigations are weighed, with one scale a tensor: the cost of sinks shows there first."""
+
+FEW_SINKS = 0.02
 
 INTERVALS = "± is half of the 95% interval over seeds (Student's t)"
 
@@ -51,6 +57,57 @@ def tables(record: Record) -> list[Table]:
     if "price" not in record["settings"]:
         return []
     return [_rounding(record), _sinks_part(record), _unevenness(record), _streaming(record), *_findings(record)]
+
+
+def worth(record: Record) -> list[Table]:
+    """Weigh each mitigation: loss, cost, sinks left, gain under rounding, verdict, options of ``pretrain``."""
+    settings, runs = record["settings"], record["result"]["cures"]
+    if "price" not in settings or len(settings["seeds"]) < 2:
+        return []
+    price = settings["price"]
+    # The smallest scale has other schemes.
+    scheme = ROUNDED if ROUNDED in price["schemes"] else price["schemes"][0]
+    granularity = price["granularities"][0]
+    base, seconds = runs[BASELINE], record["result"].get("step_seconds")
+    rows = []
+    for name, run in runs.items():
+        sinks = _sinks_left(run)
+        gaps = np.subtract(run["curve_validation_loss"][-1], base["curve_validation_loss"][-1])
+        rounded = {"scheme": scheme, "granularity": granularity, "keep_sinks": 0}
+        pairs = zip(cells(base, "delta_nats", **rounded), cells(run, "delta_nats", **rounded), strict=True)
+        gains = [None if before is None or after is None else before - after for before, after in pairs]
+        cost = float(np.median(np.divide(seconds[name], seconds[BASELINE]))) if seconds else None
+        options = " ".join(f"--set {field}={str(value).lower()}" for field, value in MITIGATIONS[name].items())
+        measured = {
+            "loss above baseline": (fixed(3), over_seeds(list(gaps))),
+            "time of a step": (times(2), cost),
+            "sinks left": (percent(0), sinks),
+            "gain under rounding": (fixed(4), over_seeds(gains)),
+            "verdict": "" if name == BASELINE else _worth(sinks, _sinks_left(base), mean_interval(list(gaps))),
+            "add to `pretrain`": f"`{options}`" if options else "",
+        }
+        rows.append(([name], measured))
+    note = (
+        "Loss: held out, in nats a token, less the baseline's of the same seed. Time: over the baseline's, timed in "
+        f"turn. Sinks left: fraction of heads with ε = 0.25, mean over {len(settings['seeds'])} seeds. Gain under "
+        f"rounding: how much less than the baseline a model loses with {scheme}, one scale a {granularity}. "
+        f"{INTERVALS}, each by itself. Verdict: no sinks where at most {percent(0)(FEW_SINKS)} of the heads are "
+        "left, few where at most half of the baseline's are; the loss is lower or higher where its "
+        "interval excludes zero. The window and the model without positions are controls."
+    )
+    return [tabulate("Which mitigation is worth it", ["mitigation"], rows, note)]
+
+
+def _worth(sinks: float, baseline_sinks: float, interval: tuple[float, float]) -> str:
+    low, high = interval
+    loss = "lower loss" if high < 0 else "higher loss" if low > 0 else "same loss"
+    if sinks <= FEW_SINKS:
+        return f"no sinks, {loss}"
+    return f"{'few sinks' if sinks <= baseline_sinks / 2 else 'sinks stay'}, {loss}"
+
+
+def _sinks_left(run: Mapping[str, Any]) -> float:
+    return float(np.mean([list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]))
 
 
 def _rounding(record: Record) -> Table:
@@ -216,7 +273,7 @@ def _findings(record: Record) -> list[Table]:
     note = (
         "w8a8; D_sink of the baseline with one scale a sequence is compared with that of the change named; here: ratio "
         f"of means over seeds; difference: paired by seed, {INTERVALS}. Confirmed: the interval excludes zero in the "
-        "published direction and the ratio is at least half of the published one; it stands beside the word with its "
+        "published direction and the ratio is at least half of the published one; it follows the word with its "
         "95% interval (Fieller's; of the rolling cache it is the ratio of the losses). The published models have "
         "hundreds of millions of parameters, these at most half a million: what is not seen here is not refuted there."
     )

@@ -208,7 +208,7 @@ def _weights(result: Mapping[str, Any]) -> Table:
         )
         for entry in result["weights"]
     ]
-    note = "Smallest, median and largest over the blocks. Kurtosis: 3 for a Gaussian, as which weights are born."
+    note = "Smallest, median and largest over the blocks. Kurtosis: 3 for a Gaussian, which initial weights have."
     return tabulate("How the weights are distributed", ["matrix"], rows, note=note)
 
 

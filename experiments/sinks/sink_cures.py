@@ -76,7 +76,7 @@ def tables(record: Record) -> Sequence[Table]:
         + setting_note(record)
     )
     first = tabulate("Every attention, same data, same seeds", ["attention"], rows, note)
-    return [first, *price_tables.tables(record)]
+    return [first, *price_tables.tables(record), *price_tables.worth(record)]
 
 
 def run(context: Context) -> dict[str, Any]:

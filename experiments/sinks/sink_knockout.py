@@ -238,7 +238,7 @@ def headline(record: Record) -> str:
 
 EXPERIMENT = Experiment(
     name="sink_knockout",
-    title="What a real model's sinks hang on, cut and joined",
+    title="What a real model's sinks depend on, cut and restored",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
         "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT', with neurons silenced, written back, written at "
@@ -270,7 +270,7 @@ EXPERIMENTS = {
     "sink_knockout_given": dataclasses.replace(
         EXPERIMENT,
         name="sink_knockout_given",
-        title="What a larger real model's sinks hang on",
+        title="What a larger real model's sinks depend on",
         run=functools.partial(run, must_be_named=True),
     ),
 }

@@ -123,7 +123,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"Fractions of heads that are sinks, {settings['num_sequences']} sequences, ε = 0.25. Without the neuron or "
         "pair: the lowest of all named neurons and pairs silenced; where no neuron is super, the two that write most. "
         f"Largest change: of the fraction of a block's heads. Sink at k: of position {position} with the strongest "
-        "pair's activation written there and not at the first; beside it the first position then. Channel cleared: at "
+        "pair's activation written there and not at the first; alongside it the first position. Channel cleared: at "
         "the first position, after every block. Another first token: in place of the BOS token, mean."
     )
     sweep_note = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
@@ -185,7 +185,7 @@ _LAPTOP = {
 
 EXPERIMENT = Experiment(
     name="sink_own",
-    title="What the sinks of our own models hang on, cut and joined",
+    title="What the sinks of our own models depend on, cut and restored",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
         "The baseline of the two settings that grow sinks on two cores, three seeds of each: neurons silenced and "

@@ -228,10 +228,10 @@ def _by_step(record: Record) -> Table:
     ]
     note = (
         f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. z of the permutation test of a model at "
-        f"a step against its birth with that part taken from another; N = {record['settings']['num_inputs']:,}, "
-        f"T = {record['settings']['seq_len']}, uniform ids, range over seeds."
+        f"a step against its initialization with that part taken from another; N = "
+        f"{record['settings']['num_inputs']:,}, T = {record['settings']['seq_len']}, uniform ids, range over seeds."
     )
-    return tabulate("The output test against hybrid births", ["run", "step"], rows, note)
+    return tabulate("The output test against hybrid initializations", ["run", "step"], rows, note)
 
 
 def _by_part(record: Record) -> Table:
@@ -243,8 +243,8 @@ def _by_part(record: Record) -> Table:
             values = {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in (OWN, *parts)}
             rows.append(([name, run["steps"][place]], values))
     note = (
-        "z with one part of the own birth replaced. Norms are ones in every birth, and the head comes after what the "
-        "test reads: both are controls."
+        "z with one part of the own initialization replaced. Norms are ones in every initialization, and the head "
+        "comes after what the test reads: both are controls."
     )
     return tabulate("Part by part", ["run", "step"], rows, note)
 
@@ -267,12 +267,13 @@ def _blocks(record: Record) -> Table:
             measured: dict[str, Any] = {
                 "contrast": _range(contrast),
                 "rank p, by seed": ", ".join(fixed(3)(value) for value in p),
-                "fresh births": (integer, blocks["num_fresh"]),
+                "fresh initializations": (integer, blocks["num_fresh"]),
             }
             rows.append(([name, step], measured))
     note = (
-        "The trained embedding under the own birth's blocks, and under those of fresh births; contrast of their traces "
-        "with the trained model in standard deviations of the fresh. p = (1 + #)/(K + 1) is exact."
+        "The trained embedding under the own initialization's blocks, and under those of fresh initializations; "
+        "contrast of their traces with the trained model in standard deviations of the fresh. p = (1 + #)/(K + 1) is "
+        "exact."
     )
     return tabulate("Blocks under the trained embedding", ["run", "step"], rows, note)
 
@@ -286,11 +287,12 @@ def claims(record: Record) -> Sequence[Claim]:
         blocks = run["blocks"]
         least = 1 / (blocks["num_fresh"] + 1)
         statements += [
-            Claim(f"{name}: least z of a trained model against its own birth", min(_at(run, UNIFORM, OWN)),
+            Claim(f"{name}: least z of a trained model against its own initialization", min(_at(run, UNIFORM, OWN)),
                   format=fixed(1), configuration="ours"),
             Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1),
                   configuration="ours"),
-            Claim(f"{name}: fraction of the own birth's z that own embedding under another's blocks has, after "
+            Claim(f"{name}: fraction of the own initialization's z that own embedding under another's blocks has, "
+            "after "
                   "training", fraction, format=percent(0), configuration="ours"),
             Claim(f"{name}: seeds of {len(blocks['p'])} whose own blocks rank first of {blocks['num_fresh'] + 1} under "
                   "the trained embedding, after training", sum(p_C[-1] <= least * (1 + 1e-9) for p_C in blocks["p"]),
@@ -300,11 +302,11 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 DESCRIPTION = (
-    "A trained model is held against births that were put together from two: its own with another's embedding, its own "
-    "embedding with another's blocks, and part by part. What the output test calls a shared birth is then seen to be a "
-    "shared embedding, carried to the last position by the residual stream.\n\n"
-    "What the blocks add shows only where the embedding is held the same: own blocks against those of fresh births "
-    "under the trained embedding, ranked, which is exact."
+    "A trained model is held against initializations that were put together from two: its own with another's "
+    "embedding, its own embedding with another's blocks, and part by part. What the output test calls a shared "
+    "initialization is then seen to be a shared embedding, carried to the last position by the residual stream.\n\n"
+    "What the blocks add shows only where the embedding is held the same: own blocks against those of fresh "
+    "initializations under the trained embedding, ranked, which is exact."
 )
 
 
@@ -312,7 +314,7 @@ _SIZES = by_scale(num_inputs=(60, 600, 2_000), seq_len=(8, 32, 64), num_checkpoi
 
 EXPERIMENT = Experiment(
     name="anatomy",
-    title="What of a birth the outputs remember: its embedding",
+    title="What the outputs retain of an initialization: its embedding",
     paper="Finding 7",
     description=DESCRIPTION,
     settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in settings.anatomy_runs().items()},
@@ -332,7 +334,7 @@ EXPERIMENTS = {
     "anatomy_of_run": dataclasses.replace(
         EXPERIMENT,
         name="anatomy_of_run",
-        title="What of a birth the outputs of a longer run remember",
+        title="What the outputs of a longer run retain of an initialization",
         run=functools.partial(run, named=True),
         settings={"laptop": {name: size for name, size in EXPERIMENT.settings["laptop"].items() if name != "runs"}},
         cost={"laptop": "minutes on two cores, the run not counted"},

@@ -71,7 +71,7 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
     pairs = list(_pairs(len(seeds), settings["others"]))
     rows: list[dict[str, Any]] = []
     agreements: dict[str, list[Any]] = {TRAINED: [], "hidden copy": [], "hidden copy with noise": []}
-    with progress.bar(len(pairs), "birth in weights", unit="pairs", quiet=quiet) as advance:
+    with progress.bar(len(pairs), "initialization in weights", unit="pairs", quiet=quiet) as advance:
         for relation, base_index, suspect_index in pairs:
             base = of_lives[base_index] if relation == TRAINED else of_births[base_index]
             suspect = hidden[suspect_index] if relation == HIDDEN else of_lives[suspect_index]
@@ -171,19 +171,19 @@ def tables(record: Record) -> Sequence[Table]:
         f"{len(facts['seeds'])} seeds, {facts['tokens']:,} tokens each, the same text in the same order. Level 10⁻⁴. "
         "Hidden: the trained model rotated at random, its hidden units reordered and rescaled, the function unchanged. "
         "z of the squared cross-Gram for coordinates, of form A for rotation, of the best pair of blocks for matched "
-        "units. The last two tests are exact for a birth alone. Pairs share models."
+        "units. The last two tests are exact for an initialization alone. Pairs share models."
     )
-    verdicts = tabulate("A birth in the weights", ["pair", "test"], rows, note=note, first_screen=False)
+    verdicts = tabulate("An initialization in the weights", ["pair", "test"], rows, note=note, first_screen=False)
     # z of own births by matrix.
     modules = [
         ([name], {"z, smallest": (fixed(1), min(values)), "z, mean": (fixed(1), float(np.mean(values)))})
         for name, values in _modules(record).items()
     ]
     where = tabulate(
-        "Where the birth is left",
+        "Where the initialization is left",
         ["matrix"],
         modules,
-        note="Own births, coordinates, matrix by matrix.",
+        note="Own initializations, coordinates, matrix by matrix.",
     )
     # Agreement of two independent matchings of hidden units.
     agreed = [
@@ -225,7 +225,7 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
     agreement = max(row["mean"] for row in record["result"]["agreements"][TRAINED])
     return [
-        Claim("Smallest z of a trained model's own birth, coordinates", min(_z(record, OWN, "coordinates")),
+        Claim("Smallest z of a trained model's own initialization, coordinates", min(_z(record, OWN, "coordinates")),
               format=fixed(1), configuration="ours"),
         Claim("The same after a rotation of the residual stream is undone (hidden units as labels)",
               min(_z(record, OWN, "rotation")), format=fixed(1), configuration="ours"),
@@ -238,11 +238,12 @@ def claims(record: Record) -> Sequence[Claim]:
 
 EXPERIMENT = Experiment(
     name="birth_in_weights",
-    title="The birth is plain in the weights, and it says where",
+    title="The initialization is plain in the trained weights, matrix by matrix",
     description=(
         "LLaMA-style models of many seeds are trained at once on the same text in the same order. Each is held against "
-        "its own birth, against other births and against the other trained models by the exact tests in the weights; "
-        "then once more after it was rotated, and its hidden units reordered and rescaled, which no output shows.\n\n"
+        "its own initialization, against other initializations and against the other trained models by the exact tests "
+        "in the weights; then once more after it was rotated, and its hidden units reordered and rescaled, which no "
+        "output shows.\n\n"
         "Between trained models whose hidden units had to be matched no test is exact: there the agreement of two "
         "independent matchings decides, held against what models trained apart reach."
     ),

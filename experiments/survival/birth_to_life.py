@@ -58,7 +58,7 @@ def run(context: Context) -> dict[str, Any]:
         snapshots.append({"step": step, "pairs": rows, "moved": distances, "held_out_loss": loss})
 
     # Train once; the snapshots are compared on the way.
-    with progress.bar(schedule["steps"], "birth to life", unit="steps", quiet=context.quiet) as advance:
+    with progress.bar(schedule["steps"], "initialization to life", unit="steps", quiet=context.quiet) as advance:
         train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=settings["every"], advance=advance)
     # The trained models against each other.
     trained = [
@@ -103,11 +103,12 @@ def tables(record: Record) -> Sequence[Table]:
                 rows.append(([snapshot["step"], INPUTS[kind], test], measured))
     trained = [pair["tests"]["permutation"]["z"] for pair in result["trained"]]
     note = (
-        f"z of a model at a step against the births; N = {settings['num_inputs']:,}, T = {settings['seq_len']}, seeds "
-        f"{', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile of its p. Loss in nats per "
-        f"byte. Trained models against one another at the end, permutation on tokens: {_range(trained)}."
+        f"z of a model at a step against the initializations; N = {settings['num_inputs']:,}, T = "
+        f"{settings['seq_len']}, seeds {', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile "
+        f"of its p. Loss in nats per byte. Trained models against one another at the end, permutation on tokens: "
+        f"{_range(trained)}."
     )
-    return [tabulate("Births against models in training", ["step", "inputs", "test"], rows, note)]
+    return [tabulate("Initializations against models in training", ["step", "inputs", "test"], rows, note)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -134,8 +135,8 @@ EXPERIMENT = Experiment(
     paper="Tables 4b and 4c",
     description=(
         "Models that differ in their seed alone, trained on the same bytes in the same order, and compared with every "
-        "birth on the way. On random tokens the permutation test should find the own birth and no other; on shared "
-        "Gaussian vectors, the published input, every birth may look like the own one."
+        "initialization on the way. On random tokens the permutation test should find the own initialization and no "
+        "other; on shared Gaussian vectors, the published input, every initialization may look like the own one."
     ),
     settings=by_scale(
         seeds=([42, 123], [42, 123, 1000], [42, 123, 1000, 2000]),

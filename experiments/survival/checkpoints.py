@@ -155,11 +155,11 @@ def correlation_tables(record: Record) -> Sequence[Table]:
                 measured[f"{who}, {words}"] = (fixed(3), (taus["mean"][index], taus["std"][index]))
         rows.append(([integer(step)], measured))
     note = (
-        f"Kendall's τ, mean ± standard deviation over the {result['top']} top coordinates of the birth of seed "
-        f"{result['seeds'][0]}; another seed is {result['seeds'][1]}. The paper draws this and prints no numbers. "
+        f"Kendall's τ, mean ± standard deviation over the {result['top']} top coordinates of the initialization of "
+        f"seed {result['seeds'][0]}; another seed is {result['seeds'][1]}. The paper draws this and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
-    return [tabulate("Correlation with the birth", ["step"], rows, note, configuration="other")]
+    return [tabulate("Correlation with the initialization", ["step"], rows, note, configuration="other")]
 
 
 def correlation_claims(record: Record) -> Sequence[Claim]:
@@ -168,7 +168,8 @@ def correlation_claims(record: Record) -> Sequence[Claim]:
     of = f"{result['top']} of {result['facts']['model']['d_model']}"
     return [
         Claim(
-            f"τ of the top {of} coordinates with the birth after {result['steps'][-1]:,} steps, {words}, {who}",
+            f"τ of the top {of} coordinates with the initialization after {result['steps'][-1]:,} steps, {words}, "
+            f"{who}",
             (result["taus"][kind][name]["mean"][-1], result["taus"][kind][name]["std"][-1]),
             format=fixed(3),
         )
@@ -190,8 +191,8 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
     figure, axes = figures.new(columns=3, width=9.6, height=3.2)
     for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
         for name, who, colour in (
-            ("own", "its own birth", figures.MEASURED),
-            ("other", "another's birth", figures.BASELINE),
+            ("own", "its own initialization", figures.MEASURED),
+            ("other", "another's initialization", figures.BASELINE),
         ):
             values_SC = -np.array([[_log10_p(verdict) for verdict in by_seed] for by_seed in result[name][test]])
             low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
@@ -206,9 +207,9 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         figures.label(ax, "step", "−log₁₀ p", words)
         figures.legend(ax)
     caption = (
-        "p of each checkpoint against its own birth and against another seed's; lines are means over seeds, bands "
-        "their range. The permutation test's p is that of its z (normal approximation), so that it goes beyond one "
-        f"over the number of permutations. {persistence_tables.trained_on(record)}"
+        "p of each checkpoint against its own initialization and against another seed's; lines are means over seeds, "
+        "bands their range. The permutation test's p is that of its z (normal approximation), so that it goes beyond "
+        f"one over the number of permutations. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]
 
@@ -245,8 +246,8 @@ def recognition_tables(record: Record) -> Sequence[Table]:
             measured[f"other: {words}"] = counts(record, "other", test, index)
         rows.append(([integer(step)], measured))
     note = (
-        "Seeds whose checkpoint is called a descendant at p < 0.01, of its own birth and of another seed's; z: of the "
-        "permutation test. The paper draws this for its own births and prints no numbers. "
+        "Seeds whose checkpoint is called a descendant at p < 0.01, of its own initialization and of another seed's; "
+        "z: of the permutation test. The paper draws this for its own initializations and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
     return [tabulate("Checkpoints recognised", ["step"], rows, note, configuration="other")]
@@ -257,18 +258,18 @@ def recognition_claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(f"Checkpoints recognised by {who}, {words}", counts(record, name, test))
         for test, words in TESTS.items()
-        for name, who in (("own", "their own birth"), ("other", "another seed's birth"))
+        for name, who in (("own", "their own initialization"), ("other", "another seed's initialization"))
     ]
 
 
 EXPERIMENTS = {
     "figure11": Experiment(
         name="figure11",
-        title="The bias of birth through training",
+        title="The bias at initialization through training",
         paper="Figure 11, Finding 7",
         description=(
-            "The outputs at the coordinates that a newborn model favours are held against those of every checkpoint of "
-            "its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
+            "The outputs at the coordinates that an untrained model favours are held against those of every checkpoint "
+            "of its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
             "With random tokens the baseline is uncorrelated indeed. With the published inputs, vectors that both "
             "models share, it is not: the last vector reaches both outputs in the same coordinates."
         ),
@@ -285,9 +286,9 @@ EXPERIMENTS = {
         title="Every checkpoint is recognised",
         paper="Figure 14",
         description=(
-            "Every checkpoint of Qwen-style models, from the first step to the last, against its own birth. The paper "
-            "shows these alone; here each is also held against another seed's birth, since a test that recognises "
-            "everybody recognises nobody."
+            "Every checkpoint of Qwen-style models, from the first step to the last, against its own initialization. "
+            "The paper shows these alone; here each is also held against another seed's initialization, since a test "
+            "that recognises everybody recognises nobody."
         ),
         settings=settings("qwen"),
         cost=shared_cost("table10"),

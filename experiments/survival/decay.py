@@ -250,7 +250,7 @@ def tables(record: Record) -> Sequence[Table]:
         for kind in _kinds(run):
             values, fits = _last(run, kind), run["fits"][kind]
             measured: dict[str, Any] = {
-                "z of the birth itself": (fixed(1), float(np.mean([z_C[0] for z_C in run["z"][kind]]))),
+                "z of the initialization itself": (fixed(1), float(np.mean([z_C[0] for z_C in run["z"][kind]]))),
                 "z at the end": (
                     fixed(1),
                     (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
@@ -258,7 +258,10 @@ def tables(record: Record) -> Sequence[Table]:
                 "least z": (fixed(1), min(values)),
                 "least z, squares": (fixed(1), min(_last(run, kind, "z_squared"))),
                 "mean cosine": (fixed(3), float(np.mean(_last(run, kind, "cosine")))),
-                "another birth, largest |z|": (fixed(1), max(map(abs, run["other"][kind])) if run["other"] else None),
+                "another initialization, largest |z|": (
+                    fixed(1),
+                    max(map(abs, run["other"][kind])) if run["other"] else None,
+                ),
             }
             # The fitted form, where there are points enough.
             if fits["tokens"] is not None:
@@ -280,7 +283,7 @@ def tables(record: Record) -> Sequence[Table]:
         "forward: the last fitted z as the prediction. z at ten times the tokens only where the form holds."
     )
     return [
-        tabulate("A birth in the weights, by kind of matrix", ["run", "matrix"], rows, note),
+        tabulate("An initialization in the weights, by kind of matrix", ["run", "matrix"], rows, note),
         _by_block(runs),
     ]
 
@@ -307,8 +310,8 @@ def claims(record: Record) -> Sequence[Claim]:
         weakest = min(least, key=lambda matrix: least[matrix])
         statements.append(
             Claim(
-                f"{name}: least z of a kind of matrix against its own birth after {integer(run['facts']['tokens'])} "
-                f"tokens ({weakest})",
+                f"{name}: least z of a kind of matrix against its own initialization after "
+                f"{integer(run['facts']['tokens'])} tokens ({weakest})",
                 least[weakest],
                 format=fixed(1),
                 configuration="ours",
@@ -329,9 +332,9 @@ def claims(record: Record) -> Sequence[Claim]:
 
 
 DESCRIPTION = (
-    "Every matrix that touches the residual stream is held against the own birth, at every log-spaced checkpoint. A "
-    "saturating power law of the tokens is fitted to the first decades and held against the last, which it has not "
-    "seen; only where it holds is it carried to ten times the tokens.\n\n"
+    "Every matrix that touches the residual stream is held against the own initialization, at every log-spaced "
+    "checkpoint. A saturating power law of the tokens is fitted to the first decades and held against the last, which "
+    "it has not seen; only where it holds is it carried to ten times the tokens.\n\n"
     "A second clock, the learning rate summed over updates, is reported beside it: training moves weights by the "
     "learning rate and not by tokens."
 )
@@ -339,7 +342,7 @@ DESCRIPTION = (
 
 EXPERIMENT = Experiment(
     name="decay",
-    title="How long each matrix remembers its birth",
+    title="How long each matrix retains its initialization",
     description=DESCRIPTION,
     settings={scale: {"runs": runs} for scale, runs in settings.anatomy_runs().items()},
     cost={
@@ -358,7 +361,7 @@ EXPERIMENTS = {
     "decay_of_run": dataclasses.replace(
         EXPERIMENT,
         name="decay_of_run",
-        title="How long each matrix of a longer run remembers its birth",
+        title="How long each matrix of a longer run retains its initialization",
         run=functools.partial(run, named=True),
         settings={"laptop": {}},
         cost={"laptop": "a minute on two cores, the run not counted"},

@@ -100,10 +100,13 @@ def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: flo
     x, z = np.asarray(x, float), np.asarray(z, float)
     if len(x) < MIN_POINTS or not np.all(x > 0):
         raise InputError(
-            f"{len(x)} checkpoints after the birth are too few for two parameters: train longer, with log-spaced ones"
+            f"{len(x)} checkpoints after the initialization are too few for two parameters: train longer, with "
+            "log-spaced ones"
         )
     if not ceiling > 0:
-        raise InputError(f"a birth that reaches z = {ceiling:.3g} with itself has nothing to lose: leave it out")
+        raise InputError(
+            f"an initialization that reaches z = {ceiling:.3g} with itself has nothing to lose: leave it out"
+        )
     weight = 1.0 / np.sqrt(1.0 + (z / 20.0) ** 2)
     low = [np.log(x[0] / 10.0), np.log(_EXPONENTS[0])]
     high = [np.log(x[-1] * TENFOLD**2), np.log(_EXPONENTS[1])]

@@ -226,7 +226,11 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"Smallest z of {copied} trained models against a copy of each; of the control the largest |z|. Empty: "
         "undefined. Logits: the largest change relative to the largest logit, on tokens that the text has. "
-        + ("Bilinear: the birth against the copy, on tokens that the text has. " if BILINEAR in recorded else "")
+        + (
+            "Bilinear: the initialization against the copy, on tokens that the text has. "
+            if BILINEAR in recorded
+            else ""
+        )
         + "Agreement: of two independent matchings of hidden units, its smallest."
     )
     return [tabulate("What hides a copy from which test", ["change"], rows, note)]
@@ -251,7 +255,7 @@ EXPERIMENT = Experiment(
     title="What hides a copy from a test in the weights",
     description=(
         "Trained models are changed so that their function stays: coordinates negated, the residual stream turned, "
-        "scales moved, heads and units renumbered, idle parts put in. Each copy is held against its model by every "
+        "scales moved, heads and units permuted, idle parts put in. Each copy is held against its model by every "
         "exact test.\n\nNo exact test between trained models survives everything: form A after a rotation survives all "
         "but units in another order, and then the agreement of two independent matchings sees the copy."
     ),

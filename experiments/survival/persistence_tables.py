@@ -19,8 +19,8 @@ EXACT, Z = "p, permutation", "z"
 T_TEST, U_TEST, ICLR = "t-test p, vectors", "U-test p, vectors", "analytic p, vectors"
 T_TOKENS, ICLR_TOKENS = "t-test p, tokens", "analytic p, tokens"
 PCS_NOTE = (
-    "PCS of unrelated models is not 0: the norms' scales are 1 in every birth and weigh much, the more so the smaller "
-    "the model."
+    "PCS of unrelated models is not 0: the norms' scales are 1 in every initialization and weigh much, the more so the "
+    "smaller the model."
 )
 NAMES = {"intrinsic": "Intrinsic", "reef": "REEF", "pcs": "PCS", "ics": "ICS"}
 
@@ -92,7 +92,7 @@ def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tu
         if (seeds[0] == seeds[1]) != same_seed:
             continue
         paper = printed(numbers.get(seeds), record)
-        names = [f"s{seeds[0]} at birth", f"s{seeds[1]} trained"]
+        names = [f"s{seeds[0]} at initialization", f"s{seeds[1]} trained"]
         rows.append((names, verdict_cells(pair), paper, {}, "paper" if paper else "other"))
     return tabulate(title, ["base", "suspect"], rows, f"{NOTE} {trained_on(record)}")
 
@@ -108,7 +108,11 @@ def birth_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]:
     pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == same_seed]
     facts = record["result"]["facts"]
     name = f"{_architecture(facts)}, {facts['tokens']:,} tokens"
-    relation = "a birth and its own trained model" if same_seed else "a birth and another seed's trained model"
+    relation = (
+        "an initialization and its own trained model"
+        if same_seed
+        else "an initialization and another seed's trained model"
+    )
     models = len({pair["suspect"]["seed"] for pair in pairs})
     statements = []
     for test, words in (
@@ -141,9 +145,9 @@ def survival_headline(record: Record) -> str:
     bound = binomial_interval(wrong, num_other)[1] if num_other else 1.0
     return (
         f"After training to a held-out loss of {progress['loss']:.2f} nats (unigram entropy "
-        f"{progress['unigram_entropy']:.2f}), {recognised} of {num_own} models are recognised by their own birth, and "
-        f"{wrong} of {num_other} by another seed's (from {models} models, whose pairs are not independent: even if "
-        f"they were, the false-positive rate could be {bound:.0%} by the exact 95% interval)."
+        f"{progress['unigram_entropy']:.2f}), {recognised} of {num_own} models are recognised by their own "
+        f"initialization, and {wrong} of {num_other} by another seed's (from {models} models, whose pairs are not "
+        f"independent: even if they were, the false-positive rate could be {bound:.0%} by the exact 95% interval)."
     )
 
 
@@ -173,19 +177,19 @@ def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
         for name in BASELINES:
             measured[NAMES[name]] = (fixed(3), baseline_text(row[name], True))
             measured[f"z of {NAMES[name]}"] = (fixed(1), row[name]["z"])
-        names = [f"s{row['seed']} at birth", f"s{row['seed']} trained"]
+        names = [f"s{row['seed']} at initialization", f"s{row['seed']} trained"]
         rows.append((names, measured, paper, {}, "paper" if paper else "other"))
     other_scores = {
         NAMES[name]: (fixed(3), mean_std(result["other"][name])) for name in BASELINES if len(result["other"][name]) > 1
     }
-    rows.append((["any seed at birth", "another seed trained"], other_scores, {}, {}, "ours"))
+    rows.append((["any seed at initialization", "another seed trained"], other_scores, {}, {}, "ours"))
     note = (
         f"✓ and ✗: right or wrong at the published threshold of 0.8. z: the score among the "
-        f"{len(result['other']['pcs'])} pairs of a birth and another seed's trained model (last row, mean ± standard "
-        f"deviation): a score below 0.8 can still tell a seed. Intrinsic correlates profiles over "
+        f"{len(result['other']['pcs'])} pairs of an initialization and another seed's trained model (last row, mean ± "
+        f"standard deviation): a score below 0.8 can still tell a seed. Intrinsic correlates profiles over "
         f"{result['facts']['model']['num_layers']} layers. {PCS_NOTE} {trained_on(record)}"
     )
-    return tabulate("Baselines on a birth and what became of it", ["base", "suspect"], rows, note)
+    return tabulate("Baselines on an initialization and its trained model", ["base", "suspect"], rows, note)
 
 
 def continued_table(record: Record, numbers: Mapping[tuple[str, bool], tuple[float, ...]]) -> Table:

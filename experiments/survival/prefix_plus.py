@@ -206,8 +206,8 @@ EXPERIMENT = Experiment(
     name="prefix_plus",
     title="Prefix-Tuning+ beside prefix tuning",
     description=(
-        "Small births are trained on prose and adapted to source code with the backbone frozen: Prefix-Tuning+, prefix "
-        "tuning and LoRA, with the same number of trained parameters and the same batches.\n\n"
+        "Small initializations are trained on prose and adapted to source code with the backbone frozen: "
+        "Prefix-Tuning+, prefix tuning and LoRA, with the same number of trained parameters and the same batches.\n\n"
         "To be seen: the loss against updates; that a prefix counts less the longer the input is, and leaves the input "
         "less weight the longer it is itself; and that Prefix-Tuning+ has neither trade-off."
     ),

@@ -102,7 +102,7 @@ class RunFolder:
         params = init_seed(self.cfg, seed)
         if 0 in self.steps and digest(self.at(seed, 0)) != digest(params):
             raise InputError(
-                f"step 0 of seed {seed} in {self.folder} is not what this seed gives: it was born elsewhere"
+                f"step 0 of seed {seed} in {self.folder} is not what this seed gives: it was initialized elsewhere"
             )
         return params
 
@@ -159,7 +159,7 @@ def open_run(folder: Path | str) -> RunFolder:
     folder = io.user_path(folder)
     content = read_run(folder)
     if content["initial_digest"] is not None:
-        raise InputError(f"{folder} went on from given weights: name a run that began with births")
+        raise InputError(f"{folder} went on from given weights: name a run that began with initializations")
     config = PretrainConfig.from_dict(content["config"])
     steps = find_steps(folder)
     if not steps or steps[-1] == 0:

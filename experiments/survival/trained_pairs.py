@@ -217,7 +217,7 @@ def recognised(record: Record) -> Sequence[Claim]:
         above_z = sum((row[name]["z"] or 0.0) > 5 for row in own_rows)
         words = persistence_tables.NAMES[name]
         text = f"{at_threshold} of {len(own_rows)} at 0.8; {above_z} of {len(own_rows)} with z > 5"
-        statements.append(Claim(f"Births recognised in their trained models by {words}", text))
+        statements.append(Claim(f"Initializations recognised in their trained models by {words}", text))
     return statements
 
 
@@ -244,13 +244,13 @@ def _experiment(
 
 
 def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any]) -> Experiment:
-    title = "A birth and its own trained model"
+    title = "An initialization and its own trained model"
     return _experiment(
         name,
         family,
-        f"A birth is found in what became of it: {FAMILIES[family]}",
+        f"An initialization is found in the model trained from it: {FAMILIES[family]}",
         "Models of several seeds are trained at once on the same text in the same order. Each is then held against its "
-        "own birth with every test of this project, on random tokens and on the published shared vectors.\n\n"
+        "own initialization with every test of this project, on random tokens and on the published shared vectors.\n\n"
         "Every p stands beside how far the weights moved and beside the held-out loss: a model that was not trained "
         "would of course be recognised.",
         own_and_other,
@@ -262,7 +262,7 @@ def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any
 
 
 def _other(name: str, family: str, numbers: Pairs) -> Experiment:
-    title = "A birth and another seed's trained model"
+    title = "An initialization and another seed's trained model"
     return _experiment(
         name,
         family,

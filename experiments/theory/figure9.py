@@ -136,7 +136,7 @@ def tables(record: Record) -> Sequence[Table]:
         )
     return [
         tabulate(
-            "Standard deviation of the attention output at birth",
+            "Standard deviation of the attention output at initialization",
             ["attention"],
             rows,
             note=(
@@ -165,7 +165,7 @@ def panels(record: Record) -> Sequence[Panel]:
     return [
         Panel(
             figure,
-            f"Aggregated values of one newborn attention block ({settings['model']}) on "
+            f"Aggregated values of one untrained attention block ({settings['model']}) on "
             f"{settings['num_inputs']:,} sequences of {T} Gaussian vectors, against the decay of uniform "
             "attention.",
         )
@@ -194,7 +194,7 @@ EXPERIMENT = Experiment(
         "The aggregated value of position i is nearly the mean of i independent values, so its standard "
         "deviation falls like 1/√i, and the first position stands out. The paper draws this for the plain "
         "block; here stands the counterpart for every mitigation, each against its own closed form.\n\nLogits at "
-        "birth are not exactly zero: at width D they have variance (0.02²·D)², 0.094 at D = 768, which "
+        "initialization are not exactly zero: at width D they have variance (0.02²·D)², 0.094 at D = 768, which "
         "lifts the curve above σ/√i by a few per cent at later positions. The mean-field line includes it."
     ),
     settings=by_scale(

@@ -166,7 +166,7 @@ def coverage(groups: Sequence[births.Probed]) -> dict[str, Any]:
 
 def _in_words(fit: Mapping[str, Any]) -> str:
     return (
-        f"{fit['inside']} of {fit['measurements']} measurements, of {fit['models']} newborn models, lie inside "
+        f"{fit['inside']} of {fit['measurements']} measurements, of {fit['models']} untrained models, lie inside "
         f"theory's interval, {100 * fit['inside'] / fit['measurements']:.1f}% (95% interval resampled by model: "
         f"{100 * fit['fraction_low']:.1f}% to {100 * fit['fraction_high']:.1f}%), whose stated rate is "
         f"{100 * fit['stated']:g}%; {fit['models_inside']} models lie inside at every length"
@@ -394,10 +394,10 @@ _PAPER_GRID = _LAPTOP_GRID + [
 
 EXPERIMENT = Experiment(
     name="predicted",
-    title="Theory predicts birth, and is tested for it",
+    title="Theory predicts untrained models, and is tested for it",
     paper="no paper's figure",
     description=(
-        "Mean-field theory follows the variances and covariances of a newborn model through every sublayer "
+        "Mean-field theory follows the variances and covariances of an untrained model through every sublayer "
         "and gives the cosine between its states for different sequences with an interval over seeds, and "
         "from it the distribution over seeds of the top-1 token's fraction. Here both meet measurements: "
         "many architectures, depths, widths and lengths, and many seeds of a few."
@@ -414,7 +414,7 @@ EXPERIMENT = Experiment(
     ),
     cost={
         "smoke": "seconds",
-        "laptop": "about 5 minutes on two cores (4.5 GB), of it 3 for births that it shares with findings1",
+        "laptop": "about 5 minutes on two cores (4.5 GB), of it 3 for initializations that it shares with findings1",
         "paper": "needs a GPU: 1e16 floating-point operations",
     },
     run=run,

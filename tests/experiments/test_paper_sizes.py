@@ -85,7 +85,8 @@ def test_pairs_of_births_are_joined_in_one_table_and_read_tokens_once(tmp_path, 
         base, suspect = name.split("_")[-2:]
         assert [*map(str, pairs.rows[0].settings[1:3])] == [base, suspect]
         vectors, tokens = claims
-        assert f"p of the births of {base} and {suspect}, " in vectors.statement and "gaussian" in vectors.statement
+        assert f"p of the initializations of {base} and {suspect}, " in vectors.statement
+        assert "gaussian" in vectors.statement
         assert vectors.measured == pairs.rows[0].measured["t-test"]
         assert tokens.measured == pairs.rows[0].measured["tokens: permutation"]
     # Vectors for either side of a pair; tokens of a birth once.

@@ -28,7 +28,7 @@ def test_a_birth_is_found_in_its_own_model_alone(work):
         assert (pair["permutation"]["z"] > 10) == (born == trained)
         assert pair["suspect"]["step"] == 8 and 0 < pair["progress"]["moved"] < 0.5
     (table,), _, claims = show(PAIRS["table4b"], record)
-    assert [row.settings[0] for row in table.rows] == [f"s{seed} at birth" for seed in (42, 123, 1000)]
+    assert [row.settings[0] for row in table.rows] == [f"s{seed} at initialization" for seed in (42, 123, 1000)]
     assert claims[0].measured == "3 of 3"
     # What was trained, beside the paper's, wherever a p stands.
     assert "1,024 tokens" in table.note and "10B" in table.note
