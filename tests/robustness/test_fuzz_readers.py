@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tests.fuzz import weight_kinds
-from tests.fuzz.kinds import KINDS
-from tests.fuzz.readers import damaged, fault_of, good, kept
+from tests.robustness import weight_kinds
+from tests.robustness.kinds import KINDS
+from tests.robustness.readers import damaged, fault_of, good, kept
 
 CASES = 200
 EACH = -(-CASES // len(KINDS))

@@ -1,4 +1,4 @@
-"""Damage files, or type extreme options, for as long as it is asked for: ``python -m tests.fuzz --minutes 60``.
+"""Damage files, or type extreme options, for as long as it is asked for: ``python -m tests.robustness --minutes 60``.
 
 What goes wrong is printed and kept in the corpus, which `make test` runs; ``--out`` writes a record of what was done.
 """
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import recorded
-from tests.fuzz import flags, readers
-from tests.fuzz.guard import MEMORY, SECONDS, Outcome
-from tests.fuzz.kinds import KINDS
+from tests.robustness import flags, readers
+from tests.robustness.guard import MEMORY, SECONDS, Outcome
+from tests.robustness.kinds import KINDS
 
 FLAGS = "flags"
 

@@ -29,7 +29,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.runs import list_runs
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures.sentence_pieces import sentence_piece_model
-from tests.fuzz import own_kinds, weight_kinds
+from tests.robustness import own_kinds, weight_kinds
 from tests.text import test_gguf_vocabulary as gguf_vocabulary
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"

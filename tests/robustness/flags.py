@@ -21,7 +21,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.cli.main import cli, run
 from bornbiased_jax.cli.options import Ranged
 from bornbiased_jax.ranges import ends
-from tests.fuzz.guard import Outcome, bounds, is_one_sentence
+from tests.robustness.guard import Outcome, bounds, is_one_sentence
 
 CORPUS = Path(__file__).resolve().parent / "corpus" / "flags.jsonl"
 SIZES = "num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=300,max_seq_len=64"

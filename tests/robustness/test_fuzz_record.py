@@ -2,9 +2,9 @@
 
 import json
 
-from tests.fuzz import __main__ as by_hand
-from tests.fuzz import readers
-from tests.fuzz.guard import Outcome
+from tests.robustness import __main__ as by_hand
+from tests.robustness import readers
+from tests.robustness.guard import Outcome
 
 
 def test_cases_and_outcomes_are_counted(tmp_path):

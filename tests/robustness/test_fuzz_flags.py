@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.cli.main import run
 from tests.cli.test_options import commands
-from tests.fuzz.flags import CALLS, FORMS, WORK, extremes, fault_of, kept, line, name_of, options_of, typed
-from tests.fuzz.test_fuzz_readers import SECONDS
+from tests.robustness.flags import CALLS, FORMS, WORK, extremes, fault_of, kept, line, name_of, options_of, typed
+from tests.robustness.test_fuzz_readers import SECONDS
 
 BEYOND = ("-1", "1" + "0" * 40, "9" * 5000, "x", "nan", "inf", "-inf", "1e999", "")
 # Names of files among them: none may lead out of the folder in which the call is made.

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from bornbiased_jax.errors import InputError
-from tests.fuzz.guard import Outcome, bounds, is_one_sentence
-from tests.fuzz.kinds import KINDS
-from tests.fuzz.mutate import mutated
+from tests.robustness.guard import Outcome, bounds, is_one_sentence
+from tests.robustness.kinds import KINDS
+from tests.robustness.mutate import mutated
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
