@@ -29,7 +29,7 @@ def rows(record, relation, test):
 
 
 @pytest.mark.parametrize("test", birth_in_weights.TESTS)
-def test_own_births_are_found_and_others_are_not(record, test):
+def test_own_initialization_identified_and_others_not(record, test):
     own, other = rows(record, birth_in_weights.OWN, test), rows(record, birth_in_weights.OTHER, test)
     assert len(own) == len(other) == 3
     assert all(row["base"] == row["suspect"] and row["verdict"] == "same-lineage" for row in own)
@@ -56,7 +56,7 @@ def test_agreement_tells_copies_from_models_trained_apart(record):
     assert min(row["mean"] for row in agreements["hidden copy with noise"]) > 0.9
 
 
-def test_what_is_shown(record):
+def test_untrained_model_in_weights_tables(record):
     experiment = birth_in_weights.EXPERIMENT
     verdicts, where, agreement = experiment.tables(record)
     # Three tests on own, hidden and other births, two between trained models.

@@ -110,7 +110,7 @@ def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
     assert found[everything, "weights, agreement of matchings"] == 1
 
 
-def test_what_is_shown(record):
+def test_descendants_tables(record):
     experiment = descendants.EXPERIMENT
     with figures.style():
         for index, panel in enumerate(experiment.figures(record)):
@@ -130,7 +130,7 @@ def test_what_is_shown(record):
     assert f"{len(related)} changes" in experiment.headline(record)
 
 
-def test_the_shorter_list_is_told():
+def test_smoke_scale_lists_fewer_changes():
     say = descendants_tables.in_words
     assert say({"a": True, "b": True}) == "all 2" and say({"a": False, "b": False}) == "none of 2"
     assert say({"a": True, "b": True, "c": False}) == "2 of 3: all but c"
@@ -241,7 +241,7 @@ def test_a_student_comes_to_predict_as_its_teacher_does(tiny):
 
 
 @pytest.mark.parametrize("kind", sorted(descendants_changes.FREE))
-def test_what_is_said_to_keep_the_function_keeps_it(kind):
+def test_function_preserving_changes_keep_logits(kind):
     context = Context("smoke", SMOKE, None, quiet=True)
     families = families_with_noise(context)
     change = next(each for each in descendants_changes.all_changes(SMOKE) if each.usual and each.kind == kind)

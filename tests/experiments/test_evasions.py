@@ -38,7 +38,7 @@ def test_each_test_sees_what_it_is_said_to_see(record):
     check_pattern(record)
 
 
-def test_what_is_shown(record):
+def test_evasions_tables(record):
     (table,) = evasions.EXPERIMENT.tables(record)
     assert [row.settings[0] for row in table.rows] == list(evasions.CHANGES)
     assert len(evasions.EXPERIMENT.claims(record)) == 3

@@ -30,7 +30,7 @@ def test_the_budget_is_one_and_the_softmax_is_left_to_the_input(record):
     np.testing.assert_allclose(old, np.broadcast_to(positions / (positions + 4), old.shape), atol=0.1)
 
 
-def test_what_is_shown(record):
+def test_prefix_plus_tables(record):
     tables, panels, claims = show(EXPERIMENT, record)
     assert len(tables) == len(panels) == 2 and claims[0].measured in (0, 1, 2)
     assert ("goes below" in EXPERIMENT.headline(record)) == (claims[0].measured == 2)

@@ -48,7 +48,7 @@ def test_weights_by_kind_against_known_distributions():
     assert rows["embed/embedding"]["kurtosis"] == [pytest.approx(1.8, abs=0.05)]
 
 
-def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
+def test_missing_real_models_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "find_smollm2", lambda: None)
     record = record_of(real_models.EXPERIMENT, tmp_path)
     assert record["result"]["attempted"] is False and show(real_models.EXPERIMENT, record) == ([], [], [])
@@ -58,7 +58,7 @@ GIVEN = [real_models.EXPERIMENTS["real_models_given"], sink_knockout.EXPERIMENTS
 
 
 @pytest.mark.parametrize("experiment", GIVEN, ids=lambda experiment: experiment.name)
-def test_one_that_must_be_named_is_never_replaced_by_another(experiment, tmp_path, monkeypatch):
+def test_named_model_never_replaced_by_default(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "find_smollm2", lambda: pytest.fail("looked for another model"))
     for data in (None, "builtin:prose"):
         record = record_of(experiment, tmp_path, data=data)
@@ -66,7 +66,7 @@ def test_one_that_must_be_named_is_never_replaced_by_another(experiment, tmp_pat
     assert show(experiment, record) == ([], [], [])
 
 
-def test_the_named_one_is_cut_and_joined(tmp_path):
+def test_named_model_split_and_joined(tmp_path):
     path = write_pair(tmp_path, layers=3)
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for sixteen tokens. " * 20)

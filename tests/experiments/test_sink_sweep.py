@@ -32,7 +32,7 @@ def swept(params):
     return sink_sweep.sweep(CFG, params, TOKENS, RANDOM, SETTINGS)
 
 
-def test_every_run_is_the_one_that_it_says(params, swept):
+def test_sweep_runs_match_their_settings(params, swept):
     assert swept["blocks"] == [1, 2, 3, None] and swept["positions"] == [2, 3, 4]
     mu = ensemble_mean(CFG, params, RANDOM)
     makers = {
@@ -80,7 +80,7 @@ def test_a_model_that_is_named_is_swept(tmp_path):
     assert sink_sweep.EXPERIMENT.headline(record).startswith("In some block, the mask makes a sink at ")
 
 
-def test_it_says_when_there_is_no_model(tmp_path, monkeypatch):
+def test_missing_sweep_models_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.sinks.subject.find_smollm2", lambda: None)
     record = record_of(sink_sweep.EXPERIMENT, tmp_path)
     assert record["result"]["attempted"] is False and show(sink_sweep.EXPERIMENT, record) == ([], [], [])

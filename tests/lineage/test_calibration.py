@@ -26,7 +26,7 @@ def permuted(pairs):
     ("name", "init"),
     [("gpt2-tiny", "gpt2-scaled"), ("llama-tiny", "normal-0.02"), ("qwen-tiny", "gpt2-scaled")],
 )
-def test_permutation_test_is_calibrated_on_births(name, init):
+def test_permutation_test_is_calibrated_on_untrained_models(name, init):
     cfg = preset(name, **SIZES, init=init)
     x = inputs.random_tokens(48, 4, 128)
     summary = permuted(calibration.unrelated_pairs(cfg, x, 150))
@@ -57,7 +57,7 @@ def test_shared_vectors_break_the_permutation_test_and_not_the_population_test()
     assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
 
 
-def test_pairs_are_disjoint_births_whatever_the_chunk(monkeypatch):
+def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_tokens(48, 4, 128)
     (together,) = final_outputs(cfg, range(5, 11), shared_inputs(cfg, x))
@@ -70,7 +70,7 @@ def test_pairs_are_disjoint_births_whatever_the_chunk(monkeypatch):
     assert not np.allclose(pairs[0][0], pairs[0][1])
 
 
-def test_drift_leads_from_one_birth_to_the_other():
+def test_drift_leads_from_one_untrained_model_to_the_other():
     cfg = preset("gpt2-tiny", **SIZES)
     x = shared_inputs(cfg, inputs.random_tokens(48, 4, 128))
     (births,) = final_outputs(cfg, [1, 2], x)

@@ -58,7 +58,7 @@ def test_phi_u_of_a_copy_does_not_underflow_and_is_bounded_by_the_orders():
     assert found.log10_p == pytest.approx((-x + math.log(1 + x + x * x / 2)) / tails.LN10)
 
 
-def test_what_phi_is_not_defined_for():
+def test_phi_undefined_cases():
     a = born(CFG, 0)
     for other, word in ((CFG.replace(d_model=32), "widths"), (CFG.replace(d_ff=24), "hidden units"),
                         (CFG.replace(num_layers=2), "blocks"), (CFG.replace(mlp=False), "without an MLP")):  # fmt: skip

@@ -52,7 +52,7 @@ def test_extreme_values(path, data):
 
 
 @pytest.mark.parametrize("words", kept(), ids=name_of)
-def test_the_corpus_of_found_calls(words):
+def test_corpus_of_command_lines(words):
     assert fault_of(words) is None
 
 

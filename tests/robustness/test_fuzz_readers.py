@@ -24,7 +24,7 @@ def test_damaged_files(name):
 
 
 @pytest.mark.parametrize(("name", "path"), kept(), ids=lambda value: getattr(value, "name", value))
-def test_the_corpus_of_found_cases(name, path):
+def test_corpus_of_mutated_files(name, path):
     assert fault_of(name, path.read_bytes()) is None
 
 

@@ -17,7 +17,7 @@ def test_cases_and_outcomes_are_counted(tmp_path):
     assert record["provenance"]["wall_time_s"] > 0
 
 
-def test_a_fault_is_kept_and_told(tmp_path, monkeypatch, capsys):
+def test_faults_stored_and_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(readers, "CORPUS", tmp_path / "corpus")
     monkeypatch.setattr(readers, "outcome_of", lambda name, data: Outcome(fault="KeyError: 'x'"))
     assert by_hand.main(["--minutes", "0.002", "--kinds", "gzip", "--faults", "1"]) == 1
