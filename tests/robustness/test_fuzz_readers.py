@@ -1,26 +1,27 @@
-"""Damaged files of every kind are read, or refused in one sentence, within bounds of memory and time."""
-
-import os
-import time
+"""Mutated files of every kind are read, or refused in one sentence, within limits of memory and time."""
 
 import pytest
 
-from tests.robustness import weight_kinds
+from tests.robustness import __main__ as command
+from tests.robustness import readers, weight_kinds
 from tests.robustness.kinds import KINDS
 from tests.robustness.readers import damaged, fault_of, good, kept
 
-CASES = 200
-EACH = -(-CASES // len(KINDS))
-SECONDS = float(os.environ.get("FUZZ_SECONDS", 1))
-"""By kind, in `make test-all`."""
+FEW = range(5)
+# In `make test-all`: two thousand files of weights and of what stands beside them, a few dozen of other kinds.
+OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
+MANY = {name: range(5, 175 if name in OF_WEIGHTS else 40) for name in KINDS}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_damaged_files(name):
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [(name, FEW) for name in KINDS] + [pytest.param(*row, marks=pytest.mark.slow) for row in MANY.items()],
+)
+def test_mutated_files_read_or_refused_in_one_sentence(name, seeds):
     folder, file = good(name)
-    KINDS[name].read(folder, folder / file)  # what is refused whole would be refused damaged
-    found = {seed: fault_of(name, damaged(name, seed)) for seed in range(EACH)}
-    assert not any(found.values()), {seed: fault for seed, fault in found.items() if fault}
+    KINDS[name].read(folder, folder / file)  # what is refused before the mutation would be refused after it
+    faults = {seed: fault for seed in seeds if (fault := fault_of(name, damaged(name, seed))) is not None}
+    assert not faults
 
 
 @pytest.mark.parametrize(("name", "path"), kept(), ids=lambda value: getattr(value, "name", value))
@@ -28,25 +29,10 @@ def test_corpus_of_mutated_files(name, path):
     assert fault_of(name, path.read_bytes()) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_damaged_files_by_the_clock(name):
-    end, seed = time.monotonic() + SECONDS, EACH
-    while time.monotonic() < end:
-        fault = fault_of(name, damaged(name, seed))
-        assert fault is None, f"seed {seed}: {fault}"
-        seed += 1
-
-
-MUTATIONS = 2_000
-"""Of all files of weights together, and of what stands beside them."""
-OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OF_WEIGHTS)
-def test_two_thousand_mutated_files_of_weights(name):
-    faults = {
-        seed: fault_of(name, damaged(name, seed)) for seed in range(EACH, EACH + -(-MUTATIONS // len(OF_WEIGHTS)))
-    }
-    assert not any(faults.values()), {seed: fault for seed, fault in faults.items() if fault}
+def test_fuzzing_command_prints_and_stores_faults(tmp_path, monkeypatch, capsys):
+    assert command.main(["--minutes", "0.002", "--kinds", "metrics.jsonl", "gzip"]) == 0
+    monkeypatch.setattr(readers, "CORPUS", tmp_path / "corpus")
+    monkeypatch.setattr(readers, "fault_of", lambda name, data: "KeyError: 'x'")
+    assert command.main(["--minutes", "0.002", "--kinds", "gzip"]) == 1
+    assert "gzip, seed 1000000: KeyError: 'x'" in capsys.readouterr().out
+    assert 1 <= len(list((tmp_path / "corpus/gzip").iterdir())) <= command.MOST_STORED
