@@ -94,7 +94,7 @@ def with_examples() -> list[str]:
 EXAMPLES = with_examples()
 
 
-def test_what_is_used_most_has_an_example():
+def test_most_used_functions_have_examples():
     missing = set(MOST_USED) - {name.replace(":", ".") for name in EXAMPLES}
     assert not missing, f"no example in the docstring of {', '.join(sorted(missing))}"
 

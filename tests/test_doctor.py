@@ -39,7 +39,7 @@ def test_a_missing_package_and_an_old_one_are_named(monkeypatch):
     assert named == ["torch>=2.7 (2.1.0 is here)", "datasets>=4"]
 
 
-def test_what_an_extra_of_a_requirement_adds_is_looked_for():
+def test_doctor_checks_extras_of_requirements():
     """An extra may ask for another package with an extra of its own, as [cuda] does of jax."""
     added = {row.name for row in doctor._required("jax", "cuda13")}
     assert "jax-cuda13-plugin" in added and "numpy" not in added
@@ -48,7 +48,7 @@ def test_what_an_extra_of_a_requirement_adds_is_looked_for():
 
 
 @pytest.mark.parametrize("name", [doctor.DISTRIBUTION, "jax"])
-def test_problems_are_told(name, monkeypatch, tmp_path, capsys):
+def test_doctor_reports_problems(name, monkeypatch, tmp_path, capsys):
     """A package that is not installed, or a platform that is not there."""
     if name == "jax":
 

@@ -27,7 +27,7 @@ def test_every_room_is_a_package():
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_what_a_room_exports_is_its_own(room):
+def test_package_exports_are_defined_in_it(room):
     module = importlib.import_module(f"bornbiased_jax.{room}")
     assert module.__doc__ and module.__all__
     for name in module.__all__:
@@ -56,7 +56,7 @@ def _resolve(path: str) -> bool:
     return False
 
 
-def test_what_the_glossary_points_to_is_there():
+def test_glossary_targets_exist():
     rows = re.findall(r"^\|.*\| ([^|]*) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     places = {place for row in rows for place in re.findall(r"`([\w./]+)`", row)}
     assert len(places) > 30
@@ -77,7 +77,7 @@ STUB = re.compile(r"^from (\S+) import (\w+) as (\w+)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("package", [bornbiased_jax, lineage], ids=lambda package: package.__name__)
-def test_type_checkers_are_told_the_names_that_are_loaded_when_used(package):
+def test_lazy_names_visible_to_type_checkers(package):
     told = STUB.findall(Path(package.__file__).with_suffix(".pyi").read_text())
     assert sorted(name for _, _, name in told) == package.__all__ == sorted(set(package.__all__))
     for home, original, name in told:

@@ -112,7 +112,7 @@ def test_a_folder_that_may_not_be_written_to():
         io.check_writable(Path(folder) / "a")
 
 
-def test_reading_what_is_missing_or_is_not_json(tmp_path):
+def test_missing_or_invalid_json_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         io.read_json(tmp_path / "absent.json")
     broken = tmp_path / "broken.json"
@@ -174,7 +174,7 @@ def test_devices_and_pipes_are_written_to(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "link"])
-def test_what_a_shell_appends_to_is_not_cut_off(tmp_path, name):
+def test_append_redirection_not_truncated(tmp_path, name):
     if name == "link":
         name = str(tmp_path / "link")
         Path(name).symlink_to("/dev/stdout")
@@ -186,7 +186,7 @@ def test_what_a_shell_appends_to_is_not_cut_off(tmp_path, name):
     assert log.read_text() == "kept\nbefore\nwritten\nafter\n"
 
 
-def test_what_killed_writes_left_is_cleared_and_what_is_being_written_is_not(tmp_path):
+def test_only_stale_part_files_removed(tmp_path):
     dead, alive, other = (tmp_path / name for name in (".a.00000000.part", ".a.11111111.part", ".ab.22222222.part"))
     for path in (dead, alive, other):
         path.write_text("half")
@@ -302,7 +302,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
     Folder(tmp_path, "bornbiased x", overwrite=False).write_text("a.json", "again")
 
 
-def test_what_another_command_made_is_not_this_ones(tmp_path):
+def test_folder_of_another_command_refused(tmp_path):
     Folder(tmp_path, "bornbiased x").write_text("a", "x")
     with pytest.raises(InputError, match="holds a, which `bornbiased y` did not write"):
         Folder(tmp_path, "bornbiased y").check("a")
@@ -412,7 +412,7 @@ def path(tmp_path):
     return tmp_path / "a.json"
 
 
-def test_what_was_written_comes_back(path):
+def test_json_model_round_trip(path):
     assert io.read_sealed(Count, path, "remove it") == {"count": 3}
 
 
@@ -428,7 +428,7 @@ def test_a_file_of_an_older_version_has_no_digest(path):
 
 
 @pytest.mark.parametrize("content", [[], {"count": "3"}, {"digest": "a"}, None])
-def test_what_does_not_fit_is_refused(path, content):
+def test_json_of_wrong_type_refused(path, content):
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"a\.json"):
         io.read_sealed(Count, path, "remove it")

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_stack_has_the_born_standard_deviations(name: str) -> None:
+def test_stack_has_initial_standard_deviations(name: str) -> None:
     cfg = PRESETS[name]
     if name in ("gemma3-tiny", "mixtral-tiny", "qwen3moe-tiny"):
         for refused in (lambda: predict(cfg, 16), lambda: stack_of(cfg)):

@@ -62,7 +62,7 @@ def test_an_unknown_total_has_a_rate_but_no_end(clock, capsys):
     ]
 
 
-def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
+def test_rate_excludes_earlier_work(clock, capsys):
     with progress.bar(1000, "sweep", unit="seeds", completed=900) as advance:
         clock.now += 5
         advance(10)
@@ -72,7 +72,7 @@ def test_what_was_done_before_does_not_count_for_the_rate(clock, capsys):
     assert first == "sweep: 920 of 1,000 seeds, 2.0 seeds/s, 40 s left"
 
 
-def test_what_is_found_done_on_the_way_does_not_count_for_the_rate(clock, capsys):
+def test_rate_excludes_chunks_already_stored(clock, capsys):
     with progress.bar(1000, "sweep", unit="sequences") as advance:
         advance.kept(500)
         clock.now += 3
@@ -86,7 +86,7 @@ def test_what_is_found_done_on_the_way_does_not_count_for_the_rate(clock, capsys
     ]
 
 
-def test_slow_work_is_told_as_time_for_each(clock, capsys):
+def test_slow_rate_shown_as_seconds_each(clock, capsys):
     with progress.bar(4, "table1", unit="models") as advance:
         clock.now += 180
         advance()
@@ -169,13 +169,13 @@ def test_duration(seconds, words):
     assert progress.duration(seconds) == words
 
 
-def test_what_was_refused_before_it_began_did_not_stop(clock, capsys):
+def test_refused_job_prints_no_stop_line(clock, capsys):
     with pytest.raises(ValueError), progress.bar(10, "sweep", unit="seeds"):
         raise ValueError
     assert capsys.readouterr().err == ""
 
 
-def test_compilation_is_told_and_counts_for_no_rate(clock, capsys):
+def test_compilation_shown_and_excluded_from_rate(clock, capsys):
     """100 s for the first batch, of which 99 are the compiler's; then a batch a second."""
     meter = progress._Meter(50, "sequences", 0)
     assert meter.text() == "0 of 50 sequences, compiling"
@@ -189,6 +189,6 @@ def test_compilation_is_told_and_counts_for_no_rate(clock, capsys):
     assert meter.closing() == "10 of 50 sequences in 1 min 44 s, 2.0 sequences/s"
 
 
-def test_what_is_not_compiled_is_not_said_to_be(clock):
+def test_no_compilation_line_without_compilation(clock):
     meter = progress._Meter(4, "experiments", 0)
     assert meter.text() == "0 of 4 experiments"

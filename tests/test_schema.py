@@ -27,7 +27,7 @@ class Outer(TypedDict):
 GOOD = {"inner": {"seeds": [1, 2], "rate": 1}, "kind": "a", "other": [None]}
 
 
-def test_what_fits_passes():
+def test_matching_value_accepted():
     assert schema.check(Outer, GOOD, "f")["inner"]["seeds"] == [1, 2]
 
 
@@ -50,14 +50,14 @@ def test_what_fits_passes():
         ({"table": {"x": {"seeds": "1"}}}, "f has table.x.seeds='1', but input should be a valid list"),
     ],
 )
-def test_what_does_not_fit_is_named_with_what_it_should_be(change, words):
+def test_mismatched_field_named_with_expected_type(change, words):
     with pytest.raises(InputError) as raised:
         schema.check(Outer, GOOD | change, "f")
     assert words in str(raised.value)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
 
 
-def test_a_file_that_is_another_thing():
+def test_file_of_other_kind_refused():
     with pytest.raises(InputError, match="^f cannot be used: input should be a valid dictionary: make it again$"):
         schema.check(Outer, [1], "f", "make it again")
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_another_thing():
         ("", "at line 1"),
     ],
 )
-def test_what_is_no_json_is_one_sentence(text, words):
+def test_invalid_json_refused_in_one_sentence(text, words):
     with pytest.raises(InputError) as raised:
         schema.parse_json(text, "f")
     assert str(raised.value).startswith("f is not readable as JSON: ") and words in str(raised.value)

@@ -95,7 +95,7 @@ def test_a_steady_sweep_gives_a_seed_the_same_bits_alone_and_among_others(monkey
         equal(totals([seed], steady=True, **options), {seed: together[seed]})
 
 
-def test_what_a_steady_layout_puts_into_one_program_follows_from_sizes_alone(monkeypatch):
+def test_steady_layout_depends_on_sizes_alone(monkeypatch):
     def at_once(**options):
         return planned(None, 100, steady=True, **options).at_once
 

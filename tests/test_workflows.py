@@ -82,7 +82,13 @@ def test_slow_tests_install_the_packages_of_the_ci_script():
 
 @pytest.mark.parametrize(
     "command",
-    ["make deploy", "make check --always", "python -m tests.fuzz", ".venv/bin/python -m tests.fuzz --hours", "curl x"],
+    [
+        "make deploy",
+        "make check --always",
+        "python -m tests.robustness",
+        ".venv/bin/python -m tests.robustness --hours",
+        "curl x",
+    ],
 )
 def test_unknown_commands_are_noticed(command):
     assert not is_known(tuple(command.split()), set())

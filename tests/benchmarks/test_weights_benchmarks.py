@@ -12,7 +12,7 @@ from bornbiased_jax.stats.permutations import moments
 
 
 @pytest.mark.parametrize("z", [3.0, 5.5])
-def test_scores_lie_as_far_out_as_was_asked(z):
+def test_planted_scores_reach_requested_z(z):
     scores = bound.at_distance(np.random.default_rng(1).standard_normal((40, 40)), z)
     mean, variance = moments(scores)
     assert (np.trace(scores) - mean) / np.sqrt(variance) == pytest.approx(z)
@@ -28,7 +28,7 @@ def test_the_bound_is_reported_between_the_normal_tail_and_one(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_child_took_and_what_it_wrote(tmp_path):
+def test_child_process_time_and_output_measured(tmp_path):
     found = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
     assert found["result"]["inter_cosine_by_layer"]
     assert 0 < found["cpu_s"] and 1e7 < found["peak_bytes"] < 1e12 and len(found["load"]) == 2

@@ -25,7 +25,7 @@ HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 FAMILIES = sorted(path.parent.name for path in HF.glob("*/config.json"))
 
 
-def test_a_birth_has_the_weights_of_its_seed():
+def test_untrained_model_has_the_weights_of_its_seed():
     checkpoint = open_checkpoint("seed:42@llama-tiny,num_layers=2,vocab_size=99")
     cfg = preset("llama-tiny", num_layers=2, vocab_size=99)
     assert checkpoint.cfg == cfg
@@ -39,7 +39,7 @@ def test_seeds_out_of_range_are_refused():
         open_checkpoint("seed:4294967296@llama-tiny")
 
 
-def test_digests_depend_on_every_bit_and_nothing_else():
+def test_digest_depends_on_every_bit_of_weights_alone():
     params = init_seed(preset("llama-tiny", **SMALL), 1)
     flat = flatten(params)
     whole, each = digest(params), tensor_digests(params)
@@ -65,7 +65,7 @@ def test_digests_pair_tensors_with_their_names():
     assert digest({"a": first, "b": second}) != digest({"a": second, "b": first})
 
 
-def test_the_tokenizer_is_read_when_asked_for(tmp_path):
+def test_tokenizer_read_on_first_access(tmp_path):
     cfg = preset("llama-tiny", **SMALL)
     export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf", tokenizer=ByteTokenizer())
     checkpoint = open_checkpoint(tmp_path / "hf")
@@ -192,7 +192,7 @@ def test_sharding_on_one_device_places_every_parameter():
     assert checkpoint.digest() == digest(open_checkpoint(HF / "gpt_neox").params())
 
 
-def test_what_was_read_is_the_parameter_and_no_copy_of_it(monkeypatch, tmp_path):
+def test_loading_makes_no_copy_of_a_parameter(monkeypatch, tmp_path):
     """On a CPU: else every parameter is there twice for a moment, the largest too."""
     made, real = [], tensors.aligned_zeros
     monkeypatch.setattr(tensors, "aligned_zeros", lambda *some: made.append(real(*some)) or made[-1])
@@ -223,7 +223,7 @@ def test_hugging_face_directories(family):
     assert not reader.is_initial and reader.files
 
 
-def test_births_are_drawn_parameter_by_parameter():
+def test_untrained_models_are_drawn_parameter_by_parameter():
     reader = assert_reads_the_same("seed:7@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     assert reader.is_initial and reader.seed == 7
 
@@ -246,7 +246,7 @@ def test_runs_are_read_one_parameter_at_a_time(tmp_path):
         open_checkpoint(tmp_path / "run")
 
 
-def test_damage_is_refused_when_it_is_read(tmp_path):
+def test_corrupted_tensor_refused_at_reading(tmp_path):
     opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     flat = flatten(opened.params())
     broken = np.array(flat["blocks/mlp/up/kernel"])
@@ -259,7 +259,7 @@ def test_damage_is_refused_when_it_is_read(tmp_path):
         reader.read("blocks/mlp/up/kernel", 0)
 
 
-def test_what_the_architecture_has_not_cannot_be_read():
+def test_parameter_absent_from_architecture_refused():
     opened = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=24,vocab_size=60")
     reader = Checkpoint.from_params(opened.cfg, opened.params())
     assert_first_rows(reader)

@@ -149,7 +149,7 @@ def test_the_file_keeps_the_type_of_the_weights(dtype, tmp_path):
         ("llama-tiny", dict(output_gate="headwise"), "output_gate"),
     ],
 )
-def test_what_transformers_has_no_class_for_is_refused_by_field(name, changes, field, tmp_path):
+def test_export_of_field_without_transformers_class_refused(name, changes, field, tmp_path):
     cfg = preset(name, **{**SMALL, **changes})
     with pytest.raises(InputError, match=f"no class for {field}="):
         export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf")
@@ -197,7 +197,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["hf"]
 
 
-def test_an_export_whose_swap_fails_keeps_the_old_one(tmp_path, monkeypatch):
+def test_failed_swap_keeps_previous_export(tmp_path, monkeypatch):
     cfg = preset("llama-tiny", **SMALL)
     params = init_seed(cfg, 1)
     export_hugging_face(cfg, params, tmp_path / "hf")
@@ -215,7 +215,7 @@ def test_an_export_whose_swap_fails_keeps_the_old_one(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["hf"]
 
 
-def test_a_model_that_no_export_wrote_is_replaced_only_when_told_to(tmp_path):
+def test_foreign_model_replaced_only_with_overwrite(tmp_path):
     cfg = preset("llama-tiny", **SMALL)
     export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf")
     export_hugging_face(cfg, init_seed(cfg, 2), tmp_path / "changed")

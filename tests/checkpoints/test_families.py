@@ -60,7 +60,7 @@ def smallest(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_defaults_are_the_known_ones(name):
+def test_family_defaults_equal_transformers_defaults(name):
     cfg = read_config(smallest(name), "config.json").cfg
     assert {field: getattr(cfg, field) for field in LLAMA} == FROZEN[name]
 

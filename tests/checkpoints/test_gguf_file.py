@@ -52,7 +52,7 @@ def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
 @pytest.mark.parametrize(
     "architecture, name", [("llama", "llama-tiny"), ("qwen2", "qwen-tiny"), ("qwen3", "qwen3-tiny")]
 )
-def test_without_a_base_of_rope_it_is_the_default(architecture, name, tmp_path, monkeypatch):
+def test_gguf_rope_base_defaults_to_10000(architecture, name, tmp_path, monkeypatch):
     """10,000, in llama.cpp and in transformers' reading of such files."""
     cfg, params = born(name, rope_theta=500.0)
     monkeypatch.setattr(gguf.GGUFWriter, "add_rope_freq_base", lambda self, value: None)
@@ -126,7 +126,7 @@ def test_linear_scaling(tmp_path):
         (dict(tensors={"blk.1.attn_q.bias": np.ones(64, np.float32)}), "blk.1.attn_q.bias"),
     ],
 )
-def test_what_is_not_understood_is_refused_by_name(tmp_path, settings_, words):
+def test_unsupported_gguf_fields_refused_by_name(tmp_path, settings_, words):
     cfg, params = born("llama-tiny")
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", **settings_)
     with pytest.raises(InputError, match=words):

@@ -116,20 +116,20 @@ def test_shards_are_those_of_the_index(remote, model, tmp_path):
     assert not remote.fetched("training.bin")
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_was(remote, model):
+def test_a_transfer_that_breaks_off_resumes(remote, model):
     remote.cuts[WEIGHTS] = 2
     assert open_checkpoint(NAME).digest() == open_checkpoint(model).digest()
     assert len(remote.fetched(WEIGHTS)) == 3 and not remote.cuts[WEIGHTS]
 
 
-def test_what_never_comes_whole_is_not_kept(remote, tmp_path):
+def test_incomplete_download_not_cached(remote, tmp_path):
     remote.cuts[WEIGHTS] = 1000
     with pytest.raises(InputError, match=r"^hf:owner/tiny cannot be loaded: .* \(check the connection"):
         open_checkpoint(NAME)
     assert not list((tmp_path / "cache").rglob(WEIGHTS)) and not list((tmp_path / "cache").rglob("*.incomplete"))
 
 
-def test_what_comes_damaged_is_not_kept(remote, tmp_path):
+def test_corrupted_download_not_cached(remote, tmp_path):
     remote.damaged.add(WEIGHTS)
     with pytest.raises(InputError, match=f"{WEIGHTS} of {NAME} came damaged, and was not kept: call again"):
         open_checkpoint(NAME)
@@ -161,7 +161,7 @@ def test_pickles_are_not_fetched(server, model, tmp_path):
         ("hf:owner/tiny", "GatedRepo", "its owner asks for consent"),
     ],
 )
-def test_what_the_hub_refuses_is_one_sentence(remote, capsys, name, code, said):
+def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
     if code is not None:
         remote.refuses["owner/tiny"] = code
     assert run(["digest", name]) == 2
@@ -179,7 +179,7 @@ def test_offline_the_cache_is_read_and_nothing_else(remote, monkeypatch, model):
     assert remote.asked == []
 
 
-def test_a_disk_without_room_is_told_first(remote, monkeypatch):
+def test_disk_space_checked_before_download(remote, monkeypatch):
     full = types.SimpleNamespace(free=20_000)
     monkeypatch.setattr("bornbiased_jax.checkpoints.hub.shutil.disk_usage", lambda path: full)
     with pytest.raises(InputError, match="has room for 0.0 GB: make room, or set HF_HUB_CACHE"):

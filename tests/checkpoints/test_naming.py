@@ -168,7 +168,7 @@ def _tiny(rng, prefix=""):
     return {prefix + name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def test_prefixes_are_taken_away_and_said(rng):
+def test_wrapper_prefixes_removed_and_reported(rng):
     source = _source(_tiny(rng, "module._orig_mod."), {})
     assert source.unread == ()
     assert "module." in source.notes[0]

@@ -37,12 +37,12 @@ def places(tmp_path):
         ("run@home@seed=7", "run", 7, None),
     ],
 )
-def test_every_form_is_told_apart(places, text, kind, seed, step):
+def test_reference_forms_distinguished(places, text, kind, seed, step):
     reference = parse_ref(f"{places}/{text}")
     assert (reference.kind, reference.seed, reference.step) == (kind, seed, step)
 
 
-def test_a_birth_has_settings():
+def test_untrained_model_has_settings():
     plain = parse_ref("seed:42@llama-nano")
     assert (plain.kind, plain.seed, plain.cfg) == ("birth", 42, preset("llama-nano"))
     changed = parse_ref("seed:0@llama-tiny,d_model=64,tie_embeddings=true,init=normal-0.02")
@@ -80,7 +80,7 @@ def test_bad_places_are_refused_with_a_remedy(places, text, words):
         ("seed:1@llama-nano,d_modell=3", "did you mean 'd_model'"),
     ],
 )
-def test_bad_births_are_refused_with_a_remedy(text, words):
+def test_bad_untrained_models_are_refused_with_a_remedy(text, words):
     with pytest.raises(InputError, match=words):
         parse_ref(text)
 

@@ -40,7 +40,7 @@ def test_bad_seeds_are_refused(text):
         ("0", None),
     ],
 )
-def test_one_number_of_seeds_is_said_to_be_one_seed(seeds, sentence, capsys):
+def test_seeds_64_noted_as_one_seed(seeds, sentence, capsys):
     sizes = ["--num-inputs", "40", "--seq-len", "8", "--dry-run"]
     assert run(["probe", "preference", *SMALL, *sizes, "--seeds", seeds]) == 0
     error = capsys.readouterr().err
@@ -293,7 +293,7 @@ def test_a_checkpoint_has_no_seeds_to_choose(tmp_path, capsys):
     assert len(value["records"]) == 1 and value["records"][0]["seed"] is None and value["provenance"]["seeds"] == []
 
 
-def test_what_a_stored_fingerprint_settles_is_not_overridden(tmp_path, capsys):
+def test_options_cannot_override_stored_fingerprint_settings(tmp_path, capsys):
     model = "seed:1@llama-tiny,num_layers=1"
     sizes = ["--num-inputs", "12", "--seq-len", "8", "--quiet"]
     assert run(["fingerprint", "--outputs", model, "--out", str(tmp_path / "a.fp"), *sizes]) == 0
@@ -307,7 +307,7 @@ def test_what_a_stored_fingerprint_settles_is_not_overridden(tmp_path, capsys):
     ("options", "word"),
     [(["--num-permutations", "10"], "10 permutations"), (["--test", "population", "--num-references", "20"], "101")],
 )
-def test_what_cannot_reach_the_level_is_said_before_the_work(options, word, capsys, monkeypatch):
+def test_unreachable_alpha_refused_before_computing(options, word, capsys, monkeypatch):
     monkeypatch.setattr(
         prints, "fingerprint_outputs", lambda *a, **options: pytest.fail("fingerprints were made first")
     )
@@ -325,7 +325,7 @@ def test_too_little_memory_is_one_sentence(capsys, monkeypatch):
     assert "not enough memory" in capsys.readouterr().err
 
 
-def test_a_missing_text_is_said_before_any_experiment(tmp_path, capsys):
+def test_missing_text_refused_before_any_experiment(tmp_path, capsys):
     out = tmp_path / "out"
     command = ["reproduce", "table1", "--scale", "smoke", "--out", str(out), "--data", str(tmp_path / "none.txt")]
     assert run([*command, "--quiet"]) == 2

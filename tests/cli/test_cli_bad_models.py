@@ -102,14 +102,14 @@ def test_unequal_widths_are_undefined_but_in_token_space(verdict):
 @pytest.mark.parametrize(
     "words", [["--test", "auto"], ["--test", "weights"], ["--test", "permutation", "--num-inputs", "40"]]
 )
-def test_a_base_that_is_the_suspect_is_said(verdict, words):
+def test_identical_base_and_suspect_reported(verdict, words):
     found = verdict(BASE, BASE, *words)
     assert found["verdict"] == "same-lineage"
     said = " ".join([found["reason"], *found["notes"]]).lower()
     assert "the base is the suspect: both are the birth of seed 1" in said or "identical weights, bit for bit" in said
 
 
-def test_a_base_of_the_same_bytes_is_said(verdict, exported, tmp_path):
+def test_base_of_equal_bytes_reported(verdict, exported, tmp_path):
     folder = exported()
     shutil.copytree(folder, tmp_path / "copy")
     for words in ([], ["--test", "weights"]):

@@ -16,7 +16,7 @@ from bornbiased_jax.lineage.verdict import WORD
 BIRTH = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
 
-def test_the_digest_is_that_of_the_weights_and_of_nothing_else(tmp_path, capsys):
+def test_digest_covers_weights_alone(tmp_path, capsys):
     assert run(["digest", BIRTH, "--json", str(tmp_path / "digest.json")]) == 0
     printed = capsys.readouterr().out.strip()
     opened = open_checkpoint(BIRTH)
@@ -39,7 +39,7 @@ def test_renumbered_hidden_units_have_another_digest(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("change", ["tie_embeddings=true", "norm=layernorm", "bias=true"])
-def test_read_tensor_by_tensor_it_is_the_same(change):
+def test_digest_equal_when_read_tensor_by_tensor(change):
     opened = open_checkpoint(f"{BIRTH},{change}")
     assert opened.tensor_digests() == tensor_digests(opened.params())
     assert opened.digest() == digest(opened.params())

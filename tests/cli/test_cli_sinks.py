@@ -72,7 +72,7 @@ def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
         ([BORN, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(arguments, words, text, capsys):
+def test_contradicting_sink_options_refused_in_one_sentence(arguments, words, text, capsys):
     assert run(["sinks", *arguments, "--text", text, "--quiet"]) == 2
     error = capsys.readouterr().err
     assert words in error
@@ -85,7 +85,7 @@ def test_a_title_stays_on_its_line(capsys):
 
 
 @pytest.mark.slow
-def test_what_rounding_costs_joins_the_report(text, tmp_path, capsys):
+def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"
     call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
     call += ["--no-details", "--quantise", "w8a8,kv2", "--granularity", "token", "--keep-sinks", "0,2"]

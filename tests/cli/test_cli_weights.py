@@ -58,7 +58,7 @@ def test_choices_are_labelled(seedprint, suspect):
         (["--num-permutations", "9"], "9 permutations are too few"),
     ],
 )
-def test_bad_calls_say_what_is_wrong(suspect, capsys, arguments, reason):
+def test_bad_weight_test_options_refused_by_name(suspect, capsys, arguments, reason):
     assert run(["seedprint", suspect, suspect, *arguments, "--quiet"]) == 2
     assert reason in capsys.readouterr().err
 

@@ -160,6 +160,6 @@ def test_bad_input_is_refused_in_the_commands_own_words(words, tmp_path, monkeyp
         (f"{TRAIN} --mesh data=8", "4 sequences do not divide over data=8"),
     ],
 )
-def test_what_a_dry_run_cannot_know_is_refused(words, sentence, capsys):
+def test_dry_run_refuses_unknown_sizes(words, sentence, capsys):
     assert run([*words.split(), "--dry-run"]) == 2
     assert sentence in capsys.readouterr().err

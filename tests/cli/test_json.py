@@ -197,7 +197,7 @@ def test_experiments_are_listed_as_json(capsys):
     assert {"name", "paper", "title", "cost"} == set(listed["experiments"][0])
 
 
-def test_sinks_are_told_by_block_from_one(monkeypatch, capsys):
+def test_sink_json_numbers_blocks_from_one(monkeypatch, capsys):
     """The strongest head, the block where the stream is largest, and a super neuron's; neurons count from 0."""
     for place, value in WORK.items():
         monkeypatch.setattr(*locate(place), lambda *unused, value=value, **ignored: value)
@@ -212,7 +212,7 @@ def test_token_ids_are_integers():
     assert options.parse_ids("0,17", "--prompt-ids") == [0, 17]
 
 
-def test_runs_are_told_by_preset_loss_and_tokens(monkeypatch, capsys):
+def test_runs_list_preset_loss_and_tokens(monkeypatch, capsys):
     told = {"path": "runs/a", "model": "4 layers", "preset": "gpt2-tiny", "data": "builtin:prose", "seeds": [1, 2]}
     told |= {"step": 2, "steps": 9, "loss": [4.25, 4.5], "tokens": 12_345, "checkpoints": [0], "finished": False}
     rows = [told, {**told, "preset": None, "loss": None}]

@@ -89,7 +89,7 @@ def test_every_test_has_its_keys_listed():
     assert {test.split()[0] for test in OWN} == set(TESTS)
 
 
-def test_one_file_twice_is_said_without_a_test_that_looks_for_it(command, tmp_path):
+def test_same_file_twice_reported_by_every_test(command, tmp_path):
     copy = str(tmp_path / "a")
     assert "digest" in command("derive", f"seed:1@{SMALL}", "--change", "noise:0.1", "--out", copy)
     assert command("seedprint", copy, copy, "--test", "weights", "--quiet")["identity"] == "files"

@@ -143,14 +143,14 @@ def test_no_sinks_are_called_none():
     assert told == "No head puts more than 0.25 of their attention on position 1 at T = 8: there are no sinks."
 
 
-def test_what_is_set_already_is_not_advised():
+def test_no_advice_for_options_already_set():
     record = dict(seed=0, seq_len=8, top1_count=1, num_inputs=10, vocab_size=64, top1_share=0.1, log10_p=0.0)
     assert "init=normal-0.02" in " ".join(Preference([record], {"init": "gpt2-scaled"}).summary())
     assert "init=normal-0.02" not in " ".join(Preference([record], {"init": "normal-0.02"}).summary())
 
 
 @pytest.mark.parametrize(("words", "is_said"), [([], True), (["--set", "d_ff=40"], False)])
-def test_a_changed_width_is_said_to_leave_that_of_the_mlps(words, is_said, capsys):
+def test_warning_that_d_model_leaves_d_ff(words, is_said, capsys):
     assert run(["predict", "--model", "llama-tiny", "--set", "d_model=32", *words, "--seq-len", "8"]) == 0
     assert ("d_ff stays" in capsys.readouterr().err) is is_said
 

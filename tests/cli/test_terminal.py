@@ -23,7 +23,7 @@ def test_a_full_disk_behind_standard_output_is_one_sentence():
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_reader_that_has_left_is_not_told():
+def test_broken_pipe_is_silent():
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(CALL, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
@@ -137,7 +137,7 @@ def test_dev_stdout_is_standard_output(capsys, monkeypatch):
     assert out.out.startswith("{") and out.out.endswith("}\n") and "table1" in out.err
 
 
-def test_an_interrupt_in_a_callback_of_the_collector_ends_it_too():
+def test_interrupt_in_gc_callback_ends_command():
     """There Python prints what was raised and goes on as if nothing had been asked."""
     program = HEARD + (
         "import gc, os, sys; import bornbiased_jax.cli; entry = sys.modules['bornbiased_jax.cli.main']; "

@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.folders import MARKER
 from tests.cli.commands import commands
-from tests.fuzz.kinds import KINDS
+from tests.robustness.kinds import KINDS
 
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"

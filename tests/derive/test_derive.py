@@ -150,7 +150,7 @@ def test_rounding_errs_by_half_a_step_and_uniformly(bits):
     assert len(np.unique(np.round(rounded / step))) <= 2**bits - 1
 
 
-def test_merging_is_linear_and_with_itself_nothing(trained):
+def test_merge_is_linear_and_idempotent(trained):
     other = LLAMA.replace("seed:3", "seed:4")
     ours, theirs = (flatten(open_checkpoint(place).params()) for place in (trained["llama"], other))
     merged = flatten(changed(trained["llama"], f"merge:{other}:0.25").params)
@@ -207,14 +207,14 @@ def test_blocks_are_dropped_and_repeated_by_their_numbers(trained):
         ("resize-vocab:0", "is not an integer from 1"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(change, sentence, tmp_path, capsys):
+def test_impossible_changes_refused_in_one_sentence(change, sentence, tmp_path, capsys):
     assert run(["derive", LLAMA, "--change", change, "--out", str(tmp_path / "copy")]) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
     assert not list((tmp_path / "copy").glob("*"))
 
 
-def test_a_vocabulary_beyond_memory_is_refused_before_it_is_made(monkeypatch):
+def test_vocabulary_beyond_memory_refused_before_allocation(monkeypatch):
     monkeypatch.setattr(hardware, "available_memory", lambda: 2**30)
     with pytest.raises(InputError, match=r"a vocabulary of 16,777,216 needs about 4\.0 GiB of memory, and 1\.0 GiB"):
         changed(LLAMA, "resize-vocab:16777216")

@@ -108,14 +108,14 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
         ({}, {}, "holds no matrix"),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_sentence(sizes, config, sentence, tmp_path, capsys):
+def test_mismatched_peft_adapter_refused_in_one_sentence(sizes, config, sentence, tmp_path, capsys):
     adapter(tmp_path / "lora", sizes, **config)
     assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
 
 
-def test_a_damaged_adapter_is_said_in_one_sentence(tmp_path):
+def test_corrupted_adapter_refused_in_one_sentence(tmp_path):
     with pytest.raises(InputError, match="is no folder"):
         read_adapter(tmp_path / "nowhere")
     adapter(tmp_path, QUERY)

@@ -137,7 +137,7 @@ def test_experts_and_neurons_within_experts_are_exchangeable(name):
     assert np.abs(logits(cfg, swapped) - logits(*before)).max() > 0.1
 
 
-def test_what_only_some_models_allow():
+def test_symmetries_refused_by_architecture():
     cfg, params = model("llama")
     factors = np.random.default_rng(6).normal(size=(cfg.num_layers, cfg.d_ff)) ** 3 + 0.1
     assert_same_function((cfg, params), symmetries.rescale_units(cfg, params, factors.astype(np.float32)))

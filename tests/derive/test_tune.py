@@ -80,7 +80,7 @@ def test_lora_is_exported_merged_and_as_peft_has_it(text, tmp_path, reference, m
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
 @pytest.mark.parametrize("reference", [LLAMA, GPT2], ids=["llama", "gpt2"])
-def test_peft_reads_what_is_written(text, tmp_path, reference):
+def test_peft_reads_exported_adapter(text, tmp_path, reference):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     matrices = "query,key,output,down"
@@ -130,7 +130,7 @@ def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys
         ("prefix-plus", "--seeds 1,2", "would stay copies of each other"),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_sentence(text, tmp_path, capsys, method, options, sentence):
+def test_mismatched_adaptation_refused_in_one_sentence(text, tmp_path, capsys, method, options, sentence):
     assert adapt(text, LLAMA, method, tmp_path / "run", *options.split()) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1 and not (tmp_path / "run").exists()

@@ -117,7 +117,7 @@ def test_copies_in_other_layouts_have_other_weights(tmp_path):
     assert len({open_checkpoint(place).digest() for place in places}) == 2
 
 
-def test_it_is_run_as_a_command_and_needs_nothing_of_the_package(tmp_path):
+def test_converter_runs_without_the_package(tmp_path):
     write(tmp_path / "model.bin", tied=True)
     call = [sys.executable, "-I", str(SCRIPT), "model.bin", "converted"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
@@ -173,7 +173,7 @@ def test_later_versions_are_refused_with_the_remedy(tmp_path, capsys):
     assert_refused(capsys, "version 2 llama2.c file: export it again with --version 0", path, tmp_path / "converted")
 
 
-def test_what_is_no_file_is_refused(tmp_path, capsys):
+def test_converter_refuses_missing_file(tmp_path, capsys):
     assert_refused(capsys, "No such file", tmp_path / "none.bin", tmp_path / "converted")
     assert_refused(capsys, "Is a directory", tmp_path, tmp_path / "converted")
 

@@ -92,7 +92,7 @@ def test_links_of_a_notebook_lead_to_files(path):
         ),
     ],
 )
-def test_what_is_wrong_with_a_notebook_is_found(change, said):
+def test_notebook_checks_catch_planted_faults(change, said):
     notebook = nbformat.read(notebooks.PATHS[0], as_version=4)
     change([cell for cell in notebook.cells if cell.cell_type == "code"])
     assert any(fault.startswith(said) for fault in faults(notebook))

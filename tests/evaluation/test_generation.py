@@ -46,7 +46,7 @@ def test_the_cache_changes_no_token(name):
     assert len(set(found[5:])) > 1
 
 
-def test_a_stop_token_ends_it():
+def test_stop_token_ends_generation():
     checkpoint = open_checkpoint(HF / "llama")
     free = generate(checkpoint, [5, 17, 3], 12)
     stop = free[7]

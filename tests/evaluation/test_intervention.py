@@ -77,7 +77,7 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
         (["--silence", "blocks/1/mlp:0", "--position", "9"], "position 9"),
     ],
 )
-def test_one_sentence_for_what_cannot_be_done(options, words, capsys):
+def test_impossible_interventions_refused_in_one_sentence(options, words, capsys):
     assert run([*CALL, *options, "--quiet"]) == 2
     said = capsys.readouterr().err.strip()
     assert words in said and "\n" not in said

@@ -138,7 +138,7 @@ def test_training_text_is_known_by_name_or_content(data, source, same, monkeypat
     ("asked", "trained", "positions", "used"),
     [(33, 128, 64, 33), (None, 128, 512, 128), (None, None, 64, 64), (None, None, 4096, 2048)],
 )
-def test_context_is_what_was_asked_for_else_of_the_run_else_of_the_model(asked, trained, positions, used, monkeypatch):
+def test_context_defaults_to_run_then_model(asked, trained, positions, used, monkeypatch):
     born = open_checkpoint(
         f"seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260,max_seq_len={positions}"
     )

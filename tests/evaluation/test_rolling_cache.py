@@ -136,7 +136,7 @@ def test_losses_by_position_and_their_mean():
         ({"positions": "learned", "max_seq_len": 8}, 5, [4], "8 learned positions"),
     ],
 )
-def test_what_does_not_fit_is_said(changes, window, keep, words):
+def test_rolling_cache_refuses_unsupported_models(changes, window, keep, words):
     cfg = CFG.replace(**changes)
     with pytest.raises(InputError, match=words):
         streaming_losses(cfg, init_seed(cfg, 0), TOKENS, window=window, keep=keep)

@@ -16,7 +16,7 @@ from tests.training.small_run import CFG, make
 
 
 @pytest.mark.slow
-def test_a_run_is_followed_from_birth(place, tmp_path, capsys):  # noqa: F811
+def test_sink_rate_by_step_from_initialization(place, tmp_path, capsys):  # noqa: F811
     pretrain(make(place, "followed", steps=4))
     folder, target = str(place / "followed"), tmp_path / "sinks.json"
     call = [
@@ -43,6 +43,6 @@ def test_a_run_is_followed_from_birth(place, tmp_path, capsys):  # noqa: F811
     assert rows[0]["largest_score"][1] == pytest.approx(born["score_LH"].max(), rel=1e-5)
 
 
-def test_a_birth_has_no_steps(capsys):
+def test_untrained_model_has_no_steps(capsys):
     assert run(["sinks", "seed:1@llama-tiny", "--text", "builtin:prose", "--tokenizer", "bytes", "--by-step"]) == 2
     assert "has no steps to follow" in capsys.readouterr().err

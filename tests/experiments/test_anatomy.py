@@ -68,7 +68,7 @@ def test_every_parameter_has_a_part(name, options):
     assert set(hybrids_of(cfg)) == set(HYBRIDS) - ({"another's head"} if cfg.tie_embeddings else set())
 
 
-def test_a_hybrid_has_the_parts_it_says_of_the_other_birth(births):
+def test_a_hybrid_has_the_parts_it_says_of_the_other_untrained_model(births):
     own, other = births
     for parts in HYBRIDS.values():
         for path, leaf in flatten(transplant(own, other, parts)).items():
@@ -76,7 +76,7 @@ def test_a_hybrid_has_the_parts_it_says_of_the_other_birth(births):
             assert leaf is flatten(origin)[path]
 
 
-def test_own_parts_alone_are_the_birth(births):
+def test_own_parts_alone_are_untrained_model(births):
     own, other = births
     ids = np.arange(24, dtype=np.int32).reshape(2, 12)
     whole, none, norms = (
@@ -158,11 +158,11 @@ def test_nothing_is_said_of_more_than_tenfold_nor_fitted_to_two_points():
         fit(POINTS, z, ceiling=0.0, width=128, farthest=10.0)
 
 
-def test_what_does_not_move_leaves_its_parameters_undetermined():
+def test_constant_curve_leaves_fit_undetermined():
     assert not fitted(np.full_like(POINTS, 80.0)).determined
 
 
-def test_a_birth_is_at_its_ceiling_against_itself_and_at_zero_against_another(births):
+def test_untrained_model_is_at_its_ceiling_against_itself_and_at_zero_against_another(births):
     own, other = (Checkpoint.from_params(SMALL, params) for params in births)
     ids = np.arange(SMALL.vocab_size)
     same, apart = decay.by_matrix(own, own, ids), decay.by_matrix(own, other, ids)
@@ -233,7 +233,7 @@ def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
     check_shown(decay.EXPERIMENTS["decay_of_run"], record)
 
 
-def test_runs_that_have_no_births_of_their_own_are_refused(context, run, tmp_path):
+def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, run, tmp_path):
     with pytest.raises(InputError, match="no run is named"):
         anatomy.EXPERIMENTS["anatomy_of_run"].run(Context(scale="laptop", settings={}, work=tmp_path))
     content = {**run.content, "initial_digest": "0" * 64}

@@ -28,7 +28,7 @@ def rows(record, relation, test):
 
 
 @pytest.mark.parametrize("test", birth_in_weights.TESTS)
-def test_own_births_are_found_and_others_are_not(record, test):
+def test_own_initialization_identified_and_others_not(record, test):
     own, other = rows(record, birth_in_weights.OWN, test), rows(record, birth_in_weights.OTHER, test)
     assert len(own) == len(other) == 3
     assert all(row["base"] == row["suspect"] and row["verdict"] == "same-lineage" for row in own)

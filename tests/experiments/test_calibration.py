@@ -27,7 +27,7 @@ def permuted(pairs):
     ("name", "init"),
     [("gpt2-tiny", "gpt2-scaled"), ("llama-tiny", "normal-0.02"), ("qwen-tiny", "gpt2-scaled")],
 )
-def test_permutation_test_is_calibrated_on_births(name, init):
+def test_permutation_test_is_calibrated_on_untrained_models(name, init):
     cfg = preset(name, **SIZES, init=init)
     x = inputs.random_tokens(48, 4, 128)
     summary = permuted(calibration.unrelated_pairs(cfg, x, 150))
@@ -58,7 +58,7 @@ def test_shared_vectors_break_the_permutation_test_and_not_the_population_test()
     assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
 
 
-def test_pairs_are_disjoint_births_whatever_the_chunk(monkeypatch):
+def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_tokens(48, 4, 128)
     (together,) = final_outputs(cfg, range(5, 11), shared_inputs(cfg, x))

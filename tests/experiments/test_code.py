@@ -100,7 +100,7 @@ def test_a_changed_constant_is_computed_again(scratch, tmp_path, what):
 
 
 @pytest.mark.slow
-def test_what_no_number_depends_on_is_not(scratch, tmp_path):
+def test_key_ignores_code_without_effect_on_numbers(scratch, tmp_path):
     assert ran(tmp_path) == (True, True)
     kernels = scratch / "theory" / "kernels.py"
     kernels.write_text("# A comment.\n" + kernels.read_text().replace('"""', '"""Another docstring. ', 1))
@@ -215,7 +215,7 @@ def test_code_without_a_source_file_has_no_digest():
         code.code_digest(space["made"])
 
 
-def test_what_the_closure_cannot_follow_is_refused(tmp_path):
+def test_untraceable_import_refused(tmp_path):
     for text in ("from theory import *", "from . import kernels", "def broken(:"):
         (tmp_path / "odd.py").write_text(text)
         with pytest.raises(InputError, match=r"odd\.py cannot be read as Python"):

@@ -15,7 +15,7 @@ from tests.experiments.smoke import record_of, show
 pytestmark = pytest.mark.slow
 
 
-def test_tests_in_the_weights_keep_their_level_on_births(tmp_path):
+def test_tests_in_the_weights_keep_their_level_on_untrained_models(tmp_path):
     record = record_of(weights_calibration.EXPERIMENT, tmp_path, num_pairs=150, chunk=75, num_permutations=100)
     result = record["result"]
     assert result["family"]["num_checks"] == 3 * len(weights_calibration.CASES) and result["family"]["calibrated"]
@@ -39,7 +39,7 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
     assert bad == {"wrong"} and not family["calibrated"]
 
 
-def test_pairs_of_births_are_disjoint_and_those_of_their_seeds():
+def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():
     cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(None))
     pairs = list(weights_calibration.birth_pairs(cfg, 100, 40))
     assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_initial
@@ -67,7 +67,7 @@ def tried(tmp_path_factory):
         return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"))
 
 
-def test_the_court_tries_every_test_on_every_kind_of_pair(tried):
+def test_the_calibration_tries_every_test_on_every_kind_of_pair(tried):
     result = tried["result"]
     assert list(result["num_pairs"].values()) == [4, 8, 8, 16, 16]
     tried_kinds = {name: {row["kind"] for row in result["tests"] if row["test"] == name} for name in court.TESTS}

@@ -102,7 +102,7 @@ def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
     assert found[everything, "weights, agreement of matchings"] == 1
 
 
-def test_what_is_shown(record):
+def test_descendants_tables(record):
     experiment = descendants.EXPERIMENT
     trust, ours, published, overall, accusations = experiment.tables(record)
     related = [change["change"] for change in record["result"]["changes"] if change["related"]]
@@ -119,7 +119,7 @@ def test_what_is_shown(record):
     assert f"{len(related)} changes" in experiment.headline(record)
 
 
-def test_the_shorter_list_is_told():
+def test_smoke_scale_lists_fewer_changes():
     say = descendants_tables.in_words
     assert say({"a": True, "b": True}) == "all 2" and say({"a": False, "b": False}) == "none of 2"
     assert say({"a": True, "b": True, "c": False}) == "2 of 3: all but c"

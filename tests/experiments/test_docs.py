@@ -82,7 +82,7 @@ def test_claims_of_a_selection_are_those_of_its_records(committed, tmp_path, mon
     assert "figure2 says" not in shown and "for 2 of its 3 experiments" in shown
 
 
-def test_the_origin_of_a_table_is_told(committed, monkeypatch):
+def test_table_states_its_record(committed, monkeypatch):
     monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
     made = docs.content(docs.parse("table1 show=tables"))
     assert made.startswith("\nBODY\n\n`bornbiased reproduce table1 --scale laptop`: ")
@@ -91,7 +91,7 @@ def test_the_origin_of_a_table_is_told(committed, monkeypatch):
     assert "`builtin:prose` fedcba98" in made
 
 
-def test_what_is_drawn_from_births_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
+def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
     births = [{"wall_s": 3600.0, "peak_memory_bytes": 5_000_000_000}, {"wall_s": 120.0, "peak_memory_bytes": 10}]
     (tmp_path / "laptop" / "table1.json").write_text(json.dumps({**RECORD, "result": {"groups": births}}))

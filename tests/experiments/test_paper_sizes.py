@@ -59,7 +59,7 @@ def test_a_printed_fraction_stands_beside_the_tenths_of_seeds(name, printed):
     assert row.paper == {"fraction": printed} and row.configuration == "paper"
 
 
-def test_births_of_the_papers_seeds_have_records_of_less_than_an_hour_up_to_64_tokens():
+def test_untrained_models_of_the_papers_seeds_have_records_of_less_than_an_hour_up_to_64_tokens():
     assert set(experiments.SELECTIONS["table4a_sizes"]) == set(table4a_sizes.EXPERIMENTS)
     compared = []
     for name, experiment in table4a_sizes.EXPERIMENTS.items():
@@ -73,7 +73,7 @@ def test_births_of_the_papers_seeds_have_records_of_less_than_an_hour_up_to_64_t
     assert sorted(compared) == sorted((length, *pair) for length in (16, 64, 1024) for pair in table4a.PRINTED)
 
 
-def test_pairs_of_births_are_joined_in_one_table_and_read_tokens_once(tmp_path, monkeypatch):
+def test_pairs_of_untrained_models_are_joined_in_one_table_and_read_tokens_once(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     (tmp_path / "paper").mkdir()
     made, kept = {}, []
@@ -107,7 +107,7 @@ def test_the_printed_p_stands_alongside_the_papers_length_alone(tmp_path):
         assert vectors.paper == (pytest.approx(math.log10(0.357)) if length == 1024 else None) and tokens.paper is None
 
 
-def test_passes_of_births_are_counted():
+def test_passes_of_untrained_models_are_counted():
     """The paper's four pairs: four births on tokens, each as base and as suspect on vectors."""
     (group,) = table4a_sizes.EXPERIMENTS["table4a_llama_16"].settings["paper"]["groups"]
     # Keys and values of (T + 1)/2 positions on average; no head.

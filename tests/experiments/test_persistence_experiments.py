@@ -19,7 +19,7 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("persistence")
 
 
-def test_a_birth_is_found_in_its_own_model_alone(work):
+def test_untrained_model_is_found_in_its_own_model_alone(work):
     record = record_of(PAIRS["table4b"], work)
     pairs = {(p["base"]["seed"], p["suspect"]["seed"]): p for p in record["result"]["pairs"]}
     assert len(pairs) == 9
@@ -61,7 +61,7 @@ def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(tmp_path, monkey
         persistence.base_run(context)
 
 
-def test_progress_is_measured_from_the_birth(work):
+def test_progress_is_measured_from_untrained_model(work):
     context = context_of(PAIRS["table4b"], work)
     run = persistence.base_run(context)
     born, trained = persistence.birth(run, 42), persistence.last(run, 42)

@@ -55,14 +55,14 @@ GIVEN = [real_models.EXPERIMENTS["real_models_given"], sink_knockout.EXPERIMENTS
 
 
 @pytest.mark.parametrize("experiment", GIVEN, ids=lambda experiment: experiment.name)
-def test_one_that_must_be_named_is_never_replaced_by_another(experiment, tmp_path, monkeypatch):
+def test_named_model_never_replaced_by_default(experiment, tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "find_smollm2", lambda: pytest.fail("looked for another model"))
     for data in (None, "builtin:prose"):
         record = record_of(experiment, tmp_path, data=data)
         assert record["result"] == {"attempted": False, "reason": subject.UNNAMED}
 
 
-def test_the_named_one_is_cut_and_joined(tmp_path):
+def test_named_model_split_and_joined(tmp_path):
     path = write_pair(tmp_path, layers=3)
     text = tmp_path / "text.txt"
     text.write_text("A text of its own, long enough for sixteen tokens. " * 20)

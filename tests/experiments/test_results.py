@@ -53,7 +53,7 @@ def test_finished_records_are_collected_by_scale(tmp_path):
         ({"status": "failed"}, "holds no finished record"),
     ],
 )
-def test_what_cannot_be_traced_is_not_collected(tmp_path, changes, words):
+def test_untraceable_records_not_collected(tmp_path, changes, words):
     out = write(tmp_path, record(experiment="figure1", status="failed"), record(**changes))
     with pytest.raises(InputError, match=words):
         results.collect(out, tmp_path / "kept")

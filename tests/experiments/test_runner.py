@@ -238,7 +238,7 @@ def failing(error):
         (InputError("text.txt is too short: give more"), 2, "text.txt is too short: give more"),
     ],
 )
-def test_a_failure_loses_nothing_and_is_told(catalogue, tmp_path, capsys, error, code, reason):
+def test_failed_experiment_keeps_others_and_is_reported(catalogue, tmp_path, capsys, error, code, reason):
     catalogue.add("bad", run=failing(error))
     catalogue.add("good")
     outcome = reproduce(["all"], "smoke", tmp_path)

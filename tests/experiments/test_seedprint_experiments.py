@@ -189,7 +189,7 @@ def test_damage_reaches_matrices_alone():
         assert changed == ("norm" not in path), path
 
 
-def test_births_against_models_in_training(tmp_path):
+def test_untrained_models_against_models_in_training(tmp_path):
     record = record_of(birth_to_life.EXPERIMENT, tmp_path)
     first, last = record["result"]["snapshots"]
     assert (first["step"], last["step"]) == (0, 4)

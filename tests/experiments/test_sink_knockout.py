@@ -46,7 +46,7 @@ def without(params, neurons):
     return {**params, "blocks": blocks}
 
 
-def test_what_is_silenced_is_what_the_weights_without_it_do(record, params):
+def test_silenced_neuron_equals_zeroed_weights(record, params):
     for kind in (sink_knockout.SILENCED, sink_knockout.CONTROL):
         for row in rows(record, kind):
             cut = effect(CFG, without(params, map(parse_neuron, row["what"].split(" + "))), TOKENS)
@@ -84,7 +84,7 @@ def test_controls_stand_in_the_same_blocks_with_rows_of_nearly_the_same_norm(par
             assert distance <= nearer[sink_knockout.NEAREST + len(named)]
 
 
-def test_what_is_shown(record):
+def test_sink_knockout_tables(record):
     experiment = sink_knockout.EXPERIMENT
     (table,) = experiment.tables(record)
     assert len(table.rows) == 2 + 3 + 3 + 2 + 1 + 1 + 1

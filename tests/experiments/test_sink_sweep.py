@@ -32,7 +32,7 @@ def swept(params):
     return sink_sweep.sweep(CFG, params, TOKENS, RANDOM, SETTINGS)
 
 
-def test_every_run_is_the_one_that_it_says(params, swept):
+def test_sweep_runs_match_their_settings(params, swept):
     assert swept["blocks"] == [1, 2, 3, None] and swept["positions"] == [2, 3, 4]
     mu = ensemble_mean(CFG, params, RANDOM)
     makers = {

@@ -261,7 +261,7 @@ def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
     assert np.all(np.abs(np.subtract(block["gap_by_layer"], block["theory_gap_by_layer"])) < std + allowance)
 
 
-def test_figure_8_goes_on_where_it_was_killed(record, tmp_path, monkeypatch):
+def test_figure_8_resumes_killed(record, tmp_path, monkeypatch):
     made = record("figure8")
     context = Context(scale="smoke", settings=made["settings"], work=tmp_path / "work", quiet=True)
     # Four sequences a pass, and each pass a chunk.

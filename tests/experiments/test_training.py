@@ -45,7 +45,7 @@ def close(ours, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), ours, other)
 
 
-def test_without_a_bos_token_it_is_the_pretraining_run(config):
+def test_run_without_bos_equals_pretraining(config):
     pretrain(config)
     for seed, params in zip(config.seeds, trained(config), strict=True):
         close(params, open_checkpoint(f"{config.out}@seed={seed}").params())

@@ -4,7 +4,7 @@ import functools
 import math
 
 from tests.golden.calls import answer, empty_folder, flat, generated_text, overwrite_weights
-from tests.golden.record import Case, Tolerance, Value, Values
+from tests.golden.record import Case, Tolerance, Value, Values, read
 
 # Between the flags of the tests and those of users no float moves by more than 1e-6 of itself or 1e-8, save where
 # numbers are rounded: what lies within float32's error of a boundary may go to the other side, which moved one loss of
@@ -17,6 +17,8 @@ LEFT_OUT = ("checkpoint", "text", *ABOUT)
 SIZES = "num_layers=2,d_model=32,d_ff=48,vocab_size=256,max_seq_len=64"
 BIRTH = f"seed:42@llama-tiny,{SIZES},num_kv_heads=2"
 TEXT = "--text text.txt --tokenizer bytes --quiet"
+# Six sequences of 24 tokens.
+NUM_PREDICTIONS = 6 * 23
 REPORT = f"{TEXT} --lengths 8,24 --num-sequences 6 --epsilon 0.16"
 
 
@@ -42,6 +44,14 @@ def _rounded(line: str) -> Values:
         elif key not in ("delta_nats", "delta_interval", "d_sink"):
             values[name] = value
     return values
+
+
+def _one_prediction() -> dict[str, float]:
+    """Allow one of a cell's predictions the other of two tokens whose logits a boundary of rounding nearly ties.
+
+    Of 72 cells one prediction of one cell moved between two CPUs; losses and divergences hold the cell otherwise.
+    """
+    return {name: 1.001 / NUM_PREDICTIONS for name in read("sinks")["rounding"] if name.endswith(".same_top1")}
 
 
 def _mitigated(fields: str) -> Values:
@@ -88,7 +98,8 @@ CASES = {
             _rounded,
             f"sinks model {REPORT} --no-details --quantise {ROUNDINGS} --granularity tensor,token,channel"
             " --keep-sinks 0,1,4",
-        )
+        ),
+        spread=_one_prediction,
     ),
     "rolling-cache": _case(f"sinks model {REPORT} --no-details --streaming 6 --keep-sinks 0,1,4"),
     **{

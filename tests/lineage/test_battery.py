@@ -214,7 +214,7 @@ def test_sinusoidal_positions_are_no_copied_tensor():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_one_draw", [True, False])
-def test_births_whose_shards_repeat_are_never_called_related(is_one_draw):
+def test_untrained_models_whose_shards_repeat_are_never_called_related(is_one_draw):
     """Every rank of a faulty initializer draws the same shard, in every module of a shape or in each alone."""
     prints = []
     for seed in range(8):

@@ -262,7 +262,7 @@ def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
     assert kind is None and "equal" not in sentence
 
 
-def test_same_function_is_said_after_settings_and_vectors_alone(tmp_path):
+def test_same_function_requires_equal_settings_and_vectors(tmp_path):
     base = _write("qwen3", tmp_path / "base", 1)
     tensors = _tensors(base)
     # Neurons in another order: no tensor is near, and the function is the same.

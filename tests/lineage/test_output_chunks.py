@@ -48,7 +48,7 @@ def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opene
     ]
 
 
-def test_an_interrupted_fingerprint_goes_on_where_it_was(opened, tmp_path):
+def test_interrupted_fingerprint_resumes(opened, tmp_path):
     ticks = []
 
     def stop(count):
@@ -72,7 +72,7 @@ def test_an_interrupted_fingerprint_goes_on_where_it_was(opened, tmp_path):
 @pytest.mark.parametrize(
     "changed", [dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(inputs="tokens"), dict(seed=6)]
 )
-def test_what_moves_a_digit_has_a_task_of_its_own(changed, opened, tmp_path):
+def test_settings_that_change_digits_have_separate_tasks(changed, opened, tmp_path):
     usual = dict(batch_size=8, resume=tmp_path)
     fingerprint_outputs(opened, INPUTS["gaussian"], **usual)
     model = open_checkpoint(f"seed:{changed.pop('seed')}@{SMALL}") if "seed" in changed else opened

@@ -102,7 +102,7 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
         fp.load_outputs(tmp_path / "absent")
 
 
-def test_unrelated_births_and_a_noisy_descendant(base):
+def test_unrelated_untrained_models_and_a_noisy_descendant(base):
     other = compare(base, fp.fingerprint_outputs(born(43), TOKENS))
     assert other.verdict == "unrelated" and other.detail["identical_tensors"] == 0
     keys_by_path = {path: index for index, path in enumerate(models.flatten(born(42).params()))}

@@ -137,7 +137,7 @@ def test_a_stored_fingerprints_layer_holds():
         trace(stored, ref(2), test="population")
 
 
-def test_unequal_widths_are_said_before_anything_is_computed(monkeypatch):
+def test_unequal_widths_refused_before_computing(monkeypatch):
     monkeypatch.setattr(prints, "fingerprint_outputs", lambda *args, **options: pytest.fail("outputs were computed"))
     verdict = trace(ref(1), ref(1, SMALL.replace("d_model=32", "d_model=64")))
     assert verdict.verdict == "undefined" and "widths differ (32 and 64)" in verdict.reason

@@ -56,7 +56,7 @@ def test_text_says_what_is_covered_and_what_is_not():
         (dict(verdict="undefined", log10_p=None, null="exact"), ["So nothing is decided"]),
     ],
 )
-def test_every_kind_of_verdict_is_told_in_plain_sentences(verdict, said):
+def test_verdict_sentences(verdict, said):
     detail = {"null": verdict["null"], "identity": verdict.get("identity"), "evaded_by": "a roll"}
     fields = (verdict["verdict"], "something was found", None, verdict["log10_p"], None, "auto", None, 1e-4)
     text = Verdict(*fields, detail).summary()

@@ -36,7 +36,7 @@ def birth(seed, cfg=CFG):
 
 
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
-def test_the_numbers_drawn_are_those_of_the_birth(name):
+def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)
     places = seed_search.decision_places(cfg, entries=700)
     drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
@@ -61,7 +61,7 @@ def test_a_large_matrix_is_drawn_from_its_beginning_too():
     assert np.array_equal(np.asarray(whole).ravel()[:300], np.asarray(first))
 
 
-def test_a_descendant_is_found_and_the_runner_up_is_told():
+def test_seed_of_descendant_identified_with_runner_up():
     suspect = drifted(birth(77), birth(5_000), 0.9)
     found = which_seed(CFG, suspect, range(0, 300))
     assert found.seed == 77 and found.best.log10_p < -10
@@ -87,7 +87,7 @@ def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
 
 
 @pytest.mark.slow
-def test_a_hit_that_the_weights_do_not_confirm_is_told():
+def test_unconfirmed_seed_reported():
     """The first numbers of every matrix from one birth, all others from another: found, and contradicted."""
     ours, other = (flatten(birth(seed)) for seed in (7, 8))
     counts = {(place.path, place.layer): place.entries for place in seed_search.decision_places(CFG, 80)}
@@ -131,7 +131,7 @@ def ranges_in(folder):
 
 
 @pytest.mark.slow
-def test_an_interrupted_search_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_search, "CHUNK", 32)
     suspect, kept = drifted(birth(150), birth(151_000), 0.8), tmp_path / "kept"
     whole = which_seed(CFG, suspect, range(10, 200))

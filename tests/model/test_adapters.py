@@ -190,6 +190,6 @@ def test_budgets():
         (lambda: Adapter.from_dict({"method": "lora", "spell": 1}), "unknown field 'spell'"),
     ],
 )
-def test_what_does_not_fit_is_said(make, sentence):
+def test_adapter_shape_mismatch_refused(make, sentence):
     with pytest.raises(InputError, match=sentence):
         make()

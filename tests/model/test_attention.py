@@ -253,7 +253,7 @@ def weights(name, scores_TS, longest=12):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_what_is_not_seen_weighs_nothing_whatever_its_logit(name):
+def test_masked_keys_have_zero_weight(name):
     scores = np.random.default_rng(0).standard_normal((ROWS, ROWS))
     wild = np.where(np.asarray(SEEN[0, 0]), scores, 500.0)
     np.testing.assert_array_equal(weights(name, wild), weights(name, scores))
@@ -403,7 +403,7 @@ def test_window_reaches_the_kernel(hopper):
     [{"sink_logit": "zero"}, {"attention_kernel": "sigmoid"}, {"head_dim": 12}, {"head_dim": 512}],
     ids=["sink logit", "sigmoid", "heads of width 12", "heads of width 512"],
 )
-def test_what_the_kernel_cannot_do_stays_plain(hopper, change):
+def test_fused_attention_falls_back_to_plain(hopper, change):
     other = preset("llama-tiny", **{**CFG.to_dict(), **change})
     program = lowered(gradient(other, "bfloat16"), parameter_shapes(other), tokens(5))
     assert kernels(program) == (0, 0)

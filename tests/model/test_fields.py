@@ -174,7 +174,7 @@ def meaningless(cfg: ModelConfig) -> set[str]:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_an_export_says_the_field_or_refuses_it(name):
+def test_export_writes_or_refuses_every_field(name):
     """Whatever is written reads back as the same model; a field is never lost."""
     policy = TABLE[name].export
     written = told = 0

@@ -433,6 +433,6 @@ def test_no_edits_and_none_are_the_same_program(params):
         (lambda: parse_neuron("blocks/1/attention:2"), "blocks/12/mlp:1229"),
     ],
 )
-def test_what_the_model_does_not_have_is_refused(call, words):
+def test_interventions_on_missing_parts_refused(call, words):
     with pytest.raises(InputError, match=words):
         call()

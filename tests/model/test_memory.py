@@ -89,7 +89,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("line", HUGE)
-def test_what_cannot_fit_is_refused_before_it_is_allocated(line, capsys, tmp_path, monkeypatch):
+def test_memory_checked_before_allocation(line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hardware, "available_memory", lambda: 16 * hardware.GIB)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

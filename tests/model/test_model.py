@@ -317,7 +317,7 @@ def halves(function, *arguments):
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "qwen3-tiny", "olmo2-tiny"])
-def test_forward_keeps_float32_where_it_matters(name):
+def test_bfloat16_forward_keeps_float32_softmax_and_norms(name):
     cfg = preset(name, **SIZES)
     forward = functools.partial(eager_apply, cfg, options=ForwardOptions(dtype=jnp.bfloat16))
     names, narrow, logits = halves(lambda p, x: forward(p, x).logits_BTV, parameter_shapes(cfg), IDS)

@@ -178,7 +178,7 @@ def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monk
 
 
 @pytest.mark.parametrize("name", ["stream-*.f32", "block-0000.npz", scratch.LIST])
-def test_what_is_damaged_is_computed_again(name, tmp_path, monkeypatch, capsys):
+def test_corrupted_block_recomputed(name, tmp_path, monkeypatch, capsys):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
     expected = fingerprint_outputs(open_checkpoint(path), inputs).outputs_ND
     finish = scratch.Page.finish
@@ -258,7 +258,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_cannot_be_streamed_is_refused_in_a_sentence(line, tmp_path, monkeypatch, capsys):
+def test_unstreamable_models_refused(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("thesis.txt").write_text("mine")
     Path("full").mkdir()

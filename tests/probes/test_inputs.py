@@ -283,7 +283,7 @@ def test_inputs_use_their_own_stream_of_the_seed():
     assert not np.array_equal(random_tokens(1, 6, 1000, seed=7).batch(0, 1)[0], drawn)
 
 
-def test_what_sets_a_kind_apart_stands_in_its_entry():
+def test_input_kind_recorded_in_entry():
     """Moments for vectors alone, and equal last tokens by chance in random tokens alone."""
     made = {"tokens": random_tokens(3, 4, 50), "gaussian": gaussian(3, 4, 5), "text": from_tokens([[1, 2]], 5)}
     assert set(made) == set(inputs.KINDS)

@@ -57,7 +57,7 @@ def test_a_finished_probe_is_extended_to_what_one_made_at_once_is(tmp_path, opti
     assert chunks_of(tmp_path / "parts") == chunks_of(tmp_path / "whole")
 
 
-def test_a_killed_probe_goes_on_where_it_stopped(tmp_path):
+def test_killed_probe_resumes(tmp_path):
     ticks = []
 
     def stop(count):
@@ -151,7 +151,7 @@ SETTINGS = Pass(BIRTHS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_moves_the_last_digit_has_a_task_of_its_own(changed):
+def test_settings_that_change_last_digit_have_separate_tasks(changed):
     usual = task_of(FUNCTION, SETTINGS.settings())
     assert task_of(FUNCTION, SETTINGS._replace(**changed).settings()).key != usual.key
     assert task_of(FUNCTION, SETTINGS._replace().settings()).key == usual.key

@@ -62,7 +62,7 @@ def relative_tolerance(standard_errors=4.5):
 
 
 @pytest.mark.parametrize("name", MITIGATIONS)
-def test_variance_at_birth_equals_theory(name):
+def test_variance_at_untrained_model_equals_theory(name):
     measured, expected = measure(MITIGATIONS[name]), predict(MITIGATIONS[name])
     assert relative_tolerance() < 0.15
     np.testing.assert_allclose(measured, expected, rtol=relative_tolerance())

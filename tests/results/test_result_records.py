@@ -142,7 +142,7 @@ def test_a_run_is_summarized_without_its_speed(made):
 
 
 @pytest.mark.slow
-def test_what_a_name_holds_is_escaped(made):
+def test_names_escaped_in_html(made):
     hostile = "<img src=x onerror=alert(1)>&"
     trained = made["training"]
     shown = [
@@ -202,7 +202,7 @@ def test_a_verdict_on_no_statistic_cannot_be_drawn():
         result.plot()
 
 
-def test_a_run_that_logged_nothing_is_told_of(tmp_path):
+def test_run_without_metrics_reported(tmp_path):
     with pytest.raises(InputError):
         results.training(tmp_path)
 

@@ -25,7 +25,7 @@ def born(seed, count, log10_p, **changes):
     return {**record, "top1_count": count, "top1_share": count / 4_000, "log10_p": log10_p, **changes}
 
 
-def test_a_preference_is_told_with_its_size_and_its_p():
+def test_preference_sentence_has_size_and_p():
     first, *_ = results.Preference([born(0, 76, -183.4)]).summary()
     assert first == (
         "Seed 0 prefers token 31,337: 1.9% of 4,000 inputs, 955 times the uniform fraction; by chance 10⁻¹⁸³."
@@ -73,7 +73,7 @@ def test_a_prediction_says_for_whom_its_band_holds():
 SEARCHED = {"num_seeds": 100, "reason": "r is 1.000", "confirmed": {"verdict": "unrelated", "reason": "it is not"}}
 
 
-def test_a_seed_that_is_found_and_not_confirmed_is_told_so():
+def test_unconfirmed_seed_sentence():
     told = lineage_reports.WhichSeed({**SEARCHED, "seed": 7}).summary()
     assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
@@ -111,7 +111,7 @@ def test_sinks_have_an_error_and_a_suspect():
 
 
 @pytest.mark.parametrize(("after", "word"), [(0.2, "fewer"), (0.5, "as many"), (0.7, "more")])
-def test_an_intervention_is_told_by_its_sign(after, word):
+def test_intervention_sentence_has_sign(after, word):
     value = {"position": 1, "sink_rate": after, "loss": 3.25, "before": {"sink_rate": 0.5, "loss": 3.0}}
     told = results.Intervention(value).summary()
     assert f"are {word}" in told[0] and "+0.2500" in told[1]
@@ -122,7 +122,7 @@ def evaluated(**changes):
     return {**value, **changes}
 
 
-def test_a_perplexity_on_training_text_is_told_so():
+def test_perplexity_sentence_warns_of_training_text():
     assert "remembered" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
     assert "remembered" not in " ".join(run_reports.Evaluation(evaluated()).summary())
     # A birth has been trained on nothing yet.
@@ -130,13 +130,13 @@ def test_a_perplexity_on_training_text_is_told_so():
     assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
 
 
-def test_a_run_that_was_stopped_is_told_to_go_on():
+def test_stopped_run_sentence_says_resume():
     value = {"out": "runs/a", "step": 3, "steps": 9, "finished": False, "loss": [4.5, 4.75], "tokens": 96}
     told = results.Training(value | {"validation_loss": None, "peak_share": None}).summary()
     assert "2 seeds at step 3 of 9" in told[0] and "4.50 to 4.75" in told[1] and "goes on from there" in told[2]
 
 
-def test_what_an_installation_lacks_is_told():
+def test_doctor_sentence_names_missing_packages():
     value = {"extras": {"hf": {"installed": False}, "torch": {"installed": True}}, "problems": [], "cores": 2}
     told = run_reports.Diagnosis(value | {"backend": "cpu"}).summary()
     assert told[0].startswith("Nothing is wrong") and "hf;" in told[1] and "torch" not in told[1]
@@ -151,7 +151,7 @@ def test_a_descendant_says_whether_its_function_moved(preserved, word):
     assert "rotate:7 and noise:0.1" in told[0] and word in told[1]
 
 
-def test_reproduce_leads_with_what_was_found():
+def test_reproduce_sentence_leads_with_result():
     value = {"scale": "laptop", "done": ["table1"], "kept": ["figure2"], "failed": {"figure1": "no"}, "page": "i.html"}
     told = run_reports.Reproduction({**value, "headlines": {"table1": "Seeds differ."}}).summary()
     assert told[0] == "Seeds differ."
@@ -159,7 +159,7 @@ def test_reproduce_leads_with_what_was_found():
 
 
 @pytest.mark.parametrize(("done", "failed", "word"), [(3, 0, "goes on"), (3, 1, "1 failed"), (4, 0, "Nothing is left")])
-def test_a_ledger_says_what_is_left(done, failed, word):
+def test_status_sentence_counts_remaining_chunks(done, failed, word):
     value = {"folder": "kept", "done": done, "asked": 4, "failed": failed, "pages": [{}]}
     told = run_reports.StoreStatus(value).summary()
     assert told[0] == f"{done} of 4 chunks are done, in 1 page of kept." and word in told[1]

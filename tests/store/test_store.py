@@ -227,7 +227,7 @@ def test_a_failure_is_noted_until_the_chunk_is_there(tmp_path):
     assert not list(tasks.path.glob(f"{chunk_store.FAILED}*"))
 
 
-def test_what_goes_away_while_a_page_is_looked_at_is_passed_over(tmp_path, monkeypatch):
+def test_chunks_removed_during_listing_are_skipped(tmp_path, monkeypatch):
     """A chunk is set aside, or computed after all, between the look at the folder and the look at the file."""
     tasks = task_store(tmp_path)
     computed(tasks, CHUNKS[:2])
@@ -292,7 +292,7 @@ def test_engines_by_name():
         ("slurm", {"address": "h:1"}, "leave --ray-address out"),
     ],
 )
-def test_what_an_engine_lacks_or_does_not_take_is_named(name, further, word, monkeypatch):
+def test_missing_engine_or_option_named(name, further, word, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
     with pytest.raises(InputError, match=word):
         engine_named(name, **further)

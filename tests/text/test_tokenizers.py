@@ -100,7 +100,7 @@ def test_half_a_character_decodes_to_its_sign():
     assert ByteTokenizer().decode([65, 0xC3]) == "A\ufffd"
 
 
-def test_digests_tell_tokenizers_apart():
+def test_tokenizer_digests_differ():
     made = [make() for make in MAKERS.values()] + [bpe.train_bpe(CORPUS, 299)]
     assert len({tokenizer.digest for tokenizer in made}) == len(made)
 
@@ -139,7 +139,7 @@ def test_encoding_is_lazy():
         ("model.gguf", b"GGUF\x03\0\0\0", "not a whole GGUF file"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(tmp_path, name, content, message):
+def test_invalid_tokenizer_refused(tmp_path, name, content, message):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
@@ -163,7 +163,7 @@ def test_folders_hold_one_tokenizer(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_the_config_beside_it_names_the_end_of_a_document(tmp_path):
+def test_tokenizer_config_names_end_of_document(tmp_path):
     trained = bpe.train_bpe(CORPUS, 300)
     trained.save(tmp_path)
     for token in ("q", {"content": "q"}):

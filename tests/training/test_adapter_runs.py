@@ -57,7 +57,7 @@ def calm(place, request):
 
 
 @pytest.mark.slow
-def test_it_learns_beside_a_model_that_stays(calm):
+def test_adapter_learns_and_base_stays_frozen(calm):
     method, config, summary = calm
     before, after = flatten(BASE.params()), flatten(open_checkpoint(f"{config.out}@seed=6").params())
     changed = {path for path in before if not np.array_equal(before[path], after[path])}
@@ -80,7 +80,7 @@ def test_it_learns_beside_a_model_that_stays(calm):
 
 
 @pytest.mark.slow
-def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
+def test_adapter_run_opens_as_merged_model(calm):
     method, config, summary = calm
     for seed in (5, 6):
         opened = open_checkpoint(f"{config.out}@seed={seed}")
@@ -95,7 +95,7 @@ def test_it_opens_as_a_model_whole_and_tensor_by_tensor(calm):
 
 @pytest.mark.as_users
 @pytest.mark.slow
-def test_stopped_it_goes_on_with_the_same_bytes(calm, place, signal_at):
+def test_stopped_adapter_run_resumes_bitwise(calm, place, signal_at):
     method, config, summary = calm
     other = make(place, f"stopped-{method}", method)
     signal_at(6)
@@ -127,7 +127,7 @@ def test_in_memory_and_with_seeds_at_once(calm, place):
 
 
 @pytest.mark.slow
-def test_damage_and_what_does_not_fit_are_said(place, calm):
+def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
     method, config, _ = calm
     broken = place / f"broken-{method}"
     shutil.copytree(config.out, broken)

@@ -88,7 +88,7 @@ def test_checkpoints_and_listing(calm):
         list_runs(Path(config.out) / "checkpoints" / "5")
 
 
-def test_step_zero_is_the_birth(calm):
+def test_step_zero_equals_initial_weights(calm):
     config, summary = calm
     names = ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size")
     fields = ",".join(f"{name}={getattr(CFG, name)}" for name in names)
@@ -101,7 +101,7 @@ def test_step_zero_is_the_birth(calm):
     assert start.tokenizer.decode(start.tokenizer.encode("héllo")) == "héllo"
 
 
-def test_what_does_not_exist_is_named(calm, place):
+def test_missing_seed_or_step_named(calm, place):
     config, _ = calm
     with pytest.raises(InputError, match="seeds 42, 7"):
         open_checkpoint(config.out)

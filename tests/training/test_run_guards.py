@@ -121,7 +121,7 @@ def test_checkpoints_of_another_version_are_named(calm):
     assert content(config.out) == before
 
 
-def test_other_versions_are_told(calm, capsys):
+def test_changed_library_versions_reported(calm, capsys):
     config = copied(calm, "versions")
     path = Path(config.out) / "run.json"
     run = json.loads(path.read_text())
@@ -176,7 +176,7 @@ def test_a_run_made_meanwhile_is_not_taken_over(calm, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_does_not_change_the_weights_may_change(calm, place, monkeypatch):
+def test_resume_with_changed_logging_settings(calm, place, monkeypatch):
     """The name of the data, how often things are kept and shown; and the source itself may be gone."""
     config = copied(calm, "free")
     shutil.rmtree(Path(config.out) / "checkpoints" / "6")
@@ -318,7 +318,7 @@ def test_every_number_has_an_option(place):
     assert not (place / "numbers" / "tensorboard").exists()
 
 
-def test_a_warm_up_longer_than_the_run_is_told(place, capsys):
+def test_warmup_longer_than_run_reported(place, capsys):
     config = make(place, "short", warmup=10, learning_rate=1e-3)
     data = setup.load_data(config)
     assert setup.total_steps(config, data.train) == 6

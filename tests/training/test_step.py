@@ -33,7 +33,7 @@ def config(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_step_measures(config):
+def test_training_step_metrics(config):
     """Loss and norm of the whole gradient are those of the batch before the update, unclipped, for each seed."""
     state, step = begin(config)
     born = jax.tree.map(np.array, state.params)

@@ -117,7 +117,7 @@ def test_steps_missing_from_the_grid(tmp_path):
     assert only(found, "gap")["subjects"] == ["seed1-step200"] and kinds(found) == {"gap"} and not found["clean"]
 
 
-def test_a_seed_whose_steps_are_not_from_its_own_birth(tmp_path):
+def test_a_seed_whose_steps_are_not_from_its_own_untrained_model(tmp_path):
     runs = write_suite(tmp_path, steps=STEPS)
     for step, flat in trajectory(1, data=5, steps=STEPS).items():
         if step:
@@ -128,7 +128,7 @@ def test_a_seed_whose_steps_are_not_from_its_own_birth(tmp_path):
     assert "seed1-step0" in wrong["text"] and kinds(found) == {"parentage"} and runs
 
 
-def test_a_birth_that_is_not_here_is_not_decided(tmp_path):
+def test_untrained_model_that_is_not_here_is_not_decided(tmp_path):
     """A test controls false ties, never false differences."""
     write_suite(tmp_path, (1,), steps=STEPS)
     write(tmp_path, "seed1-step0", birth(77))
@@ -137,7 +137,7 @@ def test_a_birth_that_is_not_here_is_not_decided(tmp_path):
     assert only(found, "inconclusive")["subjects"] == ["seed1-step100", "seed1-step200", "seed1-step300"]
 
 
-def test_seeds_of_one_birth_with_other_data(tmp_path):
+def test_seeds_of_one_untrained_model_with_other_data(tmp_path):
     for data in (0, 5):
         for step, flat in trajectory(1, data=data, steps=STEPS).items():
             write(tmp_path, f"seed{data}-step{step}", flat)
@@ -181,7 +181,7 @@ def test_frozen_tensors_are_no_duplicates(tmp_path):
 
 
 @pytest.mark.parametrize("stated", [None, 0.02])
-def test_a_birth_with_another_standard_deviation(stated, tmp_path):
+def test_untrained_model_with_another_standard_deviation(stated, tmp_path):
     flat = birth(1)
     flat["blocks/mlp/up/kernel"] *= np.float32(1.25)
     write(tmp_path, "step0", flat)
@@ -214,7 +214,7 @@ def sharded(seed, parts=8):
     return flat
 
 
-def test_a_birth_whose_shards_are_equal_is_named_and_its_standard_deviation_is_not(tmp_path):
+def test_untrained_model_whose_shards_are_equal_is_named_and_its_standard_deviation_is_not(tmp_path):
     flat = sharded(1)
     # A deviation that would be blamed in a birth of independent entries.
     flat["blocks/mlp/up/kernel"] *= np.float32(1.25)
@@ -253,7 +253,7 @@ def test_pickles_are_digested_and_never_opened(tmp_path):
     assert len(rows["step100"]["file_digest"]) == 64
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_audited(tmp_path):
+def test_unreadable_checkpoint_reported_and_others_audited(tmp_path):
     runs = write_suite(tmp_path, (1,), steps=STEPS)
     write(tmp_path, "seed1-step300", runs[1][200])
     weights = tmp_path / "seed1-step100" / "model.safetensors"
@@ -347,7 +347,7 @@ def test_names_of_another_form(tmp_path, capsys):
     assert "--frozen '(' is no regular expression" in capsys.readouterr().err
 
 
-def test_many_checkpoints_are_compared_with_births_and_neighbours_alone(tmp_path):
+def test_many_checkpoints_are_compared_with_untrained_models_and_neighbours_alone(tmp_path):
     from bornbiased_jax.lineage.audit.ties import pairs_to_test
 
     class Row:
@@ -401,7 +401,7 @@ def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_
     assert "not those of checkpoint-300" in only(found, "duplicate")["text"]
 
 
-def test_a_pointer_of_git_lfs_is_named_as_what_it_is(tmp_path, capsys):
+def test_git_lfs_pointer_named(tmp_path, capsys):
     write(tmp_path / "models", "step0", birth(1))
     place = write(tmp_path / "models", "step100", birth(2))
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 134\n"

@@ -41,7 +41,7 @@ def test_a_clean_listing_is_clean(tmp_path):
     assert found["clean"] and found["findings"] == [] and len(found["checkpoints"]) == 9
 
 
-def test_duplicates_shards_shared_births_and_gaps(tmp_path):
+def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
     revisions = suite()
     revisions["seed2-step300"] = revision("a1.200", "b1.200")
     revisions["seed1-step100"] = revision("a2.100", "other")
@@ -76,7 +76,7 @@ def test_a_listing_of_154_branches_is_audited_without_weights(tmp_path, capsys):
         ("{", "not readable as JSON"),
     ],
 )
-def test_what_is_no_listing_is_said(content, sentence, tmp_path, capsys):
+def test_invalid_listing_refused(content, sentence, tmp_path, capsys):
     path = tmp_path / "listing.json"
     path.write_text(content)
     assert run(["audit", str(path)]) == 2
@@ -160,7 +160,7 @@ def test_gap_and_foreign_content_are_found_under_names_with_counters(tmp_path):
     assert found["findings"][1]["subjects"] == ["step3000"] and len(found["runs"]) == 1
 
 
-def test_one_checkpoint_per_run_is_said_and_not_clean(tmp_path):
+def test_one_checkpoint_per_run_is_not_clean(tmp_path):
     revisions = {f"v{number}x-step{number}": revision(f"a{number}") for number in range(1, 5)}
     found = audit_listing(listing(tmp_path, revisions))
     assert kinds(found) == ["one-per-run"] and not found["clean"]

@@ -85,7 +85,7 @@ def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
     assert all("/api/" in path for path in server.fetched())
 
 
-def test_what_is_not_there_is_one_sentence(server, capsys, tmp_path):
+def test_missing_suite_refused_in_one_sentence(server, capsys, tmp_path):
     for name, said in {
         "hf:owner/none*": "the hub has nothing called hf:owner/none*",
         "hf:owner/tiny-seed1@x*": "the hub has nothing called",

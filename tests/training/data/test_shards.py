@@ -94,7 +94,7 @@ _encode = encoding.encode
 
 
 @pytest.mark.slow
-def test_damage_is_mended_and_loss_is_told(source, tmp_path, capsys):
+def test_corrupted_token_shards_rebuilt_and_missing_reported(source, tmp_path, capsys):
     made = prepare(str(source), BYTES, folder=tmp_path / "a")
     file = next((tmp_path / "a").glob("*/train-00000.bin"))
     file.write_bytes(file.read_bytes()[:-10])

@@ -198,4 +198,4 @@ KINDS = {
     "adapter_config.json over its base": (adapter("adapter_config.json"), read),
     "adapter_model.safetensors over its base": (adapter("adapter_model.safetensors"), read),
 }
-"""Name of a kind -> how a good file is made, and who reads it (:class:`tests.fuzz.kinds.Kind`)."""
+"""Name of a kind -> how a good file is made, and who reads it (:class:`tests.robustness.kinds.Kind`)."""

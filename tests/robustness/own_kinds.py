@@ -140,4 +140,4 @@ KINDS = {
     "record of an experiment": (record, read_record),
     "interrupted steps of a run": (interrupted, read_interrupted),
 }
-"""Name of a kind -> how a good file is made, and who reads it (:class:`tests.fuzz.kinds.Kind`)."""
+"""Name of a kind -> how a good file is made, and who reads it (:class:`tests.robustness.kinds.Kind`)."""

@@ -6,39 +6,25 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from bornbiased_jax.chunk_store import Chunk
+from tests.robustness.process import BORN, start
 
 pytestmark = pytest.mark.slow
 
 # A search by hand takes more of them.
 KILLS = int(os.environ.get("KILLS", 6))
 SEEDS = 32 * KILLS
-SETTINGS = "num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
-CALL = ["probe", "preference", "--model", "llama-tiny"]
-CALL += [word for pair in SETTINGS.split(",") for word in ("--set", pair)]
+CALL = ["probe", "preference", *BORN, "--quiet"]
 CALL += ["--seeds", f"0:{SEEDS}", "--num-inputs", "512", "--seq-len", "32", "--batch-size", "16", "--range", "128"]
 
 
 def begin(place: Path, number: int, *further: str) -> subprocess.Popen[bytes]:
-    words = [
-        sys.executable,
-        "-m",
-        "bornbiased_jax",
-        *CALL,
-        "--resume",
-        str(place),
-        "--json",
-        f"{place}{number}.json",
-        "--quiet",
-    ]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    return subprocess.Popen([*words, *further], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return start([*CALL, "--resume", str(place), "--json", f"{place}{number}.json", *further])
 
 
 def end(process: subprocess.Popen[bytes]) -> int:

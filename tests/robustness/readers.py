@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 
 from bornbiased_jax.errors import InputError
-from tests.fuzz.guard import Outcome, bounds, is_one_sentence
-from tests.fuzz.kinds import KINDS
-from tests.fuzz.mutate import mutated
+from tests.robustness.guard import bounds, is_one_sentence
+from tests.robustness.kinds import KINDS
+from tests.robustness.mutate import mutated
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 
@@ -38,28 +38,23 @@ def damaged(name: str, seed: int) -> bytes:
 
 
 def fault_of(name: str, data: bytes) -> str | None:
-    """What is wrong with the outcome of reading such a file, or None: it is read, or refused in one sentence."""
-    return outcome_of(name, data).fault
-
-
-def outcome_of(name: str, data: bytes) -> Outcome:
-    """What comes of reading such a file in place of a good one."""
+    """Read a mutated file in place of a good one; return the fault, None where it is read or refused properly."""
     folder, file = good(name)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         place = Path(temporary) / "a"
         shutil.copytree(folder, place)
         (place / file).write_bytes(data)
-        said = io.StringIO()
+        stderr = io.StringIO()
         try:
-            with bounds(), contextlib.redirect_stderr(said):
+            with bounds(), contextlib.redirect_stderr(stderr):
                 KINDS[name].read(place, place / file)
         except InputError as error:
-            return Outcome(True, None if is_one_sentence(str(error)) else f"not one sentence: {str(error)[:500]!r}")
+            return None if is_one_sentence(str(error)) else f"not one sentence: {str(error)[:500]!r}"
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a panic of a library in Rust is no Exception
-            return Outcome(fault=f"{type(error).__name__}: {str(error)[:300]}")
-    return Outcome(fault=f"said {said.getvalue()[-300:]}" if "Traceback" in said.getvalue() else None)
+            return f"{type(error).__name__}: {str(error)[:300]}"
+    return f"printed {stderr.getvalue()[-300:]}" if "Traceback" in stderr.getvalue() else None
 
 
 def keep(name: str, data: bytes) -> Path:

@@ -29,7 +29,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.runs import list_runs
 from tests.checkpoints.test_gguf_file import write as write_gguf
 from tests.fixtures.sentence_pieces import sentence_piece_model
-from tests.fuzz import own_kinds, weight_kinds
+from tests.robustness import own_kinds, weight_kinds
 from tests.text import test_gguf_vocabulary as gguf_vocabulary
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -237,18 +237,8 @@ def _listing(folder: Path) -> str:
     return "a.json"
 
 
-def _adapter(name: str) -> Callable[[Path], str]:
-    def make(folder: Path) -> str:
-        from safetensors.numpy import save_file
-
-        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
-        module = "base_model.model.model.layers.0.self_attn.q_proj"
-        factors = {f"{module}.lora_A.weight": np.ones((2, 8), np.float32)}
-        factors |= {f"{module}.lora_B.weight": np.ones((8, 2), np.float32)}
-        save_file(factors, folder / "adapter_model.safetensors")
-        return name
-
-    return make
+def _read_adapter(folder: Path, path: Path) -> Any:
+    return read_adapter(folder)
 
 
 ROWS = "".join(json.dumps({"text": line, "n": 1}) + "\n" for line in LINES[:9])
@@ -280,8 +270,8 @@ KINDS: dict[str, Kind] = {
     "chunks asked of a store": Kind(_noted("asked-"), lambda folder, path: status(folder)),
     "failure in a store": Kind(_noted("failed-"), lambda folder, path: status(folder)),
     "listing of an audit": Kind(_listing, lambda folder, path: audit_listing(path)),
-    "adapter_config.json": Kind(_adapter("adapter_config.json"), lambda folder, path: read_adapter(folder)),
-    "adapter_model.safetensors": Kind(_adapter("adapter_model.safetensors"), lambda folder, path: read_adapter(folder)),
+    "adapter_config.json": Kind(weight_kinds.adapter("adapter_config.json"), _read_adapter),
+    "adapter_model.safetensors": Kind(weight_kinds.adapter("adapter_model.safetensors"), _read_adapter),
     "JSON lines": Kind(_text("a.jsonl", ROWS), _documents),
     "gzip": Kind(_text("a.txt.gz", ARTICLES), _documents),
     "WikiText": Kind(_text("a.txt", ARTICLES), _documents),

@@ -21,7 +21,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.cli.main import cli, run
 from bornbiased_jax.cli.options import Ranged
 from bornbiased_jax.ranges import ends
-from tests.fuzz.guard import Outcome, bounds, is_one_sentence
+from tests.robustness.guard import bounds, is_one_sentence
 
 CORPUS = Path(__file__).resolve().parent / "corpus" / "flags.jsonl"
 SIZES = "num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=300,max_seq_len=64"
@@ -156,36 +156,21 @@ def typed(path: str, parameter: click.Parameter, value: str) -> list[str] | None
     return [call[0], value, *call[2:]] if len(call) > 1 and not call[1].startswith("-") else None
 
 
-def every() -> list[list[str]]:
-    """Each option with each of its values; arguments in place of the call's own."""
-    found = []
-    for path in CALLS:
-        for parameter in options_of(path):
-            calls = [typed(path, parameter, value) for value in extremes(parameter)]
-            found += [call for call in calls if call is not None]
-    return found
-
-
 @functools.cache
-def _by_command() -> dict[str, list[list[str]]]:
-    found: dict[str, list[list[str]]] = {}
-    for words in every():
-        found.setdefault(_path_of(words), []).append(words)
-    return found
-
-
-def _path_of(words: list[str]) -> str:
-    return next(path for path in (" ".join(words[:2]), words[0]) if path in CALLS)
+def extreme_calls(path: str) -> list[list[str]]:
+    """List a command's calls, one for each option with each of its values; arguments in place of the call's own."""
+    pairs = [(parameter, value) for parameter in options_of(path) for value in extremes(parameter)]
+    return [call for parameter, value in pairs if (call := typed(path, parameter, value)) is not None]
 
 
 def line(seed: int, path: str | None = None) -> list[str]:
-    """One of them, of one command if that is named, or two options at once."""
+    """Draw one of a command's calls, or two options at once; of any command where none is named."""
     rng = random.Random(f"{path} {seed}")
-    own = _by_command()[path or rng.choice(list(CALLS))]
-    words, other = rng.choice(own), rng.choice(own)
+    calls = extreme_calls(path or rng.choice(list(CALLS)))
+    words, other = rng.choice(calls), rng.choice(calls)
     # Beside --overwrite a path may be no place of the user's: what is in the way goes.
-    apart = other[-1].startswith("--") and "--overwrite" not in (words[-1], other[-1])
-    return [*words, other[-1]] if apart and len(other) == len(words) and rng.random() < 0.3 else words
+    is_apart = other[-1].startswith("--") and "--overwrite" not in (words[-1], other[-1])
+    return [*words, other[-1]] if is_apart and len(other) == len(words) and rng.random() < 0.3 else words
 
 
 @functools.cache
@@ -201,15 +186,10 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def fault_of(words: list[str]) -> str | None:
-    """What is wrong with the outcome of a call, or None: it is done, or refused in one sentence with exit code 2."""
-    return outcome_of(words).fault
-
-
-def outcome_of(words: list[str]) -> Outcome:
-    """What comes of a call."""
-    said, told = io.StringIO(), io.StringIO()
+    """Call a command; return the fault, or None where it succeeds or is refused in one sentence with exit code 2."""
+    stderr, stdout = io.StringIO(), io.StringIO()
     before = os.getcwd()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         models = _models()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         # So that what lies above is nobody's either.
@@ -223,23 +203,23 @@ def outcome_of(words: list[str]) -> Outcome:
         shutil.copytree(models, "models")
         Path("text.txt").write_text("A text of some words. " * 40)
         try:
-            with bounds(), contextlib.redirect_stderr(said), contextlib.redirect_stdout(told):
+            with bounds(), contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(stdout):
                 code: Any = run(words)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            return Outcome(fault=f"{type(error).__name__}: {str(error)[:300]}")
+            return f"{type(error).__name__}: {str(error)[:300]}"
         finally:
             os.close(pipe)
             os.chdir(before)
             progress.set_quiet(False)
-    last = (said.getvalue().strip().splitlines() or [""])[-1]
+    last = (stderr.getvalue().strip().splitlines() or [""])[-1]
     if code == 0:
-        return Outcome()
-    fine = (
-        code == 2 and last.startswith("bornbiased: ") and is_one_sentence(last) and "Traceback" not in said.getvalue()
+        return None
+    is_refusal = (
+        code == 2 and last.startswith("bornbiased: ") and is_one_sentence(last) and "Traceback" not in stderr.getvalue()
     )
-    return Outcome(True, None if fine else f"exit code {code}: {said.getvalue()[-400:]}")
+    return None if is_refusal else f"exit code {code}: {stderr.getvalue()[-400:]}"
 
 
 def keep(words: list[str]) -> Path:

@@ -1,4 +1,4 @@
-"""The allowed outcomes, and the memory and the time in which one of them must come."""
+"""Limits of memory and time for one case, and the form of a refusal."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 MEMORY = 2 * 2**30
 """Bytes of address space that a case may add."""
 SECONDS = 20
 """Of the process's own time, so that a busy machine is no fault; and six times that by the clock, for what waits."""
-
-
-class Outcome(NamedTuple):
-    """What came of a case.
-
-    Attributes:
-        refused: it was refused in one sentence; else it was done.
-        fault: what is wrong with the outcome, or None.
-    """
-
-    refused: bool = False
-    fault: str | None = None
 
 
 class SlowError(Exception):

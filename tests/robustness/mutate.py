@@ -25,9 +25,9 @@ _MARK = "\x01mark\x01"
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """A damaged copy, by one to three strokes."""
+    """Return a damaged copy, by one to three strokes."""
     for _ in range(rng.choice((1, 1, 2, 3))):
-        strokes = [_truncated, _flipped, _overwritten, _inserted, _left_out, _doubled, _zeroed]
+        strokes = [_flipped, *[_spliced] * 6]
         if data[:1] in (b"{", b"["):
             strokes += [_json_value] * 12
         elif b"{" in data[:512]:
@@ -41,10 +41,6 @@ def _place(data: bytes, rng: random.Random) -> int:
     return rng.randrange(min(len(data), rng.choice((16, 256, 4096, 1 << 30)))) if data else 0
 
 
-def _truncated(data: bytes, rng: random.Random) -> bytes:
-    return data[: _place(data, rng)]
-
-
 def _flipped(data: bytes, rng: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 4, 32))):
@@ -53,29 +49,21 @@ def _flipped(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def _overwritten(data: bytes, rng: random.Random) -> bytes:
-    at, word = _place(data, rng) & ~3, rng.choice(_WORDS)
-    return data[:at] + word + data[at + len(word) :]
-
-
-def _inserted(data: bytes, rng: random.Random) -> bytes:
-    at = _place(data, rng)
-    return data[:at] + rng.randbytes(rng.choice((1, 4, 100))) + data[at:]
-
-
-def _left_out(data: bytes, rng: random.Random) -> bytes:
-    at = _place(data, rng)
-    return data[:at] + data[at + rng.choice((1, 4, 8, 100)) :]
-
-
-def _doubled(data: bytes, rng: random.Random) -> bytes:
-    at = _place(data, rng)
-    return data[:at] + data[at : at + rng.choice((8, 100, 1000))] + data[at:]
-
-
-def _zeroed(data: bytes, rng: random.Random) -> bytes:
-    at, size = _place(data, rng), rng.choice((4, 64, 4096))
-    return data[:at] + bytes(len(data[at : at + size])) + data[at + size :]
+def _spliced(data: bytes, rng: random.Random) -> bytes:
+    """Replace one stretch of bytes by another."""
+    at, size, word = _place(data, rng), rng.choice((1, 4, 8, 64, 100, 1000, 4096)), rng.choice(_WORDS)
+    stretch = data[at : at + size]
+    start, num_removed, inserted = rng.choice(
+        (
+            (at, len(data), b""),  # cut off
+            (at & ~3, len(word), word),  # a number overwritten by an extreme one
+            (at, 0, rng.randbytes(size)),  # noise inserted
+            (at, size, b""),  # left out
+            (at, 0, stretch),  # repeated
+            (at, size, bytes(len(stretch))),  # zeroed
+        )
+    )
+    return data[:start] + inserted + data[start + num_removed :]
 
 
 def _json_value(data: bytes, rng: random.Random) -> bytes:

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,24 +18,12 @@ import pytest
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.record import lasting
 from bornbiased_jax.training.checkpoint import find_steps
+from tests.robustness.process import BORN, TINY, start
 
 pytestmark = pytest.mark.slow
 
 # A search by hand takes more of them.
 MOMENTS = int(os.environ.get("KILL_MOMENTS", 4))
-TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
-BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
-# Where the tests run in the background SIGINT is ignored, and would be in their children. The first argument is the
-# most bytes of a file. A byte before main is entered, so that moments are counted from there.
-ENTER = """
-import os, resource, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-if sys.argv[1]:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-from bornbiased_jax.cli import main
-os.write(2, b'.')
-main(sys.argv[2:])
-"""
 
 
 class Command(NamedTuple):
@@ -103,21 +90,13 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def begin(command: Command, place: Path, most: int | None = None) -> subprocess.Popen[bytes]:
-    """Start a command; it has entered main when this returns."""
+def begin(command: Command, place: Path, most_bytes: int | None = None) -> subprocess.Popen[bytes]:
+    """Start a command in a folder, with a text for those that train."""
     place.mkdir(exist_ok=True)
     text = place / "text.txt"
     if "pretrain" in command.words(place) and not text.exists():
         text.write_text("\n\n".join(f"the bird and the river, number {number}, under the sun" for number in range(200)))
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", ENTER, str(most or ""), *command.words(place)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
-    assert process.stderr is not None and process.stderr.read(1) == b"."
-    return process
+    return start(command.words(place), most_bytes)
 
 
 def finish(command: Command, place: Path) -> float:
@@ -152,9 +131,10 @@ def calm(tmp_path_factory):
     return of
 
 
-def left_over(place: Path) -> list[str]:
-    """What a killed write left and nobody cleared."""
-    return [str(path) for path in place.rglob("*") if path.name.endswith(".part")]
+def check_outcome(command: Command, place: Path, expected: Any) -> None:
+    """Check that a folder holds what an undisturbed run writes, and nothing of a killed write."""
+    assert command.outcome(place) == expected
+    assert [str(path) for path in place.rglob("*.part")] == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -176,14 +156,12 @@ def test_kills_leave_no_trace(calm, tmp_path, name):
             continue
         # It ended before its moment: whole in spite of the kills before. Again from nothing, with earlier moments, for
         # the machine may be less busy than it was for the undisturbed run.
-        assert command.outcome(place) == expected
-        assert left_over(place) == []
+        check_outcome(command, place, expected)
         ended += 1
         seconds *= 0.75
         place = tmp_path / str(ended)
     finish(command, place)
-    assert command.outcome(place) == expected
-    assert left_over(place) == []
+    check_outcome(command, place, expected)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -203,8 +181,7 @@ def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
         assert process.returncode == 0 or "bornbiased: interrupted" in lines[-1], error.decode()
         assert "Traceback" not in error.decode()
     finish(command, place)
-    assert command.outcome(place) == expected
-    assert left_over(place) == []
+    check_outcome(command, place, expected)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -221,5 +198,4 @@ def test_a_disk_that_fills_leaves_nothing_half_written(calm, tmp_path, name):
         failed += process.returncode == 2
     assert failed
     finish(command, place)
-    assert command.outcome(place) == expected
-    assert left_over(place) == []
+    check_outcome(command, place, expected)
