@@ -29,12 +29,12 @@ def at_distance(noise_nn: np.ndarray, z: float) -> np.ndarray:
     """Add a multiple of the identity to the noise, so that its trace lies z standard deviations from its mean.
 
     With t of the identity the trace exceeds its mean by a + t(n − 1), and its variance is v + 2tb + t²: a the excess of
-    the noise, b its doubly centred trace over n − 1. The t asked for solves a quadratic equation.
+    the noise, b its doubly centered trace over n − 1. The t asked for solves a quadratic equation.
     """
     size = len(noise_nn)
     mean, variance = (float(moment) for moment in moments(noise_nn))
     excess = float(np.trace(noise_nn)) - mean
-    # Var of the trace is ‖centred‖² / (n − 1); the centred identity has norm² n − 1 and inner product ``excess``.
+    # Var of the trace is ‖centered‖² / (n − 1); the centered identity has norm² n − 1 and inner product ``excess``.
     slope, cross = size - 1.0, excess / (size - 1.0)
     a, b, c = slope**2 - z**2, excess * slope - z**2 * cross, excess**2 - z**2 * variance
     if not a > 0:

@@ -100,7 +100,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
     versions = record["rows"][0]
     note = (
         "Largest error of any logit, in standard deviations of the logits, random tokens. GGUF: what such files call "
-        "the family, where they are read; quantised tensors are dequantised by the `gguf` library. "
+        "the family, where they are read; quantized tensors are dequantized by the `gguf` library. "
         f"transformers {versions['transformers']}, torch {versions['torch']}."
     )
     quantities = [Quantity("largest error", significant(2)), Quantity("same top-1", percent(1)), Quantity("GGUF")]

@@ -98,12 +98,12 @@ class Theirs:
             {"params": matrices, "weight_decay": config.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
         ]
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             groups, lr=1.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
         )
         rate = learning_rate(config, steps)
         rates = [float(rate(jnp.asarray(step))) for step in range(steps + 1)]
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimiser, lambda step: rates[min(step, steps)])
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: rates[min(step, steps)])
         self.clip = config.clip
 
     def train(self, rows: Iterator[np.ndarray], steps: int) -> list[float]:
@@ -117,9 +117,9 @@ class Theirs:
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-            self.optimiser.step()
+            self.optimizer.step()
             self.scheduler.step()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             losses.append(loss.item())
         return losses
 

@@ -1,4 +1,4 @@
-"""The one model configuration: a frozen, validated, serialisable record of an architecture."""
+"""The one model configuration: a frozen, validated, serializable record of an architecture."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The seed is the identity: from a seed to the key of every weight, and to the weight itself.
 
 A weight's key depends on the seed, the weight's path in the parameter tree and its layer index, and
-on nothing else: reordering or adding parameters changes no other weight. Seeds for initialisation,
+on nothing else: reordering or adding parameters changes no other weight. Seeds for initialization,
 inputs, data order and dropout are separate streams of separate integers.
 """
 

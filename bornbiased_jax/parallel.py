@@ -102,7 +102,7 @@ def _text(sizes: Mapping[str, int]) -> str:
     return ",".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def initialise_distributed(coordinator: str, num_processes: int, process_id: int) -> None:
+def initialize_distributed(coordinator: str, num_processes: int, process_id: int) -> None:
     """Join a computation of several processes; call it before anything touches a device.
 
     Args:

@@ -48,7 +48,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     check_covered(cfg)
     if cfg.attention_kernel not in ("softmax", "sigmoid", "centred"):
         raise InputError(
-            "theory of a whole model knows softmax, sigmoid and centred attention, not "
+            "theory of a whole model knows softmax, sigmoid and centered attention, not "
             f"attention_kernel={cfg.attention_kernel}: "
             "theory.variance has its variance by position at birth"
         )
@@ -221,7 +221,7 @@ def predict(
         "inter_cosine_by_layer_low": cosine.low[1:].tolist(),
         "inter_cosine_by_layer_high": cosine.high[1:].tolist(),
         "inter_cosine_seed_std_by_layer": cosine.seed_std[1:].tolist(),
-        # A norm rescales each vector and leaves its cosines alone (LayerNorm's centring moves them by 1/D).
+        # A norm rescales each vector and leaves its cosines alone (LayerNorm's centering moves them by 1/D).
         "inter_cosine_final": float(cosine.mean[-1]),
         "inter_cosine_final_std": float(cosine.std[-1]),
         "inter_cosine_final_low": float(cosine.low[-1]),

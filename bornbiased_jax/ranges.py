@@ -47,7 +47,7 @@ Processes = Annotated[int, Interval(ge=1, le=65_536)]
 Rank = Annotated[int, Interval(ge=0, le=65_535)]
 Pieces = Annotated[int, Interval(ge=256, le=1_000_000)]
 
-# Optimisation.
+# Optimization.
 LearningRate = Annotated[float, Interval(ge=1e-30, le=1e6)]
 LearningRateOrNone = Annotated[float, Interval(ge=0.0, le=1e6)]
 Decay = Annotated[float, Interval(ge=0.0, le=1.0 - 1e-9)]

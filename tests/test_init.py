@@ -95,7 +95,7 @@ def test_fixed_key_fixes_embeddings_and_head_only():
     assert same == {"embed/embedding", "positions/embedding", "head/kernel"}
 
 
-def test_a_weight_does_not_depend_on_its_neighbours():
+def test_a_weight_does_not_depend_on_its_neighbors():
     """Adding parameters (biases, a gate, untying the head) changes no other weight."""
     plain = flatten(init_seed(preset("gpt2-tiny", bias=False), 3))
     richer_cfg = preset("gpt2-tiny", bias=True, output_gate="headwise", tie_embeddings=False, qk_norm=True)

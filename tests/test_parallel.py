@@ -77,11 +77,11 @@ def test_batch_part_of_one_process():
     assert parallel.batch_part(mesh, 6) == (0, 1)
 
 
-def test_initialise_distributed_refuses():
+def test_initialize_distributed_refuses():
     with pytest.raises(InputError, match="HOST:PORT"):
-        parallel.initialise_distributed("nowhere", 2, 0)
+        parallel.initialize_distributed("nowhere", 2, 0)
     with pytest.raises(InputError, match="process id 2"):
-        parallel.initialise_distributed("localhost:1234", 2, 2)
+        parallel.initialize_distributed("localhost:1234", 2, 2)
 
 
 # The layouts train the same model on the same data; they differ in how sums are split. Measured: at most 5e-7 in
@@ -98,7 +98,7 @@ from bornbiased_jax.training.metrics import read_metrics
 
 arguments = json.loads(sys.argv[1])
 if "coordinator" in arguments:
-    parallel.initialise_distributed(*arguments["coordinator"])
+    parallel.initialize_distributed(*arguments["coordinator"])
 cfg = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=256)
 for run in arguments["runs"]:
     config = PretrainConfig(

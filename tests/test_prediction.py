@@ -172,5 +172,5 @@ def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
 
 @pytest.mark.parametrize("kernel", ["softpick", "clipped"])
 def test_a_kernel_without_a_theory_is_refused(kernel):
-    with pytest.raises(InputError, match=f"softmax, sigmoid and centred attention, not attention_kernel={kernel}"):
+    with pytest.raises(InputError, match=f"softmax, sigmoid and centered attention, not attention_kernel={kernel}"):
         predict(preset("gpt2-tiny", attention_kernel=kernel), 16)

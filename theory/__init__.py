@@ -1,4 +1,4 @@
-"""Closed-form theory of transformers at initialisation: no model is built, nothing is sampled or fitted.
+"""Closed-form theory of transformers at initialization: no model is built, nothing is sampled or fitted.
 
 The papers' statements and the functions that compute them; ``theory/ERRATA.md`` says where the two differ.
 

@@ -1,9 +1,9 @@
-"""Moments of the attention weights at initialisation, which are uniform but for the logits' small variance.
+"""Moments of the attention weights at initialization, which are uniform but for the logits' small variance.
 
 A logit q·k/√K is, over heads, a Gaussian of variance Ω = (std²·D)², 0.094 at D = 768 but 0.67 at D = 2,048,
 and 1 under qk-norm. A part common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ)
 for keys of mean cosine ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t.
-Rotary positions are left out: they change which keys are favoured, not by how much.
+Rotary positions are left out: they change which keys are favored, not by how much.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ over pairs of tokens of two Gram matrices' products: those of the forward pass c
 backward pass are followed here from the head to the first block. Given fresh Gaussian weights, a sublayer maps the Gram
 matrix G of gradients by its output to that by its input entry by entry: an MLP through the kernel of φ', attention
 through averages over the queries that see a key, a pre-norm by 1/(σ_t σ_s). Means over infinitely wide layers; a norm
-also takes one direction, or with centring two, out of each token's own gradient.
+also takes one direction, or with centering two, out of each token's own gradient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dual activations: E[φ(u)φ(u')] for correlated centred Gaussians, in float64, elementwise over arrays.
+"""Dual activations: E[φ(u)φ(u')] for correlated centered Gaussians, in float64, elementwise over arrays.
 
 ReLU, exact GELU, erf and the identity have closed forms. tanh, SiLU and the tanh form of GELU do not: their
 kernels are Hermite series, summed to a tail energy below 2e-14 of the second moment, and re-expanded in
@@ -61,7 +61,7 @@ def hermite_coefficients(phi: str | Function, std: npt.ArrayLike = 1.0, degree: 
     """Compute a_n = E[φ(std·z) he_n(z)], z ~ N(0, 1), he_n orthonormal (he_1 = z, he_2 = (z² − 1)/√2).
 
     Args:
-        phi: name of an activation, or a vectorised function, analytic on either side of 0 (a kink at 0 is
+        phi: name of an activation, or a vectorized function, analytic on either side of 0 (a kink at 0 is
             allowed).
         std: standard deviations, any shape S.
         degree: highest n.
@@ -244,7 +244,7 @@ def _dispatch(name: str, slope: bool, rho: npt.ArrayLike, std: npt.ArrayLike, st
 
 
 def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.ArrayLike | None = None) -> Array:
-    """Compute E[φ(u)φ(u')], (u, u') centred Gaussian with stds std and std2 (default: std), correlation rho.
+    """Compute E[φ(u)φ(u')], (u, u') centered Gaussian with stds std and std2 (default: std), correlation rho.
 
     Elementwise, broadcasting; exact at ρ = ±1. Absolute error below 1e-12 of √(E[φ(u)²]E[φ(u')²]). The
     activations without a closed form are fastest with one std for the whole array; their cost grows as std²

@@ -1,4 +1,4 @@
-"""Probabilities that the leading token at initialisation wins an input, and that a rival does.
+"""Probabilities that the leading token at initialization wins an input, and that a rival does.
 
 The model is that of ``preference``: the logit of token v is √ρ a_v + √(1 − ρ) b_v, a_v drawn once per seed and b_v once
 per input.

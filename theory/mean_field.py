@@ -1,4 +1,4 @@
-"""The whole decoder at initialisation, in the limit of wide layers: covariances within and between sequences.
+"""The whole decoder at initialization, in the limit of wide layers: covariances within and between sequences.
 
 Gaussian weights make every pre-activation Gaussian given the layer below, so the stack is described by two
 matrices per layer: (1/D) E[x_t·x_s] of one sequence and (1/D) E[x_t·x'_s] of two independent ones. A norm

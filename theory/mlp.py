@@ -169,7 +169,7 @@ def mlp0_stack(
 
 
 def finite_width_cosine(rho: npt.ArrayLike, width: int) -> Array:
-    """Compute E[cosine] of vectors of ``width`` i.i.d. centred Gaussian coordinate pairs of correlation rho.
+    """Compute E[cosine] of vectors of ``width`` i.i.d. centered Gaussian coordinate pairs of correlation rho.
 
     Exact: ρ (2/d) (Γ((d+1)/2)/Γ(d/2))² ₂F₁(½, ½; d/2 + 1; ρ²) (Hotelling 1953), = ρ − ρ(1 − ρ²)/(2d) + O(d^(−2)).
 

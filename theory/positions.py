@@ -1,6 +1,6 @@
 """A few positions that stand for all: nodes, sums over what a position sees, interpolation between nodes.
 
-At initialisation every statistic of a token is a smooth function of its position's logarithm, and a
+At initialization every statistic of a token is a smooth function of its position's logarithm, and a
 covariance between two positions is smooth on either side of the diagonal. So a few dozen nodes, dense at the
 start and geometric after it, carry the whole T×T matrix. Sums over all positions are exact for functions that
 are piecewise cubic in the logarithm.

@@ -129,7 +129,7 @@ def predict(
         length: T, tokens per sequence.
         vocabulary: V, the number of tokens to choose from.
         num_inputs: N, sequences per seed; None for infinitely many.
-        tied: the head is the embedding, so that an input's last token is favoured a little.
+        tied: the head is the embedding, so that an input's last token is favored a little.
         coverage: of the intervals, over seeds.
 
     Raises:

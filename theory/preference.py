@@ -154,7 +154,7 @@ def top1_distribution(
     """Compute the distribution over seeds of the top-1 token's fraction, of its p-value, and the expected overlap.
 
     Args:
-        rho: expected inter-sequence cosine of the final normalised representations.
+        rho: expected inter-sequence cosine of the final normalized representations.
         vocab_size: V.
         num_inputs: N; None for infinitely many (the fraction is then max_v p_v itself).
         width: d; None for infinite (rows of exactly equal length).
@@ -215,7 +215,7 @@ def tied_last_token_fraction(rho: float, vocab_size: int, width: int, alignment:
     c²)) Φ(x)^(V−1) dx/√(1 − c²).
 
     Args:
-        rho: expected inter-sequence cosine of the final normalised representations.
+        rho: expected inter-sequence cosine of the final normalized representations.
         vocab_size: V.
         width: d.
         alignment: c; for a pre-norm stack, the square root of the embedding's fraction of the final stream's

@@ -98,7 +98,7 @@ def _wishart(a_mm: Array) -> Array:
     return (first + first.transpose(0, 1, 3, 2)).reshape(m * m, m * m)
 
 
-def _normalise(c: _Coarse) -> Array:
+def _normalize(c: _Coarse) -> Array:
     """Return δρ as a linear map of (δP, δq), [m², m² + m]."""
     m = c.variance_m.size
     per_std = over(np.ones_like(c.cross_mm), np.sqrt(np.outer(c.variance_m, c.variance_m)))
@@ -130,7 +130,7 @@ def _second_order(c: _Coarse, state: _State) -> Array:
 
 def _cosine(c: _Coarse, state: _State) -> tuple[float, float]:
     """Compute variance and mean shift of the cosine at the last position."""
-    row = _normalise(c)[-1]
+    row = _normalize(c)[-1]
     return float(row @ state.covariance_kk @ row), float(row @ state.mean_k + _second_order(c, state)[-1])
 
 
@@ -198,7 +198,7 @@ def _mlp(
     out = stack.mlp_gain(s.layer)
     pick = np.ix_(index, index)
     gain, bend = s.gain_nn[pick].ravel(), s.bend_nn[pick].ravel()
-    to_rho = _normalise(source)
+    to_rho = _normalize(source)
     half = 0.5 * _sensitivity(stack, source) * over(np.ones(m), source.variance_m)
     left, right = _sides(out * kernel.stretch(source.rho_mm), half)
     # Cross terms move with ρ and with both lengths, lengths with themselves.
@@ -246,7 +246,7 @@ def _attention(
     total_kk = np.kron(total, total)
     half = 0.5 * _sensitivity(stack, source) * over(np.ones(m), source.variance_m)
     left, right = _sides(source.cross_mm * np.outer(scale, scale), half)
-    normed = per_rho[:, None] * _normalise(source)
+    normed = per_rho[:, None] * _normalize(source)
     normed[:, m * m :] += left + right
     linear = widen @ total_kk @ normed
     shift = widen @ total_kk @ (per_rho * _second_order(source, state))

@@ -14,7 +14,7 @@ GROUPS = ("query", "key", "value", "output_gate", "gate", "up", *WRITERS)
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """A decoder, by the numbers that its statistics at initialisation depend on.
+    """A decoder, by the numbers that its statistics at initialization depend on.
 
     Standard deviations are those of the entries of the weights: ``weight_std`` of query, key, value, up and
     gate, ``output_std`` of the projections that write to the residual stream (Appendix B.1:

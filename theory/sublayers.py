@@ -215,7 +215,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     excess = n.variance_n - np.diag(n.within_nn)
     excess_nn = attention_weights.common(excess, grid)
     shared = attention_weights.common(n.cross_n - np.diag(n.cross_nn), grid)
-    # Centred rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
+    # Centered rows sum to 0: what their keys have in common goes, and of the rest what uniform weights would add.
     common, centered = (0.0, 1.0) if stack.attention_kernel == "centred" else (1.0, 0.0)
     summed = common * (grid.seen_nn @ n.within_nn @ grid.seen_nn.T)
     more_nn = _clustered(n, rho_within, grid) if weights.is_concentrated else excess_nn

@@ -122,7 +122,7 @@ def test_finite_lengths_approach_the_limit_below_the_transition():
     assert errors == sorted(errors, reverse=True)
 
 
-def test_centred_uniform_attention_adds_nothing():
+def test_centered_uniform_attention_adds_nothing():
     mixed = transition.finite(Encoder(64, 0.0, centered=True), 0.4)
     assert abs(mixed.variance) < 1e-12
     assert abs(mixed.covariance) < 1e-12

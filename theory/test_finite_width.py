@@ -157,7 +157,7 @@ def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) ->
 # Intervals.
 
 
-def standardised() -> np.ndarray:
+def standardized() -> np.ndarray:
     """(measured − mean)/std of the last block's cosine, for every case and seed."""
     rows = []
     for cfg, length in CASES.values():
@@ -182,8 +182,8 @@ def test_intervals_cover_at_their_rate(coverage: float) -> None:
 
 @pytest.mark.long
 def test_intervals_are_not_won_by_width() -> None:
-    z = standardised()
-    # Over all cases the standardised square averages to at least a half: intervals are not much too wide.
+    z = standardized()
+    # Over all cases the standardized square averages to at least a half: intervals are not much too wide.
     assert np.mean(z**2) > 0.5 + ERRORS * np.sqrt(2 / z.size) * 0.5
     for cfg, length in CASES.values():
         theory = predicted(cfg, length)

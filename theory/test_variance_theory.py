@@ -84,7 +84,7 @@ def test_correlated_values(T, c):
     i = np.arange(1, T + 1)
     assert variance.output_variance(T, 2.0, c) == pytest.approx(2 * (c + (1 - c) / i), rel=1e-12)
     assert variance.output_variance_uniform(i, 2.0, c) == pytest.approx(2 * (c + (1 - c) / i), rel=1e-12)
-    # √i then no longer equalises: it grows as 1 + (i − 1)c. Head-wise RMSNorm still does.
+    # √i then no longer equalizes: it grows as 1 + (i − 1)c. Head-wise RMSNorm still does.
     amplified = variance.output_variance(T, 2.0, c, positional_scale="amplify")
     assert amplified == pytest.approx(2 * (1 + (i - 1) * c), rel=1e-12)
     assert variance.output_variance(T, 2.0, c, head_norm=True) == pytest.approx(np.ones(T), rel=1e-12)
@@ -142,7 +142,7 @@ def test_softpick_of_two_keys_with_one_value():
     assert np.diagonal(found) == pytest.approx([1 / 2, 1 / 4 + 1 / (2 * np.pi)], rel=1e-6)
 
 
-def test_centred_attention_where_its_first_order_ends():
+def test_centered_attention_where_its_first_order_ends():
     below, above = (
         variance.output_variance(64, attention_kernel="centred", logit_variance=size)[1:] / size
         for size in (1e-6, 1.001e-6)
@@ -308,7 +308,7 @@ def test_the_mitigations_through_the_real_stack(mitigation):
         **mitigation,
     )
     # A logit's variance (D·0.02²)² is neglected, and at finite width each layer of norms shifts a cosine by at most
-    # max ρ(1 − ρ²)/2 = 0.2 over the dimensions normalised: D in the stream, K = D/2 in a head.
+    # max ρ(1 − ρ²)/2 = 0.2 over the dimensions normalized: D in the stream, K = D/2 in a head.
     for layer in range(layers):
         allowance = np.expm1(2 * (cfg.d_model * 0.02**2) ** 2) + 0.2 * layer * (
             1 / 64 + ("head_norm" in mitigation) / 32
@@ -325,7 +325,7 @@ def test_the_mitigations_through_the_real_stack(mitigation):
 
 
 def test_what_the_mitigations_leave_of_the_decay():
-    """Through a stack with residual: √i equalises the first layer only, head-wise RMSNorm every layer."""
+    """Through a stack with residual: √i equalizes the first layer only, head-wise RMSNorm every layer."""
     T, layers = 64, 6
     options = dict(residual=True, norm=True, value_gain=0.3, output_gain=0.3)
     found = {name: variance.stack_variance(T, layers, **options, **mitigation) for name, mitigation in

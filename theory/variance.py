@@ -2,7 +2,7 @@
 
 At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
 the position alone. Two kernels weigh nothing then but for what the logits differ by, and their weights are random:
-softpick, whose law does not depend on the logits' scale while that is small, and centred attention, which needs
+softpick, whose law does not depend on the logits' scale while that is small, and centered attention, which needs
 their variance. Options carry the names and meanings of ``ModelConfig``, and are applied in the same
 order: weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then per-head RMSNorm, then the
 sigmoid output gate. Positions count from 1.
@@ -38,7 +38,7 @@ def born_weights(
     """Count the positions that each query sees, min(i, window), and return the mean weight it gives to each.
 
     Two arrays [T]. softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights
-    sum to i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalised, so they sum to i/(n + 1).
+    sum to i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalized, so they sum to i/(n + 1).
 
     Raises:
         ValueError: T, window or max_seq_len below 1 (max_seq_len also below T), an unknown option.
@@ -64,7 +64,7 @@ def born_weights(
 def _scatter(attention_kernel: str, count_T: Array, logit_variance: float) -> tuple[Array, Array]:
     """Compute the variance of a weight, and the covariance of weights of two keys, of one query; two arrays [T].
 
-    Centred: E Σ a² − 1/n, right to 1e-4 of itself; below a variance of 1e-6, where the two cancel, its first order.
+    Centered: E Σ a² − 1/n, right to 1e-4 of itself; below a variance of 1e-6, where the two cancel, its first order.
     """
     pairs = np.maximum(count_T - 1, 1)
     if attention_kernel == "softpick":
@@ -133,7 +133,7 @@ def output_covariance(
             logits of two positions are taken as independent, of each other and of what they scale.
         norm_eps: epsilon of the per-head RMSNorm, whose head is taken as wide.
         logit_variance: of the attention's logits around the mean of what a query sees, Gaussian and independent;
-            centred attention has no other source of weights, and the other kernels leave it out.
+            centered attention has no other source of weights, and the other kernels leave it out.
 
     Raises:
         ValueError: a non-square or non-covariance input, an argument out of range, an unknown option.
@@ -165,7 +165,7 @@ def output_covariance(
     if head_norm:
         power = np.diagonal(out) + norm_eps
         if not np.all(power > 0):
-            raise ValueError("values: a zero vector cannot be normalised by head_norm")
+            raise ValueError("values: a zero vector cannot be normalized by head_norm")
         out = out / np.sqrt(power)[:, None] / np.sqrt(power)
     return out * _gate_factor(T, gate_std) if output_gate in ("headwise", "elementwise") else out
 
@@ -198,7 +198,7 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
     Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with per-head RMSNorm: 1; with a gate:
     σ²/(4i); with an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid
     kernel: σ² i/(n + 1)², which grows; window w: σ²/min(i, w); clipped softmax: σ² i ((1 + α/n)/i − α/n)², 0 from
-    i = 1 + n/α on; softpick: σ²/2 at position 1, σ² π/(4i) far from it; centred: nothing at position 1, and about
+    i = 1 + n/α on; softpick: σ²/2 at position 1, σ² π/(4i) far from it; centered: nothing at position 1, and about
     σ² Ω(i − 1)/i² for logits of a small variance Ω, largest at i = 2.
 
     Raises:
@@ -278,7 +278,7 @@ def stack_variance(
         values = k
         if norm:
             if not np.all(np.diagonal(k) > 0):
-                raise ValueError("covariance: a zero vector cannot be normalised")
+                raise ValueError("covariance: a zero vector cannot be normalized")
             values = k / np.sqrt(np.diagonal(k))[:, None] / np.sqrt(np.diagonal(k))
         aggregated = output_covariance(value_gain * values, **options)  # type: ignore[arg-type]
         k = output_gain * aggregated + (k if residual else 0.0)

@@ -402,7 +402,7 @@ def start(
         if dry_run:
             parallel.check_process(coordinator, num_processes, process_id)
         else:
-            parallel.initialise_distributed(coordinator, num_processes, process_id)
+            parallel.initialize_distributed(coordinator, num_processes, process_id)
             import jax
 
             progress.set_quiet(quiet or process_id > 0)

@@ -45,7 +45,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "beta1": (options.Ranged(ranges.Decay), "AdamW's decay of the mean gradient."),
     "beta2": (options.Ranged(ranges.Decay), "AdamW's decay of the mean squared gradient."),
     "epsilon": (options.Ranged(ranges.LearningRate), "AdamW's epsilon."),
-    "dtype": (click.Choice(["float32", "bfloat16"]), "Of the computation; weights and optimiser stay float32."),
+    "dtype": (click.Choice(["float32", "bfloat16"]), "Of the computation; weights and optimizer stay float32."),
     "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of --init-from, or the bpe of the model's size."),
     "validation-fraction": (options.Ranged(ranges.HeldOut), "Fraction of the documents held out."),
     "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
@@ -59,7 +59,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "log-every": (options.Ranged(ranges.Steps), "Steps between two lines of metrics.jsonl."),
     "seeds-mode": (click.Choice(["auto", "vmap", "map"]), "Seeds at once, or one after the other in one program."),
     "processes": (options.Ranged(ranges.Processes), "Threads that tokenize."),
-    "token-cache": (str, "Folder of tokenised data; the user's cache unless given."),
+    "token-cache": (str, "Folder of tokenized data; the user's cache unless given."),
 }
 
 

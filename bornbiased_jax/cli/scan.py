@@ -15,7 +15,7 @@ from bornbiased_jax.ranges import Count, Level
 @click.argument("suspect", metavar="C")
 @click.argument("bases", metavar="STORE|BASE…", nargs=-1, required=True)
 @click.option("--alpha", type=options.Ranged(Level), help="Level of all decisions together.  [default: 1e-4]")
-@click.option("--num-permutations", type=options.Ranged(Count), help="Relabellings drawn for each base that is tested.")
+@click.option("--num-permutations", type=options.Ranged(Count), help="Relabelings drawn for each base that is tested.")
 @click.option(
     "--mixture", is_flag=True, help="Also fit the suspect as a mixture of the bases, checkpoints all of them."
 )

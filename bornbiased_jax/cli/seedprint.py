@@ -39,7 +39,7 @@ def _tests() -> str:
     "--alpha", type=options.Ranged(Level), help="Level of the decision; that of the test unless given (0.01 or 1e-4)."
 )
 @click.option(
-    "--num-permutations", type=options.Ranged(Count), help="Relabellings drawn; enough for alpha unless given."
+    "--num-permutations", type=options.Ranged(Count), help="Relabelings drawn; enough for alpha unless given."
 )
 @click.option(
     "--labels",

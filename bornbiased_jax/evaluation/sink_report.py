@@ -45,7 +45,7 @@ class SinkReport(TypedDict):
     convention: Convention
     position: int
     threshold: Threshold
-    normalised_rows: bool
+    normalized_rows: bool
     num_sequences: int
     num_tokens: int
     seed: int
@@ -259,7 +259,7 @@ def sinks_report(
         schemes = [_stored_weights(scheme) for scheme in options.schemes]
         if schemes != list(options.schemes):
             progress.warn(
-                "the weights of a GGUF file are quantised already: bits for weights are left out of --quantise"
+                "the weights of a GGUF file are quantized already: bits for weights are left out of --quantise"
             )
         options = dataclasses.replace(options, schemes=schemes)
     # Draw the windows and measure, with one progress bar for all.
@@ -284,7 +284,7 @@ def _stored_weights(scheme: Scheme) -> Scheme:
     without = scheme._replace(weights=None)
     if without == Scheme():
         raise InputError(
-            f"{scheme} quantises weights alone, which a GGUF file holds quantised already: quantise activations or "
+            f"{scheme} quantizes weights alone, which a GGUF file holds quantized already: quantize activations or "
             "the cache (a8, kv4), or open the model's Hugging Face directory"
         )
     return without

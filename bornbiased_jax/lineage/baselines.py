@@ -255,12 +255,12 @@ def unbiased_cka(first_nd: np.ndarray, second_nd: np.ndarray) -> float:
     """
     if len(first_nd) < 4:
         return math.nan
-    first_nn, second_nn = _centred_gram(first_nd), _centred_gram(second_nd)
+    first_nn, second_nn = _centered_gram(first_nd), _centered_gram(second_nd)
     scale = math.sqrt(float((first_nn * first_nn).sum()) * float((second_nn * second_nn).sum()))
     return float((first_nn * second_nn).sum()) / scale if scale > 0 else math.nan
 
 
-def _centred_gram(features_nd: np.ndarray) -> np.ndarray:
+def _centered_gram(features_nd: np.ndarray) -> np.ndarray:
     features_nd = features_nd.astype(np.float64)
     gram_nn = features_nd @ features_nd.T
     num = len(gram_nn)

@@ -1,4 +1,4 @@
-"""What fixes the labelling of a base: a digest of its weights, published before the suspect was seen.
+"""What fixes the labeling of a base: a digest of its weights, published before the suspect was seen.
 
 Every exact test permutes labels of the base. Whoever may number its coordinates and hidden units after seeing the
 suspect numbers them so that they agree with it, and wins. The digest of the weights includes their order.
@@ -66,7 +66,7 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
 
 
 def with_commitment(verdict: Verdict, digest: str, *, committed_as: Commitment | None) -> Verdict:
-    """Add the base's digest to a verdict, and a note whether its labelling rests on more than somebody's word."""
+    """Add the base's digest to a verdict, and a note whether its labeling rests on more than somebody's word."""
     notes = [note for note in verdict.detail.get("notes", ()) if note != WORD]
     word = WORD if committed_as is None else COMMITTED[committed_as]
     commitment = {"base_digest": digest, "committed": committed_as is not None, "notes": [*notes, word]}

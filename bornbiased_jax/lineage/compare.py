@@ -83,7 +83,7 @@ def compare(
     detail["notes"] = notes
     decision, reason = verdict.verdict, verdict.reason
     if test == "permutation" and has_vectors:
-        # The inputs themselves are labelled by coordinate.
+        # The inputs themselves are labeled by coordinate.
         detail["null"] = "approximate"
         if decision == "same-lineage":
             decision, reason = "undefined", _SHARED_VECTORS

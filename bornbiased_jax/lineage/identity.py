@@ -131,7 +131,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
 def _changed_function(permuted: int, negated: int, verdict: Verdict) -> str:
     """Describe the function of a model whose weights hold the same numbers in another order."""
     if permuted or negated:
-        change = f"{permuted} coordinates relabelled" if permuted else f"{negated} coordinates negated"
+        change = f"{permuted} coordinates relabeled" if permuted else f"{negated} coordinates negated"
         return f"The function is the same with {change}."
     p = "undefined" if verdict.p_value is None else f"p = {verdict.p_value:.4g}"
     return (

@@ -1,15 +1,15 @@
 """The exact test: the statistic under permutations of the suspect's coordinates (methods, section 1).
 
-**What is exact.** A model is coordinate-exchangeable when relabelling its residual coordinates gives a
-model that was just as likely. Independent identically distributed initialisation gives that, and
+**What is exact.** A model is coordinate-exchangeable when relabeling its residual coordinates gives a
+model that was just as likely. Independent identically distributed initialization gives that, and
 training keeps it: LayerNorm, RMSNorm, RoPE, tied embeddings, muP, Adam with its epsilon, per-tensor
 decay masks and outlier dimensions at random places are equivariant. If one of two models is
-exchangeable and independent of the other, the identity labelling is a uniform draw among all
-labellings, and p is valid at every number of inputs, width, architecture, data set and training.
+exchangeable and independent of the other, the identity labeling is a uniform draw among all
+labelings, and p is valid at every number of inputs, width, architecture, data set and training.
 
-**What is approximate.** Quantisation in contiguous blocks, blocked or 8-bit optimisers, sinusoidal
-positions added to the stream and identity-like initialisation are not equivariant. Inputs given as
-shared continuous vectors are labelled by coordinate themselves: use tokens, each model with its own
+**What is approximate.** Quantization in contiguous blocks, blocked or 8-bit optimizers, sinusoidal
+positions added to the stream and identity-like initialization are not equivariant. Inputs given as
+shared continuous vectors are labeled by coordinate themselves: use tokens, each model with its own
 embedding. The z and the normal tail from the moments are approximate, poor when a few coordinates
 dominate; the verdict uses the permutations and, beyond their reach, a proven bound (:mod:`.stats.bound`).
 
@@ -36,14 +36,14 @@ Signs = Literal["kept", "free"]
 
 MIN_INPUTS = 3
 COVERED = (
-    "p holds at every number of inputs, width and training if one of the two models was initialised and "
+    "p holds at every number of inputs, width and training if one of the two models was initialized and "
     "trained without regard to the numbering of its coordinates, independently of the other; "
-    "it is approximate after quantisation in contiguous blocks, blocked or 8-bit optimisers, "
-    "sinusoidal positions added to the stream, or identity-like initialisation."
+    "it is approximate after quantization in contiguous blocks, blocked or 8-bit optimizers, "
+    "sinusoidal positions added to the stream, or identity-like initialization."
 )
 MOMENTS = (
     "log10_p_bound is proven: the p of a verdict counts permutations, and where none reaches the pair's sum it may "
-    "use the bound. z and log10_p_moments come from the mean and variance over all relabellings; they describe, and "
+    "use the bound. z and log10_p_moments come from the mean and variance over all relabelings; they describe, and "
     "the normal tail is no p (too small where a few coordinates dominate)."
 )
 
@@ -106,7 +106,7 @@ def permutation_test(
 
     Returns:
         A verdict; undefined for unequal widths, fewer than 3 inputs or varying coordinates, or so few
-        coordinates that no labelling can reach alpha.
+        coordinates that no labeling can reach alpha.
 
     Raises:
         InputError: unequal numbers of inputs, numbers that are not finite, alpha outside 0 to 1, or
@@ -142,10 +142,10 @@ def permutation_test(
         "correlation": correlation,
         "signs": signs,
     }
-    # Too few labellings cannot reach alpha.
+    # Too few labelings cannot reach alpha.
     if reason is None and math.lgamma(width + 1) <= -math.log(alpha):
-        labellings = math.factorial(width)
-        reason = f"{width} coordinates have {labellings} labellings, too few for a p below {alpha:g}"
+        labelings = math.factorial(width)
+        reason = f"{width} coordinates have {labelings} labelings, too few for a p below {alpha:g}"
     if reason is not None:
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
     # Rank correlations of every base coordinate with every suspect coordinate.
@@ -160,7 +160,7 @@ def permutation_test(
     # The trace under permutations, with the certified bound.
     certified = certified_p(cross_DD, num_permutations=num_permutations, seed=seed)
     if not math.isfinite(certified.p_value):
-        reason = "every labelling of the coordinates gives the same statistic"
+        reason = "every labeling of the coordinates gives the same statistic"
         return undefined(name, reason, num_inputs=num_inputs, alpha=alpha, **facts)
     return decide(
         name,

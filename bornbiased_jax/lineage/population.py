@@ -1,4 +1,4 @@
-"""The reference-population null: the pair's score among scores with freshly initialised models.
+"""The reference-population null: the pair's score among scores with freshly initialized models.
 
 If the base, which the references stand in for, is itself an untrained birth of that architecture,
 independent of the suspect, then it and the K references are exchangeable given the suspect, and

@@ -118,8 +118,8 @@ def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], ja
 
     def correlation(seed: jax.Array, unit_N: jax.Array) -> jax.Array:
         initial_N = drawn(list(places), seed)
-        centred_N = initial_N - jnp.mean(initial_N)
-        return jnp.sum(centred_N * unit_N) / jnp.sqrt(jnp.sum(jnp.square(centred_N)))
+        centered_N = initial_N - jnp.mean(initial_N)
+        return jnp.sum(centered_N * unit_N) / jnp.sqrt(jnp.sum(jnp.square(centered_N)))
 
     return jax.jit(jax.vmap(correlation, in_axes=(0, None)))
 
@@ -147,7 +147,7 @@ def search(
 
     Args:
         places: of the numbers that are compared.
-        suspect_N: the suspect's, centred, of length 1, float32.
+        suspect_N: the suspect's, centered, of length 1, float32.
         chunk: the range.
         advance: called with the number of seeds searched since the last call.
     """
@@ -207,8 +207,8 @@ def _digest(suspect_N: np.ndarray) -> str:
 
 def unit(entries_N: np.ndarray) -> np.ndarray:
     """Center a vector [n] and scale it to length 1: products of two are correlations."""
-    centred_N = entries_N - entries_N.mean()
-    return centred_N / np.linalg.norm(centred_N)
+    centered_N = entries_N - entries_N.mean()
+    return centered_N / np.linalg.norm(centered_N)
 
 
 def best_of(best: Mapping[int, float], seeds_S: np.ndarray, correlations_S: np.ndarray) -> dict[int, float]:

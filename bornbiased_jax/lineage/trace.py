@@ -254,7 +254,7 @@ def trace(
             the permutation test of outputs joins "auto".
         num_references: fresh seeds, for tests that need them; 200 by default.
         base_digest: what the base's weights were published as beforehand (:mod:`.commitment`); without it the verdict
-            says that their labelling rests on somebody's word.
+            says that their labeling rests on somebody's word.
         scratch: for tests of outputs: read the models block by block, with hidden states in this folder, rather than
             load them.
         options: the test's own (``num_permutations`` …); None counts as not given.

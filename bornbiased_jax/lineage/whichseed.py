@@ -12,7 +12,7 @@ be drawn without the rest. Two passes:
 3. *Confirmation.* The seed found is compared with the suspect by all matrices, whole, under permutations of residual
    coordinates (:func:`.weights_verdict.single_verdict`); its p is multiplied by 2³² as well.
 
-Correlations do not see standard deviations, so the initialisation scheme does not matter; the sizes do. A model whose
+Correlations do not see standard deviations, so the initialization scheme does not matter; the sizes do. A model whose
 coordinates were permuted, rotated or negated is not found, because its numbers no longer lie where they were drawn.
 """
 

@@ -6,7 +6,7 @@ Kernels turn a row of attention logits into weights:
     sigmoid    σ(s − ln max_seq_len), each key for itself (Ramapuram et al., 2409.04431)
     softpick   max(e^s − 1, 0) / (Σ |e^s − 1| + ε): a key below zero weighs nothing (Zuhri et al., 2504.20966)
     clipped    clip((1 − γ) softmax(s) + γ, 0, 1), γ = −α/max_seq_len (Bondarenko et al., 2306.12929, their ζ = 1)
-    centred    softmax(s) less 1/n over the n keys that the query sees: uniform attention adds nothing
+    centered    softmax(s) less 1/n over the n keys that the query sees: uniform attention adds nothing
 
 The last four need not sum to 1 over a row. Plain softmax attention in bfloat16 is one kernel of the GPU where it has
 one (:func:`fused_attention`), which never holds a [T, T] array.
@@ -65,7 +65,7 @@ def _clipped(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.
     return jnp.clip((1.0 - gamma) * _softmax(scores_BHTS, seen_11TS, longest) + gamma, 0.0, 1.0)
 
 
-def _centred(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
+def _centered(scores_BHTS: jax.Array, seen_11TS: jax.Array, longest: int) -> jax.Array:
     mean_11TS = seen_11TS / jnp.sum(seen_11TS, axis=-1, keepdims=True)
     return _softmax(scores_BHTS, seen_11TS, longest) - mean_11TS
 
@@ -75,7 +75,7 @@ KERNELS: dict[str, Kernel] = {
     "sigmoid": _sigmoid,
     "softpick": _softpick,
     "clipped": _clipped,
-    "centred": _centred,
+    "centred": _centered,
 }
 """Logits [B, H, T, S] in float32, which keys are seen [1, 1, T, S], max_seq_len -> weights [B, H, T, S]."""
 
@@ -319,7 +319,7 @@ MIN_CAPABILITY = (8, 0)
 HALF = (jnp.bfloat16, jnp.float16)
 
 KERNEL = "dot_product_attention_fwd_wrapper"
-"""What JAX calls the kernel's primitive: for rematerialisation policies that keep its result."""
+"""What JAX calls the kernel's primitive: for rematerialization policies that keep its result."""
 
 
 def fused_attention(

@@ -1,6 +1,6 @@
 """What each field of ``ModelConfig`` means to those that must not pass over one in silence.
 
-Four readers of a configuration each know only part of what a model may be: initialisation, theory, the export to
+Four readers of a configuration each know only part of what a model may be: initialization, theory, the export to
 transformers and the fused attention kernel. For every field each of them uses it, refuses every value but one, or is
 untouched by it for a reason that is written down here. A new field needs its line before tests pass again.
 """
@@ -31,7 +31,7 @@ class Policy(NamedTuple):
 class Entry(NamedTuple):
     """One field's meaning to each reader."""
 
-    initialisation: Policy
+    initialization: Policy
     theory: Policy
     export: Policy
     fused_attention: Policy

@@ -30,7 +30,7 @@ MAX_UNROLLED = 8
 def unrolled_blocks(cfg: ModelConfig, remat: bool = False) -> int:
     """Return how many blocks to unroll: all of a shallow model on a CPU, else one.
 
-    With rematerialisation the loop stays: without it the compiler merges what is computed twice.
+    With rematerialization the loop stays: without it the compiler merges what is computed twice.
     """
     few = cfg.num_layers <= MAX_UNROLLED
     return cfg.num_layers if few and not remat and jax.default_backend() == "cpu" else 1

@@ -50,7 +50,7 @@ class SinkOptions:
         position: k, counted from 1.
         threshold: which of the two sink rates is called ``sink_rate``; both are returned.
         lengths: also report prefixes of these lengths (T itself is always reported).
-        normalise: divide each row of weights by its sum first, so that sigmoid attention and extra logits
+        normalize: divide each row of weights by its sum first, so that sigmoid attention and extra logits
             compare with a softmax; a row that adds up to nothing counts as zeros. Off, the weights count as they are.
     """
 
@@ -59,7 +59,7 @@ class SinkOptions:
     position: int = 1
     threshold: Threshold = "per_sequence"
     lengths: Sequence[int] = ()
-    normalise: bool = False
+    normalize: bool = False
 
 
 DEFAULTS = SinkOptions()
@@ -109,7 +109,7 @@ def measure_sinks(
     check_epsilon(options.epsilon)
     lengths_reported = _check_settings(cfg, T, options)
     epsilon, convention, position = options.epsilon, options.convention, options.position
-    reading = Reading(_WEIGHTS, AttentionSums(position, options.normalise))
+    reading = Reading(_WEIGHTS, AttentionSums(position, options.normalize))
     # Add up, batch by batch, what positions receive from the queries of each prefix.
     received_LHT = np.zeros((cfg.num_layers, cfg.num_heads, T))
     scores: dict[int, list[np.ndarray]] = {length: [] for length in lengths_reported}
@@ -135,7 +135,7 @@ def measure_sinks(
         "convention": convention,
         "position": position,
         "threshold": options.threshold,
-        "normalised_rows": options.normalise,
+        "normalised_rows": options.normalize,
         "num_sequences": len(x),
         "length": T,
     }
@@ -202,16 +202,16 @@ class AttentionSums:
 
     Attributes:
         position: k, from 1.
-        normalise: divide each row of weights by its sum first.
+        normalize: divide each row of weights by its sum first.
     """
 
     position: int | jax.Array
-    normalise: bool = dataclasses.field(default=False, metadata=STATIC)
+    normalize: bool = dataclasses.field(default=False, metadata=STATIC)
 
     def __call__(self, captured: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         """Return both, [B, H, T]."""
         weights_BHTT = captured["attention_weights"].astype(jnp.float32)
-        if self.normalise:
+        if self.normalize:
             sum_BHT1 = jnp.sum(weights_BHTT, axis=-1, keepdims=True)
             # A row that adds up to nothing (softpick, clipped, centered attention) has no shares: 0, not 0/0.
             has_sum_BHT1 = jnp.abs(sum_BHT1) > NOTHING * jnp.sum(jnp.abs(weights_BHTT), axis=-1, keepdims=True)

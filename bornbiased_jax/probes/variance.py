@@ -2,7 +2,7 @@
 
 Two variances are told apart. ``pooled`` is over sequences and coordinates together, which is what Figure 9
 plots. ``across`` is over sequences in each coordinate, averaged over coordinates: it leaves out the part that
-all sequences share, so it is the one whose centre an intervention can keep while it is amplified. At
+all sequences share, so it is the one whose center an intervention can keep while it is amplified. At
 initialization both are σ²/i in expectation for uniform attention; in a trained model they are not.
 """
 

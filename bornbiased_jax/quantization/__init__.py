@@ -1,4 +1,4 @@
-"""Fake quantisation: numbers rounded to few bits and computed with in float32, to see what outliers cost."""
+"""Fake quantization: numbers rounded to few bits and computed with in float32, to see what outliers cost."""
 
 from bornbiased_jax.quantization.fake import GRANULARITIES, FakeQuantizer, Granularity, quantize_kernel
 from bornbiased_jax.quantization.model import quantized_edits, quantized_params

@@ -35,7 +35,7 @@ def parse_scheme(text: str) -> Scheme:
     """
     match = _NAME.fullmatch(text.strip().lower()) if len(text) < 100 else None
     if match is None or not any(match.groups()):
-        raise InputError(f"{text!r} is not a quantisation: write w8a8, kv4 or w4a8kv4")
+        raise InputError(f"{text!r} is not a quantization: write w8a8, kv4 or w4a8kv4")
     bits = {name: None if number is None else int(number) for name, number in match.groupdict().items()}
     for number in bits.values():
         if number is not None and not MIN_BITS <= number <= MAX_BITS:
@@ -54,7 +54,7 @@ def parse_schemes(text: str) -> list[Scheme]:
     """
     schemes = [parse_scheme(part) for part in text.split(",")]
     if len(set(schemes)) < len(schemes):
-        raise InputError(f"{text!r} names one quantisation twice")
+        raise InputError(f"{text!r} names one quantization twice")
     return schemes
 
 

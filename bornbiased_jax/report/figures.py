@@ -1,8 +1,8 @@
-"""The house style of figures: plain axes, colours that colour-blind readers can tell apart, no global state.
+"""The house style of figures: plain axes, colors that color-blind readers can tell apart, no global state.
 
 Figures are :class:`matplotlib.figure.Figure` objects without pyplot. They are drawn inside
 :func:`style` (the runner sees to that for experiments; the functions here see to it for themselves).
-:func:`svg` gives one as inline SVG whose colours follow the page's light or dark scheme by CSS variables.
+:func:`svg` gives one as inline SVG whose colors follow the page's light or dark scheme by CSS variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.report.hover import spots
 
-# Okabe and Ito's colours, the two palest ones darkened until they show on white.
+# Okabe and Ito's colors, the two palest ones darkened until they show on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
 INK, MUTED, RULE = "#1d1f21", "#64686d", "#dcdcd6"
@@ -35,7 +35,7 @@ LEGIBLE = 5.3
 """Least width of a figure on a page, in rem for each of its inches: letters of 8.5 points are then 10 pixels high."""
 
 MEASURED, THEORY, PAPER, BASELINE = SERIES[0], SERIES[1], INK, SERIES[1]
-"""One colour for one meaning in every figure."""
+"""One color for one meaning in every figure."""
 
 STYLE: Any = {
     "axes.axisbelow": True,
@@ -77,7 +77,7 @@ STYLE: Any = {
 }
 
 _VARIABLES = {
-    **{colour: f"var(--series-{index})" for index, colour in enumerate(SERIES, 1)},
+    **{color: f"var(--series-{index})" for index, color in enumerate(SERIES, 1)},
     INK: "currentColor",
     MUTED: "var(--muted)",
     RULE: "var(--rule)",
@@ -129,17 +129,17 @@ def line(
     low: ArrayLike | None = None,
     high: ArrayLike | None = None,
     name: str = "",
-    colour: str = MEASURED,
+    color: str = MEASURED,
     dashed: bool = False,
     markers: bool = False,
 ) -> None:
     """Draw a line [n] with an optional band between ``low`` and ``high``, such as the range over seeds."""
     if low is not None and high is not None:
-        ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
     ax.plot(
         x,
         y,
-        color=colour,
+        color=color,
         linestyle="--" if dashed else "-",
         marker="o" if markers else "",
         label=name or None,
@@ -152,27 +152,27 @@ def band(
     values_Sx: ArrayLike,
     *,
     name: str = "",
-    colour: str = MEASURED,
+    color: str = MEASURED,
     dashed: bool = False,
     markers: bool = False,
 ) -> None:
     """Draw the mean over seeds (the first axis) as :func:`line` does, with a band over their range."""
     values = np.asarray(values_Sx)
     low, high = values.min(axis=0), values.max(axis=0)
-    line(ax, x, values.mean(axis=0), low, high, name, colour, dashed=dashed, markers=markers)
+    line(ax, x, values.mean(axis=0), low, high, name, color, dashed=dashed, markers=markers)
 
 
 @style()
-def points(ax: Axes, x: ArrayLike, y: ArrayLike, name: str = "", colour: str = PAPER) -> None:
+def points(ax: Axes, x: ArrayLike, y: ArrayLike, name: str = "", color: str = PAPER) -> None:
     """Draw open circles for single numbers, such as the paper's, next to lines."""
-    ax.plot(x, y, linestyle="", marker="o", markersize=6, markerfacecolor="none", color=colour, label=name or None)
+    ax.plot(x, y, linestyle="", marker="o", markersize=6, markerfacecolor="none", color=color, label=name or None)
 
 
 @style()
-def reference(ax: Axes, value: float, name: str, colour: str = BASELINE, vertical: bool = False) -> None:
+def reference(ax: Axes, value: float, name: str, color: str = BASELINE, vertical: bool = False) -> None:
     """Draw a dashed straight line across the axes at a value to compare with."""
     draw = ax.axvline if vertical else ax.axhline
-    draw(value, color=colour, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
+    draw(value, color=color, linewidth=1.2, linestyle=(0, (5, 3)), label=name)
 
 
 def count_axis(ax: Axes) -> None:
@@ -280,10 +280,10 @@ def heatmap(
         matrix: [rows, columns].
         x_labels: of the columns.
         y_labels: of the rows.
-        name: of what the colours mean.
+        name: of what the colors mean.
         digits: decimals of the numbers that are written into the cells; None: no numbers.
-        diverging: colours that part at zero, for values with a sign.
-        limits: the values at the ends of the colours; the matrix's own if not given.
+        diverging: colors that part at zero, for values with a sign.
+        limits: the values at the ends of the colors; the matrix's own if not given.
     """
     values = np.asarray(matrix, dtype=float)
     low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
@@ -340,8 +340,8 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{ident}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{ident}-\1"', text)
     # Colors become variables of the page, light or dark.
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, variable)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, variable)
     width, height = figure.get_size_inches()
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '

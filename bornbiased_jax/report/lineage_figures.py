@@ -73,10 +73,10 @@ def z_by_step(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
             for row in step["components"]
             if row["component"] == component and row["z"] is not None
         ]
-        colour = figures.SERIES[index % len(figures.SERIES)]
+        color = figures.SERIES[index % len(figures.SERIES)]
         if points:
             x, y = zip(*points, strict=True)
-            figures.line(ax, x, y, name=component, colour=colour, markers=True)
+            figures.line(ax, x, y, name=component, color=color, markers=True)
     if not ax.lines:
         return None
     figures.count_axis(ax)
@@ -115,9 +115,9 @@ def lineage_graph(report: Mapping[str, Any]) -> Figure | None:
     for wrong in (False, True):
         points = [place for name, place in at.items() if (name in named) == wrong]
         if points:
-            colour = figures.BASELINE if wrong else figures.MEASURED
+            color = figures.BASELINE if wrong else figures.MEASURED
             x, y = (list(values) for values in zip(*points, strict=True))
-            figures.points(ax, x, y, name="named by a finding" if wrong else "", colour=colour)
+            figures.points(ax, x, y, name="named by a finding" if wrong else "", color=color)
     ax.set_xticks(range(len(order)), ["no step" if step < 0 else f"{step:,}" for step in order], rotation=60)
     ax.set_yticks(range(len(rows)), [run or "(the folder)" for run in rows])
     ax.set_ylim(len(rows) - 0.4, -0.6)

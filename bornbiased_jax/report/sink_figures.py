@@ -43,8 +43,8 @@ def variance_by_position(series: Mapping[str, ArrayLike]) -> Figure:
     figure, ax = figures.new()
     for index, (name, values) in enumerate(series.items()):
         y = np.asarray(values, dtype=float)
-        colour = figures.SERIES[index % len(figures.SERIES)]
-        figures.line(ax, np.arange(1, len(y) + 1), y, name=name, colour=colour, markers=len(y) <= 40)
+        color = figures.SERIES[index % len(figures.SERIES)]
+        figures.line(ax, np.arange(1, len(y) + 1), y, name=name, color=color, markers=len(y) <= 40)
     log_axis(ax)
     figures.label(ax, "position", "variance")
     if len(series) > 1:
@@ -118,7 +118,7 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
             [value.min() for value in values] if several else None,
             [value.max() for value in values] if several else None,
             name=name,
-            colour=figures.SERIES[index % len(figures.SERIES)],
+            color=figures.SERIES[index % len(figures.SERIES)],
             markers=True,
         )
     ax.set_xscale("log", base=2)

@@ -152,7 +152,7 @@ class Intervention(Result):
         blocks = range(1, len(self.report["by_block"]) + 1)
         figures.line(ax, blocks, self.report["before"]["by_block"], name="as it is", markers=True)
         after = self.report["by_block"]
-        figures.line(ax, blocks, after, name="after the intervention", colour=figures.SERIES[1], markers=True)
+        figures.line(ax, blocks, after, name="after the intervention", color=figures.SERIES[1], markers=True)
         ax.set_ylim(-0.03, 1.03)
         figures.count_axis(ax)
         figures.label(ax, "block", "fraction of heads that are sinks")

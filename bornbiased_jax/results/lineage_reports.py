@@ -105,7 +105,7 @@ class Audit(Record):
         """Draw the checkpoints by run and step with their relations, where there are any and not too many runs."""
         graph = lineage_figures.lineage_graph(self.record)
         caption = (
-            "Checkpoints by run and order of steps. Lines: shared initial weights of neighbours and with the earliest "
+            "Checkpoints by run and order of steps. Lines: shared initial weights of neighbors and with the earliest "
             "steps, or copies, orange between runs; an arrow where a run's record gives the direction. Orange circles: "
             "named by a finding."
         )

@@ -77,10 +77,10 @@ class Prediction(Result):
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block, with the interval over seeds; a curve for each value of a sweep."""
         figure, ax = figures.new()
-        for record, colour in zip(self.records, figures.SERIES, strict=False):
+        for record, color in zip(self.records, figures.SERIES, strict=False):
             cosine, low, high = (record[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
             name = f"{self.swept} = {record[self.swept]}" if self.swept else "theory"
-            figures.line(ax, range(1, len(cosine) + 1), cosine, low, high, name, colour, dashed=True)
+            figures.line(ax, range(1, len(cosine) + 1), cosine, low, high, name, color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)

@@ -182,15 +182,15 @@ class Preference(_Probe):
         """Draw the fraction of inputs by the rank of the token, a curve for each of the first six records."""
         figure, ax = figures.new()
         several = len({record["seq_len"] for record in self.records}) > 1
-        for record, colour in zip(self.records, figures.SERIES, strict=False):
+        for record, color in zip(self.records, figures.SERIES, strict=False):
             name = "the model" if record["seed"] is None else f"seed {record['seed']}"
             condition = self._condition(record, with_length=several)
             name += f", {condition}" if condition else ""
             fractions = [number / record["num_inputs"] for number in record["ranked_counts"]]
             ranks = range(1, len(fractions) + 1)
-            figures.line(ax, ranks, fractions, name=f"{name}: token {record['top1_id']}", colour=colour, markers=True)
+            figures.line(ax, ranks, fractions, name=f"{name}: token {record['top1_id']}", color=color, markers=True)
         by_chance = self.records[0]["uniform_top_count"] / self.records[0]["num_inputs"]
-        figures.reference(ax, by_chance, "the most frequent of equally likely tokens", colour=figures.MUTED)
+        figures.reference(ax, by_chance, "the most frequent of equally likely tokens", color=figures.MUTED)
         ax.set_ylim(bottom=0)
         figures.count_axis(ax)
         figures.label(ax, "rank of the token", "fraction of inputs")
@@ -257,16 +257,16 @@ class Contraction(_Probe):
         """Draw the cosine after each block: mean and range over seeds a length; theory dashed, with its interval."""
         figure, ax = figures.new()
         groups = self._groups()
-        for records, colour in zip(groups, figures.SERIES, strict=False):
+        for records, color in zip(groups, figures.SERIES, strict=False):
             curves = [record["inter_cosine_by_layer"] for record in records]
             blocks = range(1, len(curves[0]) + 1)
             condition = self._condition(records[0])
-            figures.band(ax, blocks, curves, name=f"measured, {condition}", colour=colour, markers=True)
+            figures.band(ax, blocks, curves, name=f"measured, {condition}", color=color, markers=True)
             if "theory" in records[0]:
                 prediction = records[0]["theory"]
                 cosine, low, high = (prediction[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
-                colour = figures.MUTED if len(groups) > 1 else figures.THEORY
-                figures.line(ax, blocks, cosine, low, high, f"theory, {condition}", colour, dashed=True)
+                color = figures.MUTED if len(groups) > 1 else figures.THEORY
+                figures.line(ax, blocks, cosine, low, high, f"theory, {condition}", color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)

@@ -78,11 +78,11 @@ class Training(Result):
         figure, ax = figures.new()
         steps = [line["step"] for line in self.lines]
         held_out = [line for line in self.lines if "validation_loss" in line]
-        for at, (seed, colour) in enumerate(zip(self.run["seeds"], figures.SERIES, strict=False)):
-            figures.line(ax, steps, [line["loss"][at] for line in self.lines], name=f"seed {seed}", colour=colour)
+        for at, (seed, color) in enumerate(zip(self.run["seeds"], figures.SERIES, strict=False)):
+            figures.line(ax, steps, [line["loss"][at] for line in self.lines], name=f"seed {seed}", color=color)
             if held_out:
                 heights = [line["validation_loss"][at] for line in held_out]
-                figures.points(ax, [line["step"] for line in held_out], heights, f"seed {seed}, held out", colour)
+                figures.points(ax, [line["step"] for line in held_out], heights, f"seed {seed}, held out", color)
         figures.label(ax, "step", "loss, nats a token")
         figures.legend(ax)
         return {"loss": Panel(figure, "Loss on training text by step; circles: on text held out.")}

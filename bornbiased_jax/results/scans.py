@@ -116,8 +116,8 @@ class Scan(Result):
         figure, ax = figures.new(height=1.0 + 0.3 * len(rows))
         places = np.arange(len(rows))
         z = [float(match.z or 0.0) for match in rows]
-        colours = [figures.SERIES[1] if match.verdict == "same-lineage" else figures.MEASURED for match in rows]
-        ax.barh(places, z, color=colours)
+        colors = [figures.SERIES[1] if match.verdict == "same-lineage" else figures.MEASURED for match in rows]
+        ax.barh(places, z, color=colors)
         # Of a long path the end tells most.
         ax.set_yticks(places, [match.base if len(match.base) <= 30 else f"…{match.base[-29:]}" for match in rows])
         ax.invert_yaxis()

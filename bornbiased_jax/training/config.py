@@ -45,7 +45,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 class PretrainConfig:
     """One run. The defaults are the schedule ``tiny``; :func:`from_schedule` starts from another.
 
-    Sizes are counts; a step is one update of the optimiser on ``batch_size`` sequences of ``context``
+    Sizes are counts; a step is one update of the optimizer on ``batch_size`` sequences of ``context``
     predicted tokens. The same data, in the same order, reach every seed.
 
     Raises:
@@ -65,7 +65,7 @@ class PretrainConfig:
     adapter: Adapter | None = None
     """What is trained beside the weights of ``init_from``, which stay; None: the model itself. ``seeds`` are then those
     of the adapter's beginning, all beside the same weights."""
-    # Optimisation.
+    # Optimization.
     steps: ranges.Steps | None = 1000
     """None: one epoch."""
     schedule_steps: ranges.Steps | None = None
@@ -84,7 +84,7 @@ class PretrainConfig:
     beta2: ranges.Decay = 0.95
     epsilon: ranges.LearningRate = 1e-8
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the computation; parameters and optimiser are float32 always."""
+    """Of the computation; parameters and optimizer are float32 always."""
     # Layout: none of it changes what is computed beyond rounding.
     remat: bool = False
     seeds_mode: Literal["auto", "vmap", "map"] = "auto"
@@ -103,7 +103,7 @@ class PretrainConfig:
     csv: bool = False
     # How.
     token_cache: str | None = None
-    """Folder of tokenised data; None: the user's cache."""
+    """Folder of tokenized data; None: the user's cache."""
     processes: ranges.Processes | None = None
     """Threads that tokenize; None: one for each core."""
     quiet: bool = False

@@ -13,7 +13,7 @@ from bornbiased_jax.training.config import PretrainConfig
 
 
 class MemoryNeeded(NamedTuple):
-    """Bytes of a training step on one device: of weights, gradients and the optimiser's means, and of a micro-batch."""
+    """Bytes of a training step on one device: of weights, gradients and the optimizer's means, and of a micro-batch."""
 
     copies: float
     """How many times the weights are held, in all forms."""

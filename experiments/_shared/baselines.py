@@ -116,19 +116,19 @@ def reef_features(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarra
     return last_outputs(cfg, params, inputs, layer=reef_block(cfg.num_layers))
 
 
-def standardised(features_ND: np.ndarray) -> np.ndarray:
+def standardized(features_ND: np.ndarray) -> np.ndarray:
     """Center each feature over the inputs and divide it by its standard deviation; constant ones stay 0."""
-    centred_ND = features_ND.astype(np.float64)
-    centred_ND -= centred_ND.mean(axis=0)[None, :]
-    std_D = centred_ND.std(axis=0)
-    return np.divide(centred_ND, std_D[None, :], out=np.zeros_like(centred_ND), where=std_D[None, :] > 0)
+    centered_ND = features_ND.astype(np.float64)
+    centered_ND -= centered_ND.mean(axis=0)[None, :]
+    std_D = centered_ND.std(axis=0)
+    return np.divide(centered_ND, std_D[None, :], out=np.zeros_like(centered_ND), where=std_D[None, :] > 0)
 
 
 def linear_cka(base_ND: np.ndarray, suspect_NE: np.ndarray) -> float:
     """Compute HSIC(X, Y)/√(HSIC(X, X)·HSIC(Y, Y)) with linear kernels, HSIC = Σ (H X Xᵀ H ∘ H Y Yᵀ H).
 
     Args:
-        base_ND: [N, D] features, centred or not.
+        base_ND: [N, D] features, centered or not.
         suspect_NE: [N, E], the same inputs; widths may differ.
 
     Returns:
@@ -154,8 +154,8 @@ def linear_cka(base_ND: np.ndarray, suspect_NE: np.ndarray) -> float:
 
 
 def reef(base_ND: np.ndarray, suspect_NE: np.ndarray) -> Score:
-    """Compute linear CKA of standardised features of the same sentences (:func:`reef_features`)."""
-    return score("reef", linear_cka(standardised(base_ND), standardised(suspect_NE)))
+    """Compute linear CKA of standardized features of the same sentences (:func:`reef_features`)."""
+    return score("reef", linear_cka(standardized(base_ND), standardized(suspect_NE)))
 
 
 def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:

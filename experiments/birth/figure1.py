@@ -39,7 +39,7 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.line(right, depth, mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True)
         if probed["theory"]:
             theory = probed["theory"]["inter_cosine_by_layer"]
-            figures.line(right, depth, theory, name="theory", colour=figures.THEORY, dashed=True)
+            figures.line(right, depth, theory, name="theory", color=figures.THEORY, dashed=True)
         figures.count_axis(right)
         figures.label(right, "after block", "cosine between sequences", "(b) contraction")
         figures.legend(right)
@@ -57,7 +57,7 @@ def panels(record: Record) -> Sequence[Panel]:
 
 EXPERIMENT = Experiment(
     name="figure1",
-    title="Initialised models are not blank slates",
+    title="Initialized models are not blank slates",
     paper="Figure 1",
     description=(
         "The same initializations as in Table 1, drawn: how often each of the most predicted tokens is predicted, and "

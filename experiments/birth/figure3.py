@@ -60,7 +60,7 @@ EXPERIMENT = Experiment(
     paper="Figure 3, Finding 3.1",
     description=(
         "The initializations of Table 2, asked for their next token: the model of self-attention alone answers as "
-        "evenly as chance, MLPs alone have preferences, and both together favour them most."
+        "evenly as chance, MLPs alone have preferences, and both together favor them most."
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,

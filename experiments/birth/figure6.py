@@ -132,7 +132,7 @@ def panels(record: Record) -> Sequence[Panel]:
     # Contraction of each variant by layer.
     figure, ax = figures.new()
     for index, variant in enumerate(norm_rows):
-        colour = figures.SERIES[index]
+        color = figures.SERIES[index]
         depth = np.arange(1, len(variant["std_by_layer"]) + 1)
         figures.line(
             ax,
@@ -141,13 +141,11 @@ def panels(record: Record) -> Sequence[Panel]:
             variant["cosine_theory_low"],
             variant["cosine_theory_high"],
             name=f"{NORMS[variant['norm']]}, theory",
-            colour=colour,
+            color=color,
             dashed=True,
         )
         cosines = np.asarray(variant["cosine_by_seed"])
-        figures.line(
-            ax, depth, cosines.mean(0), name=f"{NORMS[variant['norm']]}, measured", colour=colour, markers=True
-        )
+        figures.line(ax, depth, cosines.mean(0), name=f"{NORMS[variant['norm']]}, measured", color=color, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.legend(frameon=False)
     return [

@@ -24,10 +24,10 @@ def panels(record: Record) -> Sequence[Panel]:
     groups_by_variant = ablations.by_variant(record)
     figure, ax = figures.new(height=3.8)
     for index, (name, probed) in enumerate(groups_by_variant.items()):
-        colour, depth = figures.SERIES[index], births.blocks(probed)
-        births.draw_theory(ax, probed, colour=colour)
+        color, depth = figures.SERIES[index], births.blocks(probed)
+        births.draw_theory(ax, probed, color=color)
         for number, cosines in enumerate(births.values(probed, "contraction", "inter_cosine_by_layer")):
-            figures.line(ax, depth, cosines, name=name if number == 0 else "", colour=colour, markers=True)
+            figures.line(ax, depth, cosines, name=name if number == 0 else "", color=color, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)

@@ -44,7 +44,7 @@ def tables(record: Record) -> Sequence[Table]:
             note=(
                 "Mean ± standard deviation across seeds. Fraction: of the top-1 token. Cosine: between last-token "
                 "states of different sequences after the last block. Top-1 tokens: how many different tokens "
-                "the seeds favour."
+                "the seeds favor."
             ),
         )
     ]

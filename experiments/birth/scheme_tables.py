@@ -273,10 +273,10 @@ def panels(record: Record) -> Sequence[Panel]:
     # Differences of the last step, the best on top.
     ordered = sorted(compare(result), key=lambda row: -row.mean_by_step[-1])
     for place, comparison in enumerate(ordered):
-        colour = figures.SERIES[1] if comparison.is_decided else figures.MEASURED
+        color = figures.SERIES[1] if comparison.is_decided else figures.MEASURED
         low, high = comparison.interval_by_step[-1]
-        axes[1].plot([low, high], [place, place], color=colour, linewidth=1.4)
-        axes[1].plot([comparison.mean_by_step[-1]], [place], marker="o", color=colour)
+        axes[1].plot([low, high], [place, place], color=color, linewidth=1.4)
+        axes[1].plot([comparison.mean_by_step[-1]], [place], marker="o", color=color)
     is_contrast = [comparison.base != result["reference"] for comparison in ordered]
     labels = [
         f"{comparison.row} − {comparison.base}" if contrast else comparison.row

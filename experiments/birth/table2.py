@@ -38,7 +38,7 @@ def log10_pairs_p(mean: float, std: float, num_inputs: int) -> float:
 
 
 def effective_dimension(mean: float, std: float) -> float:
-    """Return 1/E[cos²] over pairs, tr(Σ)²/tr(Σ²): D for isotropic directions, fewer where some are favoured."""
+    """Return 1/E[cos²] over pairs, tr(Σ)²/tr(Σ²): D for isotropic directions, fewer where some are favored."""
     return 1.0 / (mean**2 + std**2)
 
 
@@ -90,7 +90,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "normal test of the mean over N(N−1)/2 pairs with their standard deviation. The paper states "
                 "no protocol, but this one makes its 0.16 of its 1.11 × 10⁻⁴, with the 0.111 that theory "
                 "gives for the standard deviation at T = 1,024; far in the tail it is only a manner of "
-                "speaking. Isotropy: Rayleigh's test in D dimensions. It also reacts to states that favour a "
+                "speaking. Isotropy: Rayleigh's test in D dimensions. It also reacts to states that favor a "
                 "plane but no direction in it, as those of attention alone do, and then rejects although "
                 "nothing contracts. Direction: the same in the effective dimension 1/E[cos²], which is not "
                 "misled by that."

@@ -67,12 +67,12 @@ def panels(record: Record) -> Sequence[Panel]:
     """Draw the mean cosine by block of every scheme, with theory."""
     figure, ax = figures.new()
     for index, probed in enumerate(births.probed_groups(record)):
-        colour = figures.SERIES[index]
+        color = figures.SERIES[index]
         by_seed = np.asarray(births.values(probed, "contraction", "inter_cosine_by_layer"))
         low, high = by_seed.min(axis=0), by_seed.max(axis=0)
         blocks = births.blocks(probed)
-        figures.line(ax, blocks, by_seed.mean(axis=0), low, high, name=_scheme(probed), colour=colour, markers=True)
-        figures.line(ax, blocks, probed["theory"]["inter_cosine_by_layer"], colour=colour, dashed=True)
+        figures.line(ax, blocks, by_seed.mean(axis=0), low, high, name=_scheme(probed), color=color, markers=True)
+        figures.line(ax, blocks, probed["theory"]["inter_cosine_by_layer"], color=color, dashed=True)
     figures.count_axis(ax)
     figures.label(ax, "after block", "mean cosine between sequences")
     figures.legend(ax)

@@ -95,10 +95,10 @@ def panels(record: Record) -> Sequence[Panel]:
     positions = np.arange(1, len(variance_T) + 1)
     figure, ax = figures.new()
     figures.line(ax, positions, variance_T / variance_T[0], name="measured", markers=True)
-    figures.line(ax, positions, 1 / positions, name="1/i", colour=figures.THEORY, dashed=True)
+    figures.line(ax, positions, 1 / positions, name="1/i", color=figures.THEORY, dashed=True)
     mean_field_T = np.square(theory["mean_field"])
     figures.line(
-        ax, positions, mean_field_T / mean_field_T[0], name="theory of the block", colour=figures.SERIES[2], dashed=True
+        ax, positions, mean_field_T / mean_field_T[0], name="theory of the block", color=figures.SERIES[2], dashed=True
     )
     figures.label(ax, "position i", "variance over that of position 1")
     figures.legend(ax)

@@ -123,13 +123,13 @@ def panels(record: Record) -> Sequence[Panel]:
     snapshots = record["result"]["snapshots"]
     figure, ax = figures.new()
     steps = [snapshot["step"] for snapshot in snapshots]
-    for is_same, name, colour in (
+    for is_same, name, color in (
         (True, "own initialization", figures.SERIES[0]),
         (False, "the other seed's", figures.SERIES[1]),
     ):
         for index in range(len(record["settings"]["seeds"])):
             z_values = [_pairs(snapshot, is_same)[index]["z"] for snapshot in snapshots]
-            figures.line(ax, steps, z_values, name="" if index else name, colour=colour, markers=True)
+            figures.line(ax, steps, z_values, name="" if index else name, color=color, markers=True)
     figures.label(ax, "step", "z, neurons in token space")
     figures.legend(ax)
     return [Panel(figure, "Each line is a rotated model in training against one initialization.")]

@@ -86,7 +86,7 @@ def tables(record: Record) -> Sequence[Table]:
             "False-positive rates on unrelated models",
             ["test", "inputs", "pairs"],
             pooled,
-            "All architectures and initialisations together, 95% intervals (Clopper and Pearson). Tokens are random, "
+            "All architectures and initializations together, 95% intervals (Clopper and Pearson). Tokens are random, "
             f"vectors Gaussian and shared by both models. {about}",
             first_screen=True,
         )
@@ -173,7 +173,7 @@ EXPERIMENT = Experiment(
     paper="Section 6.1, Algorithm 1",
     description=(
         "Disjoint pairs of unrelated initializations, every test, both kinds of inputs, three architectures and two "
-        "initialisations: a test at level 0.01 should reject for 1% of them. The permutation test on tokens "
+        "initializations: a test at level 0.01 should reject for 1% of them. The permutation test on tokens "
         "and the population test claim so and are checked together; the published nulls take a model's coordinates "
         "as independent of one another and of the shared inputs: on shared vectors they do not hold between "
         "initializations, on random tokens Algorithm 1 rejects for far fewer than 1% of initializations, and iclr for "

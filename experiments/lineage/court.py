@@ -143,7 +143,7 @@ def run(context: Context) -> dict[str, Any]:
     summaries = [
         summary
         for name, kind in itertools.product(TESTS, KINDS)
-        if (summary := summarise(rows, name, kind)) is not None
+        if (summary := summarize(rows, name, kind)) is not None
     ]
     return {
         "num_pairs": {kind: sum(row["kind"] == kind for row in rows) for kind in KINDS},
@@ -198,7 +198,7 @@ def _name(model: Subject) -> str:
     return f"{origin.width}/{origin.corpus or 'birth'}/{origin.order}/{origin.seed}"
 
 
-def summarise(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[str, Any] | None:
+def summarize(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[str, Any] | None:
     """Summarize one test on one kind of pair; None where it claims nothing of it."""
     test_rows = [row for row in rows if row["kind"] == kind and name in row["values"]]
     if not test_rows:

@@ -27,7 +27,7 @@ exact binomial ones, families as trials, where all agree.
 Accusations: for every exact test and kind of change, of at least 1,000 unrelated pairs the number called the same at
 the test's own level, against the 99.9% quantile of a binomial count. Two families are counted once: what leaves a
 test's reading alone gives both orders of them one p. Under exactness any two p of different pairs are then independent
-(relabelling one model at random makes its p uniform whatever the others are), so that the count has the binomial mean
+(relabeling one model at random makes its p uniform whatever the others are), so that the count has the binomial mean
 and variance. It is not quite binomial, about one excess in a thousand checks is expected by chance, and kinds share
 their families: where no change moves a test's reading, its counts are one count.
 
@@ -62,7 +62,7 @@ from experiments.lineage.descendants_readings import (
     read_published,
     read_weights,
 )
-from experiments.lineage.descendants_summary import fold_of, summarise
+from experiments.lineage.descendants_summary import fold_of, summarize
 
 Row = dict[str, Any]
 
@@ -87,7 +87,7 @@ def run(context: Context) -> dict[str, Any]:
     return {
         "num_families": len(families.seeds),
         "loss": _loss(families, [(base.cfg, base.params) for base in bases]),
-        **summarise(changes, [each["rows"] for each in outcomes], len(families.seeds)),
+        **summarize(changes, [each["rows"] for each in outcomes], len(families.seeds)),
         "changes": [
             {
                 "change": change.name,
@@ -168,7 +168,7 @@ def _rows(
     suspects: Sequence[Subject],
 ) -> list[Row]:
     """Compute the readings of every pair of one change."""
-    beside = neighbours(len(bases), settings["num_offsets"])
+    beside = neighbors(len(bases), settings["num_offsets"])
     rows = []
     for base, base_model in enumerate(bases):
         for suspect, suspect_model in enumerate(suspects):
@@ -187,7 +187,7 @@ def _rows(
     return rows
 
 
-def neighbours(count: int, num_offsets: int) -> list[list[int]]:
+def neighbors(count: int, num_offsets: int) -> list[list[int]]:
     """List for each family those that every test compares its model with: the next ones of its half, in a circle."""
     partners = []
     for place in range(count):

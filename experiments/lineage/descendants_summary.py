@@ -175,7 +175,7 @@ TOO_MANY = 0.05
 Rows = Sequence[Mapping[str, Any]]
 
 
-def summarise(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> dict[str, Any]:
+def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> dict[str, Any]:
     """Compute the result of the benchmark.
 
     Args:

@@ -105,7 +105,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """Compare centre and width with the published null's."""
+    """Compare center and width with the published null's."""
     return [
         Claim(
             "Unrelated models' taus in units of the Gaussian null's standard deviation: "
@@ -124,19 +124,19 @@ def plots(record: Record) -> Sequence[Panel]:
     figure, ax = figures.new()
     grid = np.linspace(-_REACH, _REACH, 241)
     ax.plot(grid, stats.norm.pdf(grid), color=figures.MUTED, linestyle=(0, (5, 3)), label="Gaussian null")
-    for entry, colour in zip(record["result"]["groups"], figures.SERIES, strict=False):
+    for entry, color in zip(record["result"]["groups"], figures.SERIES, strict=False):
         edges = np.array(entry["edges"])
         labels = _labels(entry["group"])
         name = f"{labels[0]}, {labels[1]}, {entry['group']['inputs']}"
-        ax.plot((edges[1:] + edges[:-1]) / 2, entry["density"], color=colour, linewidth=1.3, label=name)
+        ax.plot((edges[1:] + edges[:-1]) / 2, entry["density"], color=color, linewidth=1.3, label=name)
     ax.set_yscale("log")
     ax.set_ylim(1e-5, 1)
     figures.label(ax, "tau in units of the null's standard deviation", "density")
     figures.legend(ax)
     caption = (
         "All coordinates of all pairs of unrelated initializations, on a logarithmic scale that shows the tails: the "
-        "paper finds the distribution close to a Gaussian one centred at zero. A test needs more than a shape: the "
-        "null's centre and width, and the independence of the coordinates of one pair (the table's pair z). What lies "
+        "paper finds the distribution close to a Gaussian one centered at zero. A test needs more than a shape: the "
+        "null's center and width, and the independence of the coordinates of one pair (the table's pair z). What lies "
         "beyond the axis is in the table."
     )
     return [Panel(figure, caption)]
@@ -163,7 +163,7 @@ EXPERIMENT = Experiment(
     title="Correlations of unrelated models are not quite those of Gaussian noise",
     paper="Figure 13",
     description=(
-        "Kendall's tau of each output coordinate over random inputs, for every pair of independently initialised "
+        "Kendall's tau of each output coordinate over random inputs, for every pair of independently initialized "
         "models. The published null takes the taus for those of Gaussian noise. Random tokens come near; Gaussian "
         "vectors that both models share leak their coordinates into both outputs."
     ),
@@ -187,7 +187,7 @@ EXPERIMENTS = {
         name="figure13_tiny",
         title="Correlations of unrelated models, in as many pairs as the paper has",
         description=(
-            "As figure13, with 72 initializations and their 2,556 pairs for each initialisation and kind of input. "
+            "As figure13, with 72 initializations and their 2,556 pairs for each initialization and kind of input. "
             "Models, N and T are those of figure13's laptop scale."
         ),
         settings={

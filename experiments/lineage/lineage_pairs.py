@@ -43,14 +43,14 @@ def prune(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarr
     return np.where(size <= np.quantile(size, strength), np.float32(0), w)
 
 
-def requantise(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarray:
+def requantize(w: np.ndarray, strength: float, _rng: np.random.Generator) -> np.ndarray:
     """Round to ``strength`` bits, symmetric, a scale for each row [..., row, column]."""
     levels = np.float32(2 ** (int(strength) - 1) - 1)
     scale = np.abs(w).max(axis=-1, keepdims=True) / levels
     return np.round(w / np.where(scale > 0, scale, 1)) * scale
 
 
-CHANGES: dict[str, Change] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantise}
+CHANGES: dict[str, Change] = {"noise": add_noise, "pruning": prune, "re-quantisation": requantize}
 
 
 def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
@@ -204,7 +204,7 @@ def tables(record: Record) -> Sequence[Table]:
         ]
         about = (
             f"N = {settings['num_inputs']}. {note} Noise: in units of each matrix's standard deviation; pruning: share "
-            "of each matrix set to zero; re-quantisation: bits, a scale for each row. Baselines: same above 0.8."
+            "of each matrix set to zero; re-quantization: bits, a scale for each row. Baselines: same above 0.8."
         )
         sections.append(tabulate("SmolLM2-135M against itself, changed", ["change", "strength"], rows, about))
     # All pairs of the named checkpoints, then each against fresh seeds.
@@ -259,7 +259,7 @@ def _why(tests: Mapping[str, Any]) -> str:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """State the strongest change of each kind that SmolLM2 was recognised through."""
+    """State the strongest change of each kind that SmolLM2 was recognized through."""
     result = record["result"]["smollm2"]
     if not result["attempted"]:
         return []
@@ -267,7 +267,7 @@ def claims(record: Record) -> Sequence[Claim]:
     for kind in record["settings"]["changes"]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
         same = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
-        statement = f"SmolLM2 found again after {kind}: strengths recognised of {[entry['strength'] for entry in rows]}"
+        statement = f"SmolLM2 found again after {kind}: strengths recognized of {[entry['strength'] for entry in rows]}"
         statements.append(Claim(statement, str([entry["strength"] for entry in same]), configuration="ours"))
     return statements
 
@@ -285,7 +285,7 @@ EXPERIMENT = Experiment(
     paper="Section 6.1",
     description=(
         "SmolLM2-135M-Instruct, if it is installed (" + INSTALL + "), against itself after noise, pruning and "
-        "re-quantisation of every matrix, and against fresh seeds of its own architecture.\n\n"
+        "re-quantization of every matrix, and against fresh seeds of its own architecture.\n\n"
         "With --data FOLDER every checkpoint found there is opened as its format says and compared with every other, "
         "and with fresh seeds of its own architecture: what a trained model that has nothing to do with a seed is "
         "taken for."

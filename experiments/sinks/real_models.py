@@ -174,7 +174,7 @@ def _rounding(record: Record) -> Table:
         rows.append(([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured))
     note = (
         f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token; ± is half of the 95% "
-        "interval over sequences. The file's weights are quantised already and stay as they are stored. Scale: of a "
+        "interval over sequences. The file's weights are quantized already and stay as they are stored. Scale: of a "
         "whole sequence (tensor) or of each position (token)."
     )
     return tabulate("What rounding costs", ["rounded", "scale", "first kept"], rows, note=note)

@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
     description=(
         "Models that two cores can train grow no sink on packed text, whose windows begin anywhere. Give every "
         "sequence a first id of its own, as a beginning-of-sequence token is, and one layer of width 32 grows sinks "
-        "in under a thousand steps of 1,024 tokens: the first position must be recognisable before it can be used as "
+        "in under a thousand steps of 1,024 tokens: the first position must be recognizable before it can be used as "
         "a sink, and in a small model that is what takes long.\n\nThat one layer suffices says something about the "
         "cause, too: its keys are read before any attention, so the variance of no attention output stands behind "
         "these sinks. A token that can be told apart, and a softmax that must spend its weight somewhere, are enough."

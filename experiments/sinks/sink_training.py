@@ -328,7 +328,7 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
     tokens_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
     sinks = measure_sinks(cfg, params, tokens_NT, SinkOptions(epsilon=EPSILON, lengths=settings["lengths"]))
     # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
-    averaged = measure_sinks(cfg, params, tokens_NT, SinkOptions(epsilon=EPSILON, normalise=True))
+    averaged = measure_sinks(cfg, params, tokens_NT, SinkOptions(epsilon=EPSILON, normalize=True))
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
     losses = {
         name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))

@@ -117,13 +117,13 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
     steps = np.asarray(result["steps"])
     figure, axes = figures.new(columns=2, width=6.4, height=3.2)
     for ax, (kind, words) in zip(axes, INPUTS.items(), strict=False):
-        for name, seed, colour in zip(
+        for name, seed, color in zip(
             ("own", "other"), result["seeds"], (figures.MEASURED, figures.BASELINE), strict=True
         ):
             taus = result["taus"][kind][name]
             mean, std = np.asarray(taus["mean"]), np.asarray(taus["std"])
             figures.line(
-                ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", colour=colour, markers=True
+                ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", color=color, markers=True
             )
         # Linear up to the first step, so that the birth at 0 has a place.
         ax.set_xscale("symlog", base=2, linthresh=1)
@@ -190,16 +190,16 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
     result = record["result"]
     figure, axes = figures.new(columns=3, width=9.6, height=3.2)
     for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
-        for name, who, colour in (
+        for name, who, color in (
             ("own", "its own initialization", figures.MEASURED),
             ("other", "another's initialization", figures.BASELINE),
         ):
             values_SC = -np.array([[_log10_p(verdict) for verdict in by_seed] for by_seed in result[name][test]])
             low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
             figures.line(
-                ax, result["steps"], np.nanmean(values_SC, axis=0), low, high, name=who, colour=colour, markers=True
+                ax, result["steps"], np.nanmean(values_SC, axis=0), low, high, name=who, color=color, markers=True
             )
-        figures.reference(ax, -np.log10(persistence_tables.ALPHA), "p = 0.01", colour=figures.MUTED)
+        figures.reference(ax, -np.log10(persistence_tables.ALPHA), "p = 0.01", color=figures.MUTED)
         ax.set_xscale("log", base=2)
         ax.set_yscale("symlog", linthresh=10)
         ax.set_ylim(0, 2 * ax.get_ylim()[1])
@@ -250,13 +250,13 @@ def recognition_tables(record: Record) -> Sequence[Table]:
         "z: of the permutation test. The paper draws this for its own initializations and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
-    return [tabulate("Checkpoints recognised", ["step"], rows, note, configuration="other")]
+    return [tabulate("Checkpoints recognized", ["step"], rows, note, configuration="other")]
 
 
 def recognition_claims(record: Record) -> Sequence[Claim]:
     """State the counts over all checkpoints of all seeds."""
     return [
-        Claim(f"Checkpoints recognised by {who}, {words}", counts(record, name, test))
+        Claim(f"Checkpoints recognized by {who}, {words}", counts(record, name, test))
         for test, words in TESTS.items()
         for name, who in (("own", "their own initialization"), ("other", "another seed's initialization"))
     ]
@@ -268,7 +268,7 @@ EXPERIMENTS = {
         title="The bias at initialization through training",
         paper="Figure 11, Finding 7",
         description=(
-            "The outputs at the coordinates that an untrained model favours are held against those of every checkpoint "
+            "The outputs at the coordinates that an untrained model favors are held against those of every checkpoint "
             "of its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
             "With random tokens the baseline is uncorrelated indeed. With the published inputs, vectors that both "
             "models share, it is not: the last vector reaches both outputs in the same coordinates."
@@ -283,12 +283,12 @@ EXPERIMENTS = {
     ),
     "figure14": Experiment(
         name="figure14",
-        title="Every checkpoint is recognised",
+        title="Every checkpoint is recognized",
         paper="Figure 14",
         description=(
             "Every checkpoint of Qwen-style models, from the first step to the last, against its own initialization. "
             "The paper shows these alone; here each is also held against another seed's initialization, since a test "
-            "that recognises everybody recognises nobody."
+            "that recognizes everybody recognizes nobody."
         ),
         settings=settings("qwen"),
         cost=shared_cost("table10"),

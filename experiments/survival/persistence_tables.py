@@ -138,14 +138,14 @@ def survival_headline(record: Record) -> str:
     pairs = record["result"]["pairs"]
     own_pairs = [pair for pair in pairs if pair["base"]["seed"] == pair["suspect"]["seed"]]
     other = [pair for pair in pairs if pair["base"]["seed"] != pair["suspect"]["seed"]]
-    recognised, num_own = called_related(own_pairs, "permutation")
+    recognized, num_own = called_related(own_pairs, "permutation")
     wrong, num_other = called_related(other, "permutation")
     progress = own_pairs[0]["progress"]
     models = len({pair["suspect"]["seed"] for pair in pairs})
     bound = binomial_interval(wrong, num_other)[1] if num_other else 1.0
     return (
         f"After training to a held-out loss of {progress['loss']:.2f} nats (unigram entropy "
-        f"{progress['unigram_entropy']:.2f}), {recognised} of {num_own} models are recognised by their own "
+        f"{progress['unigram_entropy']:.2f}), {recognized} of {num_own} models are recognized by their own "
         f"initialization, and {wrong} of {num_other} by another seed's (from {models} models, whose pairs are not "
         f"independent: even if they were, the false-positive rate could be {bound:.0%} by the exact 95% interval)."
     )

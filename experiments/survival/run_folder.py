@@ -81,7 +81,7 @@ class RunFolder:
 
     @functools.cached_property
     def data(self) -> Data:
-        """Tokenizer and tokenised text, from the cache where they are there."""
+        """Tokenizer and tokenized text, from the cache where they are there."""
         return load_data(dataclasses.replace(self.config, out=str(self.folder), quiet=True))
 
     def tokens(self, step: int) -> int:

@@ -208,7 +208,7 @@ BASELINES_LLAMA = {
 }
 
 
-def recognised(record: Record) -> Sequence[Claim]:
+def recognized(record: Record) -> Sequence[Claim]:
     """Count births found by each baseline: at 0.8, and among the scores of other seeds."""
     own_rows = record["result"]["own"]
     statements = []
@@ -217,7 +217,7 @@ def recognised(record: Record) -> Sequence[Claim]:
         above_z = sum((row[name]["z"] or 0.0) > 5 for row in own_rows)
         words = persistence_tables.NAMES[name]
         text = f"{at_threshold} of {len(own_rows)} at 0.8; {above_z} of {len(own_rows)} with z > 5"
-        statements.append(Claim(f"Initializations recognised in their trained models by {words}", text))
+        statements.append(Claim(f"Initializations recognized in their trained models by {words}", text))
     return statements
 
 
@@ -252,7 +252,7 @@ def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any
         "Models of several seeds are trained at once on the same text in the same order. Each is then held against its "
         "own initialization with every test of this project, on random tokens and on the published shared vectors.\n\n"
         "Every p stands beside how far the weights moved and beside the held-out loss: a model that was not trained "
-        "would of course be recognised.",
+        "would of course be recognized.",
         own_and_other,
         COST,
         tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
@@ -312,7 +312,7 @@ EXPERIMENTS = {
         baselines_of_births,
         shared_cost("table4b"),
         tables=lambda record: [persistence_tables.table_8(record, BASELINES_LLAMA)],
-        claims=recognised,
+        claims=recognized,
     ),
     "table10": _own("table10", "qwen", OWN_QWEN),
     "table11": _other("table11", "qwen", OTHER_QWEN),

@@ -185,11 +185,11 @@ def panels(record: Record) -> Sequence[Panel]:
     for ax, name in zip(np.atleast_1d(axes), names, strict=True):
         for index, row in enumerate(row for row in rows if row["variant"] == name):
             mean, se = np.asarray(row["cosine_by_layer"]), 2 * np.asarray(row["cosine_se_by_layer"])
-            depth, colour = np.arange(mean.size), figures.SERIES[index % len(figures.SERIES)]
-            figures.line(ax, depth, mean, mean - se, mean + se, name=f"β = {row['beta']}", colour=colour)
+            depth, color = np.arange(mean.size), figures.SERIES[index % len(figures.SERIES)]
+            figures.line(ax, depth, mean, mean - se, mean + se, name=f"β = {row['beta']}", color=color)
             limit = row["predicted_cosine_by_layer"]["T → ∞"]
-            figures.line(ax, depth, limit, name="", colour=colour, dashed=True)
-            figures.points(ax, depth[::5], np.asarray(row["predicted_cosine_by_layer"][EXACT])[::5], colour=colour)
+            figures.line(ax, depth, limit, name="", color=color, dashed=True)
+            figures.points(ax, depth[::5], np.asarray(row["predicted_cosine_by_layer"][EXACT])[::5], color=color)
         figures.label(ax, "after block", "cosine of two tokens", name)
     figures.legend(np.atleast_1d(axes)[-1])
     caption = "Lines: networks, with two standard errors; open circles: finite T; dashed: the recursion for T → ∞."
@@ -208,7 +208,7 @@ EXPERIMENT = Experiment(
         variants=(
             {"post-norm": {}},
             {"post-norm": {}},
-            {"post-norm": {}, "pre-norm": {"norm_position": "pre"}, "post-norm, centred": {"centered": True}},
+            {"post-norm": {}, "pre-norm": {"norm_position": "pre"}, "post-norm, centered": {"centered": True}},
         ),
         betas=([2.0], [0.5, 1.0, 1.4, 2.0, 3.0], [0.5, 1.0, 1.4, 2.0, 3.0]),
         length=(64, 512, 512),

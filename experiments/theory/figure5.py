@@ -134,9 +134,9 @@ def panels(record: Record) -> Sequence[Panel]:
     depth = np.arange(1, settings["num_layers"] + 1)
     figure, ax = figures.new(height=3.8)
     for index, (name, stack) in enumerate(stacks.items()):
-        colour, mean, std = figures.SERIES[index], np.asarray(stack["theory"]), np.asarray(stack["theory_std"])
-        figures.line(ax, depth, mean, mean - std, np.minimum(mean + std, 1), colour=colour, dashed=True)
-        figures.line(ax, depth, _mean(stack, "cosine"), name=name, colour=colour, markers=True)
+        color, mean, std = figures.SERIES[index], np.asarray(stack["theory"]), np.asarray(stack["theory_std"])
+        figures.line(ax, depth, mean, mean - std, np.minimum(mean + std, 1), color=color, dashed=True)
+        figures.line(ax, depth, _mean(stack, "cosine"), name=name, color=color, markers=True)
     figures.label(ax, "after block", "mean cosine between inputs")
     figures.legend(ax)
     sizes = f"D = {settings['d_model']}, N = {settings['num_inputs']:,}, {len(settings['seeds'])} seeds"

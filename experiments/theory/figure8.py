@@ -44,8 +44,8 @@ def gap(x_BTD: jax.Array) -> jax.Array:
     are nearly the same.
     """
     unit_BTD = unit(x_BTD)
-    centred_BTD = unit_BTD - jnp.mean(unit_BTD, axis=-2, keepdims=True)
-    return jnp.mean(jnp.sum(jnp.square(centred_BTD), axis=-1), axis=-1)
+    centered_BTD = unit_BTD - jnp.mean(unit_BTD, axis=-2, keepdims=True)
+    return jnp.mean(jnp.sum(jnp.square(centered_BTD), axis=-1), axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames="num_layers")
@@ -150,10 +150,10 @@ def panels(record: Record) -> Sequence[Panel]:
     for ax, length in zip(np.atleast_1d(axes), lengths, strict=True):
         for index, (name, curve) in enumerate(_curves(record, length).items()):
             mean, std = 1 - np.asarray(curve["gap_by_layer"]), np.asarray(curve["gap_std_by_layer"])
-            colour, low, high = figures.SERIES[index], mean - std, mean + std
-            figures.line(ax, depth, mean, low, high, name=name, colour=colour, dashed=name == ATTN0, markers=True)
+            color, low, high = figures.SERIES[index], mean - std, mean + std
+            figures.line(ax, depth, mean, low, high, name=name, color=color, dashed=name == ATTN0, markers=True)
             if name != ATTN0:
-                figures.points(ax, depth, 1 - np.asarray(curve["theory_gap_by_layer"]), colour=colour)
+                figures.points(ax, depth, 1 - np.asarray(curve["theory_gap_by_layer"]), color=color)
         figures.label(ax, "after block", "mean cosine within a sequence", f"T = {length}")
     figures.legend(np.atleast_1d(axes)[-1])
     return [

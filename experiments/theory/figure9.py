@@ -31,7 +31,7 @@ def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfi
 def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
     """Predict the standard deviation [T] of uniform attention over independent values: Equation 2, each mitigation.
 
-    Centred attention is what the logits differ by, whose variance enters there alone.
+    Centered attention is what the logits differ by, whose variance enters there alone.
     """
     variance = cfg.d_model * 0.02**2
     std = output_variance(
@@ -142,7 +142,7 @@ def tables(record: Record) -> Sequence[Table]:
             note=(
                 "Theory: uniform attention. Off uniform and off mean field: the largest relative error of "
                 "either theory over positions; the second knows that the logits have a variance of their own "
-                "at this width, and has no theory of softpick, clipped and centred attention or of a learned key."
+                "at this width, and has no theory of softpick, clipped and centered attention or of a learned key."
             ),
         )
     ]
@@ -158,8 +158,8 @@ def panels(record: Record) -> Sequence[Panel]:
     base = mitigation_rows[0]
     low, high = np.min(base["std_by_seed"], axis=0), np.max(base["std_by_seed"], axis=0)
     figures.line(ax, x, _mean(base), low, high, name="measured", markers=T <= 40)
-    figures.line(ax, x, base["uniform"], name="σ/√i", colour=figures.THEORY, dashed=True)
-    figures.line(ax, x, base["mean_field"], name="mean field", colour=figures.SERIES[2], dashed=True)
+    figures.line(ax, x, base["uniform"], name="σ/√i", color=figures.THEORY, dashed=True)
+    figures.line(ax, x, base["mean_field"], name="mean field", color=figures.SERIES[2], dashed=True)
     figures.label(ax, "position i", "standard deviation of o_i")
     ax.legend(frameon=False)
     return [

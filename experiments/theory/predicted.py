@@ -50,7 +50,7 @@ def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool 
     """Return theory's distribution of the top count over seeds, with the cosine multiplied by ``factor``.
 
     With ``isotropic``, inputs scatter evenly around their mean, which real ones do not. The group's inputs are
-    Gaussian, so that no input's own last token is favoured by a tied head.
+    Gaussian, so that no input's own last token is favored by a tied head.
     """
     cfg = preset(group["model"], **group["changes"])
     prediction = profile(stack_of(cfg, tokens=False), group["seq_len"])
@@ -199,7 +199,7 @@ def panels(record: Record) -> Sequence[Panel]:
         curve = fit["curve"]
         name = f"{births.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
         expected = 100 * np.asarray(curve["share"])
-        figures.line(left, expected, curve["cdf"], name="theory", colour=figures.THEORY, dashed=True)
+        figures.line(left, expected, curve["cdf"], name="theory", color=figures.THEORY, dashed=True)
         left.step(
             100 * fractions, np.arange(1, len(fractions) + 1) / len(fractions), where="post", color=figures.MEASURED
         )
@@ -207,8 +207,8 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.legend(left)
         # Ranks against uniform quantiles.
         uniform = (np.arange(len(fractions)) + 0.5) / len(fractions)
-        figures.line(right, [0, 1], [0, 1], colour=figures.THEORY, dashed=True)
-        figures.points(right, uniform, fit["ranks"], colour=figures.MEASURED)
+        figures.line(right, [0, 1], [0, 1], color=figures.THEORY, dashed=True)
+        figures.points(right, uniform, fit["ranks"], color=figures.MEASURED)
         figures.label(right, "uniform quantile", "rank of the measured fraction", "(b) ranks under theory")
         drawn.append(Panel(figure, f"{name}: {len(fractions)} seeds, test of fit p = {fit['p']:.2g}."))
     return drawn

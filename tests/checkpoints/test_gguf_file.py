@@ -61,7 +61,7 @@ def test_gguf_rope_base_defaults_to_10000(architecture, name, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("kind, steps", [("Q8_0", 127), ("Q4_1", 15), ("Q4_0", 8), ("Q5_1", 31)])
-def test_quantised_tensors_come_back_within_a_step(tmp_path, kind, steps):
+def test_quantized_tensors_come_back_within_a_step(tmp_path, kind, steps):
     """A block of 32 shares one step: its largest magnitude, or its range, over the number of steps.
 
     Rounding errs by half a step (a whole one at the clipped end of Q4_0); the step itself is float16, so that
@@ -174,7 +174,7 @@ def test_smollm2_opens_with_its_tokenizer():
     assert checkpoint.tokenizer.vocab_size == 49_152
 
 
-def test_reading_tensor_by_tensor_dequantises_and_unpairs(tmp_path):
+def test_reading_tensor_by_tensor_dequantizes_and_unpairs(tmp_path):
     cfg = preset("llama-tiny", **SIZES)
     write(tmp_path / "m.gguf", cfg, init_seed(cfg, 4), tmp_path / "hf", kind="Q8_0")
     reader, flat = open_checkpoint(tmp_path / "m.gguf"), flatten(open_checkpoint(tmp_path / "m.gguf").params())

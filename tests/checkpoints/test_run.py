@@ -31,11 +31,11 @@ def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
     """A run of one step, as a trainer leaves it."""
     many = [init_seed(CFG, seed) for seed in SEEDS]
     params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
-    optimiser = {"count": jnp.zeros(2, jnp.int32)}
-    sums = change(np.asarray(checksums([params, optimiser])))
+    optimizer = {"count": jnp.zeros(2, jnp.int32)}
+    sums = change(np.asarray(checksums([params, optimizer])))
     content = {
         "params": params,
-        "optimiser": optimiser,
+        "optimiser": optimizer,
         "progress": progress_tree(1, seeds, {"next_index": 0}, jnp.asarray(sums)),
     }
     (folder / FOLDER).mkdir(parents=True)

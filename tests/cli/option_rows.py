@@ -70,7 +70,7 @@ DERIVE = "bornbiased_jax.derive.derive:derive"
 AUDIT = "bornbiased_jax.lineage.audit.audit:audit_folder"
 REPRODUCE = "experiments.runner:reproduce"
 PROCESSES = "--coordinator h:1 --num-processes 2 --process-id 1"
-DISTRIBUTED = "bornbiased_jax.parallel:initialise_distributed"
+DISTRIBUTED = "bornbiased_jax.parallel:initialize_distributed"
 BUILD_MESH = "bornbiased_jax.parallel:build_mesh"
 
 COMMON = [

@@ -1,4 +1,4 @@
-"""The digest of weights as a commitment: the same in every format, another for every relabelling."""
+"""The digest of weights as a commitment: the same in every format, another for every relabeling."""
 
 import json
 

@@ -107,7 +107,7 @@ def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
         (["--quantise", "a8", "--keep-sinks", "x"], "0,1,4"),
     ],
 )
-def test_a_quantisation_that_is_none_is_refused(text, options, words, capsys):
+def test_a_quantization_that_is_none_is_refused(text, options, words, capsys):
     call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
     assert run([*call, "--no-details", *options]) == 2
     said = capsys.readouterr().err.strip()

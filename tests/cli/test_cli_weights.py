@@ -40,7 +40,7 @@ def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, susp
     assert seedprint(f"seed:8{BIRTH}", suspect)["verdict"] == "unrelated"
 
 
-def test_choices_are_labelled(seedprint, suspect):
+def test_choices_are_labeled(seedprint, suspect):
     chosen = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--labels", "units", "--alpha", "0.01")
     assert chosen["exploratory"] == ["alpha = 0.01", "labels = units"]
     assert sum("Exploratory: alpha = 0.01, labels = units was chosen" in note for note in chosen["notes"]) == 1

@@ -188,7 +188,7 @@ def test_nan_is_refused(tmp_path, capsys):
 
 
 def llama2c_loop(pieces: list[str], scores: list[float], text: str) -> list[int]:
-    """llama2.c's encode: characters (or bytes), then the best neighbours joined until none can be."""
+    """llama2.c's encode: characters (or bytes), then the best neighbors joined until none can be."""
     ids_of = {piece: token for token, piece in enumerate(pieces)}
     ids = []
     for character in (" " + text) if text else "":

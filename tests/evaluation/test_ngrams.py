@@ -29,7 +29,7 @@ def test_markov_chain():
     conditional = -(stationary[:, None] * transition * np.log(np.maximum(transition, 1e-300))).sum()
     held = chain[N // 2 :]
     logs = -np.log(transition[held[:-1], held[1:]])
-    # The mean of 100,000 surprisals, neighbours correlated a little: five standard errors.
+    # The mean of 100,000 surprisals, neighbors correlated a little: five standard errors.
     margin = 5 * logs.std() / np.sqrt(len(logs))
     assert bigram_loss(chain[: N // 2], held, V) == pytest.approx(conditional, abs=margin)
     assert bigram_loss(chain[: N // 2], held, V) < unigram_loss(chain[: N // 2], held, V)

@@ -84,8 +84,8 @@ def test_cka_is_its_definition(shape):
     num, wide, wider = shape
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((num, wide)), rng.standard_normal((num, wider))
-    centre = np.eye(num) - np.full((num, num), 1 / num)
-    k, m = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
+    center = np.eye(num) - np.full((num, num), 1 / num)
+    k, m = center @ x @ x.T @ center, center @ y @ y.T @ center
     expected = (k * m).sum() / np.sqrt((k * k).sum() * (m * m).sum())
     assert baselines.linear_cka(x, y) == pytest.approx(expected, rel=1e-10)
     turned = x @ np.linalg.qr(rng.standard_normal((wide, wide)))[0] * 3 + 5
@@ -133,7 +133,7 @@ def test_nulls_that_do_not_exist():
 
 
 def test_reef_by_hand():
-    # Standardised: x = (−1, 0, 1)·√1.5 alone against y = (1, −2, 1)/√2 and x: HSIC = ‖xᵀy‖² over all columns.
+    # Standardized: x = (−1, 0, 1)·√1.5 alone against y = (1, −2, 1)/√2 and x: HSIC = ‖xᵀy‖² over all columns.
     x = np.array([[0.0], [1.0], [2.0]])
     y = np.array([[1.0], [0.0], [1.0]])
     assert reef(x, y).value == pytest.approx(0.0, abs=1e-12)  # xᵀy = −1 + 0 + 1

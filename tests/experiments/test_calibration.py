@@ -34,7 +34,7 @@ def test_permutation_test_is_calibrated_on_untrained_models(name, init):
     family = calibration.check_family({"permutation": summary}, family_error=1e-3)
     assert family["calibrated"] and family["num_checks"] == 3
     assert summary["num_undefined"] == 0
-    # z has variance 1 over exact relabellings: mean within 4 standard errors of 0.
+    # z has variance 1 over exact relabelings: mean within 4 standard errors of 0.
     assert abs(summary["z_mean"]) < 4 / np.sqrt(150)
     json.dumps(family, allow_nan=False)
 
@@ -84,7 +84,7 @@ def test_drift_leads_from_one_birth_to_the_other(kind):
         next(final_outputs(cfg, [1], np.full((2, 4), 128, np.int32)))
 
 
-def test_figure_13_taus_are_centred_on_zero():
+def test_figure_13_taus_are_centered_on_zero():
     cfg = preset("gpt2-tiny", **SIZES)
     pairs = calibration.unrelated_pairs(cfg, inputs.random_tokens(48, 4, 128), 60)
     taus = np.stack([tau_b(base_ND, suspect_ND) for base_ND, suspect_ND in pairs])

@@ -186,7 +186,7 @@ def test_areas_rates_and_their_intervals():
 
 def test_no_model_is_held_against_itself_and_halves_stay_apart():
     for count, offsets in ((46, 3), (5, 2), (4, 3)):
-        for place, others in enumerate(descendants.neighbours(count, offsets)):
+        for place, others in enumerate(descendants.neighbors(count, offsets)):
             assert place not in others and len(set(others)) == len(others) > 0
             assert {other % 2 for other in others} == {place % 2}
 

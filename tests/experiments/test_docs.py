@@ -111,7 +111,7 @@ def test_a_missing_record_names_its_command(committed):
         ("table1", "give show=… or value=…"),
         ("table1 show=tables value=x", "give show=… or value=…"),
         ("table1 show=pictures", "choose headline, claims, tables$"),
-        ("table1 show=tables colour=red", "is not understood"),
+        ("table1 show=tables color=red", "is not understood"),
         ("tabel1 show=tables", "names no experiment"),
         ("table1 value=result.rows.1.share", "has no result.rows.1.share"),
         ("table1 value=result.rows.0.share format=prose:2", "no format 'prose'"),

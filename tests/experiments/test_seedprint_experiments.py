@@ -176,7 +176,7 @@ def test_changes_are_as_strong_as_they_say():
     pruned = lineage_pairs.prune(w, 0.8, rng)
     assert (pruned == 0).mean() == pytest.approx(0.8, abs=1 / w.size)
     assert np.abs(w[pruned == 0]).max() <= np.abs(w[pruned != 0]).min()
-    rounded = lineage_pairs.requantise(w, 3, rng)
+    rounded = lineage_pairs.requantize(w, 3, rng)
     assert max(len(np.unique(row)) for row in rounded) == 7  # −3 … 3
     assert np.abs(rounded - w).max() <= np.abs(w).max(axis=1).max() / 6 * (1 + 1e-6)
 

@@ -31,7 +31,7 @@ def test_every_site_against_a_second_computation(monkeypatch):
         assert measured["kurtosis"] == pytest.approx(max(kurtosis_L), rel=1e-4)
         dispersion_L = (norm_LNT.max(axis=2) / np.median(norm_LNT, axis=2)).mean(axis=1)
         assert measured["dispersion"] == pytest.approx(dispersion_L.max(), rel=1e-5)
-    # What the linear maps read is normalised, what they add up to is not.
+    # What the linear maps read is normalized, what they add up to is not.
     assert found["attention_input"]["dispersion"] < found["residual"]["dispersion"]
 
 

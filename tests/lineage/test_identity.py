@@ -90,7 +90,7 @@ def relabel(order_D):
     return change
 
 
-def test_relabelled_coordinates_are_found_again(base):
+def test_relabeled_coordinates_are_found_again(base):
     order_D = np.random.default_rng(0).permutation(16)
     verdict = compare(base, born(42, relabel(order_D)))
     assert verdict.verdict == "same-lineage"
@@ -103,7 +103,7 @@ def test_relabelled_coordinates_are_found_again(base):
     assert verdict.detail["identical_tensors"] == verdict.detail["reordered_tensors"] == 0
 
 
-def test_relabelling_needs_partners_that_nothing_else_equals():
+def test_relabeling_needs_partners_that_nothing_else_equals():
     rng = np.random.default_rng(0)
     x_ND = rng.standard_normal((200, 12)).astype(np.float32)
     order_D = rng.permutation(12)
@@ -198,4 +198,4 @@ def test_negated_coordinates_are_found_again():
     assert verdict.verdict == "same-lineage" and "8 of them with the other sign" in verdict.reason
     assert (verdict.detail["relabelled_coordinates"], verdict.detail["negated_coordinates"]) == (0, 8)
     both = born(42, lambda path, leaf: relabel(np.arange(16)[::-1])(path, negate(signs_D)(path, leaf)), cfg)
-    assert "relabelled and negated" in compare(base, both).reason
+    assert "relabeled and negated" in compare(base, both).reason

@@ -125,8 +125,8 @@ def test_identity_comes_first(base):
     cfg = CFG.replace(tie_embeddings=False)
     few = inputs.random_tokens(50, 6, 32)
     original = born(1, cfg)
-    relabelled = changed(original, lambda path, leaf: leaf.at[63].set(1.0) if path == "embed/embedding" else leaf)
-    verdict = compare(fp.fingerprint_outputs(original, few), fp.fingerprint_outputs(relabelled, few))
+    relabeled = changed(original, lambda path, leaf: leaf.at[63].set(1.0) if path == "embed/embedding" else leaf)
+    verdict = compare(fp.fingerprint_outputs(original, few), fp.fingerprint_outputs(relabeled, few))
     assert verdict.verdict == "same-lineage" and "outputs are identical" in verdict.reason
     assert verdict.detail["identical_weights"] is False
 

@@ -38,7 +38,7 @@ def test_calibrated_on_dependent_coordinates(correlation):
         assert stats.binomtest(below, len(p_values), level).pvalue > 1e-4
 
 
-def test_finds_a_weakly_shared_labelling():
+def test_finds_a_weakly_shared_labeling():
     rng = np.random.default_rng(12)
     base = rng.standard_normal((400, 64))
     suspect = 0.1 * base + rng.standard_normal((400, 64))
@@ -87,7 +87,7 @@ def test_labels_that_cannot_be_told_apart_are_undefined():
     column = np.random.default_rng(16).standard_normal((30, 1))
     same = np.repeat(column, 12, axis=1)
     verdict = perm.permutation_test(same, same)
-    assert verdict.verdict == "undefined" and "every labelling" in verdict.reason
+    assert verdict.verdict == "undefined" and "every labeling" in verdict.reason
 
 
 def test_some_constant_coordinates_do_not_hide_the_rest():

@@ -34,7 +34,7 @@ def test_text_says_what_is_covered_and_what_is_not():
         "not intent",
         "transplanted",
         "distillation",
-        "8-bit optimisers",
+        "8-bit optimizers",
         "sinusoidal",
         "approximate",
     ):

@@ -73,7 +73,7 @@ def test_seed_of_descendant_identified_with_runner_up():
 
 
 @pytest.mark.slow
-def test_the_scheme_of_the_initialisation_does_not_matter():
+def test_the_scheme_of_the_initialization_does_not_matter():
     suspect = birth(12, CFG.replace(init="normal-0.02"))
     assert which_seed(CFG, suspect, range(10, 20)).seed == 12
 

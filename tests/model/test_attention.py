@@ -276,7 +276,7 @@ def test_huge_logits_stay_finite(name):
 
 
 def test_equal_logits():
-    """Born: uniform for the softmax, nothing for the centred and for softpick, nothing beyond a length for clipped."""
+    """Born: uniform for the softmax, nothing for the centered and for softpick, nothing beyond a length for clipped."""
     scores = np.zeros((ROWS, ROWS))
     assert np.all(weights("softpick", scores) == 0)
     np.testing.assert_allclose(weights("centred", scores), 0, atol=2.0**-24)
@@ -375,7 +375,7 @@ def test_training_in_half_precision_never_holds_a_square(hopper):
     assert not re.search(rf"{FUSED}x{FUSED}x", program)
 
 
-def test_rematerialised_blocks_call_the_kernel_again(hopper):
+def test_rematerialized_blocks_call_the_kernel_again(hopper):
     program = lowered(gradient(CFG, "bfloat16", remat=True), parameter_shapes(CFG), tokens(5))
     assert kernels(program) == (2, 1)
 

@@ -132,8 +132,8 @@ def initial(cfg: ModelConfig):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_initialisation(name):
-    policy = TABLE[name].initialisation
+def test_initialization(name):
+    policy = TABLE[name].initialization
     differ = [initial(cfg) != initial(other) for cfg, other in bases_of(name)]
     assert differ
     assert any(differ) if policy.kind == "used" else not any(differ)

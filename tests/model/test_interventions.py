@@ -190,7 +190,7 @@ def constructed():
     """Two layers, one head. Channel 0 is 1 everywhere; channels 2… hold a token's random content.
 
     Layer 1 averages the context: a shared part of size √64 and the content, whose average over i tokens has
-    size √(64/i), go to channels of their own and are normalised (post-norm), so the shared channel holds
+    size √(64/i), go to channels of their own and are normalized (post-norm), so the shared channel holds
     √D/√(1 + 1/i): 0.71 √D at the first token, more at others. One neuron fires where it is below 0.76 √D and
     writes to the sink channel alone. Layer 2 looks for that channel.
     """

@@ -103,7 +103,7 @@ def test_blocks_written_out_are_the_loop_over_them(monkeypatch):
 
 
 class _Descent:
-    """Plain gradient descent stands for the optimiser: linear in the gradient."""
+    """Plain gradient descent stands for the optimizer: linear in the gradient."""
 
     @staticmethod
     def update(grads, state, params):

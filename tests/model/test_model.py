@@ -115,7 +115,7 @@ def test_decoding_with_a_cache_equals_one_pass(case):
 
 
 @pytest.mark.slow
-def test_rematerialisation_changes_nothing():
+def test_rematerialization_changes_nothing():
     cfg = CASES["llama-tiny"]
     params = init_seed(cfg, 6)
     tokens = jnp.arange(12)[None]

@@ -244,7 +244,7 @@ REFUSED = {
         "--scratch is where --stream keeps hidden states: give --stream too"
     ),
     f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --quantise a8 --stream --scratch s": (
-        "quantisation needs the weights in memory"
+        "quantization needs the weights in memory"
     ),
     f"sinks {TINY} --text builtin:prose --tokenizer bytes --lengths 8 --streaming 4 --stream --scratch s": (
         "streaming needs the weights in memory"

@@ -64,7 +64,7 @@ def test_random_tokens_are_uniform():
     chi2 = ((counts - x_NT.size / vocab_size) ** 2 / (x_NT.size / vocab_size)).sum()
     # Chi-squared with V − 1 degrees of freedom: five standard deviations.
     assert abs(chi2 - (vocab_size - 1)) < 5 * np.sqrt(2 * (vocab_size - 1))
-    # Neighbouring sequences and positions agree as often as chance: Bernoulli(1/V), five standard errors.
+    # Neighboring sequences and positions agree as often as chance: Bernoulli(1/V), five standard errors.
     for equal in (x_NT[1:] == x_NT[:-1], x_NT[:, 1:] == x_NT[:, :-1]):
         std = np.sqrt((1 / vocab_size) * (1 - 1 / vocab_size) / equal.size)
         assert abs(equal.mean() - 1 / vocab_size) < 5 * std

@@ -79,7 +79,7 @@ def test_rows_that_do_not_sum_to_one(model):
         apply(cfg, params, tokens, capture=("attention_weights",)).layers["attention_weights"], np.float64
     )
     np.testing.assert_allclose(raw["row_mass_LH"], weights.sum(-1).mean((1, 3)), rtol=1e-5)
-    shared = measure_sinks(cfg, params, tokens, SinkOptions(normalise=True))
+    shared = measure_sinks(cfg, params, tokens, SinkOptions(normalize=True))
     np.testing.assert_allclose(shared["row_mass_LH"], 1.0, rtol=1e-5)
     expected = (weights / weights.sum(-1, keepdims=True))[..., 0].mean((1, 3))
     np.testing.assert_allclose(shared["score_LH"], expected, atol=1e-6)
@@ -203,11 +203,11 @@ def test_report(model):
 
 @pytest.mark.parametrize("kernel", ["softpick", "centred", "clipped"])
 def test_rows_that_add_up_to_nothing_have_no_fractions(kernel):
-    """At position 1 softpick gives nothing where the logit is negative, centred attention gives nothing at all."""
+    """At position 1 softpick gives nothing where the logit is negative, centered attention gives nothing at all."""
     cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, d_ff=24, vocab_size=41, attention_kernel=kernel)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 1 else leaf, init_seed(cfg, 1))
     tokens = np.random.default_rng(0).integers(0, 41, (3, 9))
-    fractions = measure_sinks(cfg, params, tokens, SinkOptions(normalise=True))
+    fractions = measure_sinks(cfg, params, tokens, SinkOptions(normalize=True))
     assert np.isfinite(fractions["score_LH"]).all() and np.isfinite(fractions["profile_LHT"]).all()
     # Every row adds up to one, or to nothing.
     assert (np.abs(fractions["row_mass_LH"]) <= 1 + 1e-5).all()

@@ -1,4 +1,4 @@
-"""Fake quantisation against a second implementation in NumPy, its limits, and the price against its definition."""
+"""Fake quantization against a second implementation in NumPy, its limits, and the price against its definition."""
 
 import json
 
@@ -98,7 +98,7 @@ def test_only_the_kernels_of_blocks_are_rounded(params):
     assert quantized_params(params, None, "token") is params
 
 
-def test_without_quantisation_the_path_is_the_plain_one_bitwise(params):
+def test_without_quantization_the_path_is_the_plain_one_bitwise(params):
     assert quantized_edits(Scheme(), "token") == NO_EDITS
     plain = apply(CFG, params, TOKENS).logits_BTV
     np.testing.assert_array_equal(

@@ -53,7 +53,7 @@ def shown() -> str:
 
 
 def take(chromium: str, text: str, width: int, dark: bool) -> bytes:
-    """The upper part of a page at a width as a PNG of few colours.
+    """The upper part of a page at a width as a PNG of few colors.
 
     Raises:
         subprocess.CalledProcessError: the browser failed.

@@ -82,12 +82,12 @@ def pages(section):  # noqa: F811
     curves, ax = figures.new()
     blocks = np.arange(1, 13)
     figures.line(ax, blocks, blocks / 30, blocks / 40, blocks / 20, name="measured", markers=True)
-    figures.line(ax, blocks, blocks / 28, name="theory", colour=figures.THEORY, dashed=True)
+    figures.line(ax, blocks, blocks / 28, name="theory", color=figures.THEORY, dashed=True)
     figures.label(ax, "block", "cosine")
     figures.legend(ax)
-    coloured, ax = figures.new()
+    colored, ax = figures.new()
     figures.heatmap(ax, np.eye(6) - 0.5, "abcdef", "ghijkl", "z", diverging=True, digits=1)
-    panels = (*section.panels, Panel(curves, "Curves."), Panel(coloured, "A map."))
+    panels = (*section.panels, Panel(curves, "Curves."), Panel(colored, "A map."))
     whole = dataclasses.replace(section, panels=panels, figures="figures")
     return {"experiment": page.render("A page", "Its standfirst.", [whole]), "audit": draw(Audit(AUDITED), "models")}
 

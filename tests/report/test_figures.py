@@ -36,9 +36,9 @@ def test_svg_is_well_formed_follows_the_page_and_names_its_ids(name):
     assert ids and all(ident.startswith("figure1-2-") for ident in ids)
     references = re.findall(r"url\(#([^)]+)\)", text) + re.findall(r'xlink:href="#([^"]+)"', text)
     assert set(references) <= set(ids)
-    # No colour of the page's own is fixed, so that the dark scheme reaches every axis and letter.
-    for colour in (*figures.SERIES, figures.INK, figures.MUTED, figures.RULE):
-        assert colour not in text
+    # No color of the page's own is fixed, so that the dark scheme reaches every axis and letter.
+    for color in (*figures.SERIES, figures.INK, figures.MUTED, figures.RULE):
+        assert color not in text
     assert "currentColor" in text and "var(--muted)" in text
 
 
@@ -89,7 +89,7 @@ def test_qq_puts_uniform_quantiles_on_the_diagonal_inside_the_band():
         assert np.isclose(ends, -np.log10(1 - (1 - level) ** (1 / count))).any()
 
 
-def test_diverging_colours_part_at_zero():
+def test_diverging_colors_part_at_zero():
     figure, ax = figures.new()
     figures.heatmap(ax, [[-1.0, 3.0]], diverging=True)
     assert ax.images[0].get_clim() == (-3.0, 3.0)

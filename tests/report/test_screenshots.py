@@ -9,7 +9,7 @@ from tests.report import screenshots
 
 
 def corner(image):
-    """The colour of the page's ground, red, green and blue."""
+    """The color of the page's ground, red, green and blue."""
     return image.convert("RGB").getpixel((2, image.height - 3))
 
 

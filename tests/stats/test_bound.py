@@ -56,7 +56,7 @@ def test_never_below_the_exact_p_of_small_matrices(kind, size, count):
     for trial in range(count):
         scores = drawn(rng, kind, size)
         sums = permuted_sums(scores, every)
-        # Most trials look into the tail: the labelling becomes the best, the second, the third best one.
+        # Most trials look into the tail: the labeling becomes the best, the second, the third best one.
         if trial % 4:
             scores = scores[:, every[np.argsort(-sums, kind="stable")[trial % 4 - 1]]]
             sums = permuted_sums(scores, every)
@@ -200,8 +200,8 @@ def test_below_the_mean_it_says_nothing():
 
 
 @pytest.mark.parametrize("width", [12, 64, 400])
-def test_no_p_lies_below_that_of_one_labelling(width):
-    """Perfect agreement: the identity alone of D! labellings reaches it, where the normal tail would go far below."""
+def test_no_p_lies_below_that_of_one_labeling(width):
+    """Perfect agreement: the identity alone of D! labelings reaches it, where the normal tail would go far below."""
     found = certified_p(1000.0 * np.eye(width), num_permutations=99)
     assert found.z == pytest.approx(width - 1)
     floor = -math.lgamma(width + 1) / LN10
@@ -271,7 +271,7 @@ def test_float32_scores_give_nearly_the_same():
     assert narrow.log10_p_bound == pytest.approx(wide.log10_p_bound, rel=1e-5)
 
 
-def test_no_labelling_differs():
+def test_no_labeling_differs():
     found = certified_p(np.ones((12, 12)), num_permutations=99)
     assert math.isnan(found.p_value) and math.isnan(found.z)
     both = certified_p([np.ones((12, 12)), np.eye(12)], num_permutations=99)

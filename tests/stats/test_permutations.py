@@ -28,8 +28,8 @@ def test_small_widths_are_enumerated():
     assert certified_p(cross, num_permutations=10).p_value == sum(s >= np.trace(cross) - 1e-9 for s in every) / 720
 
 
-def test_p_over_all_labellings_is_exactly_uniform():
-    # Relabelling one fixed matrix in all 6! ways gives every rank once: the exactness that every test rests on.
+def test_p_over_all_labelings_is_exactly_uniform():
+    # Relabeling one fixed matrix in all 6! ways gives every rank once: the exactness that every test rests on.
     cross = np.random.default_rng(2).standard_normal((6, 6))
     ranks = sorted(round(certified_p(cross[:, order]).p_value * 720) for order in perm.all_permutations(6))
     assert ranks == list(range(1, 721))
@@ -80,7 +80,7 @@ def test_float32_scores_are_summed_in_float64():
 
 
 def test_ties_count_against_rejection():
-    # Two blocks of equal coordinates: many labellings give exactly the identity's sum, rounded differently.
+    # Two blocks of equal coordinates: many labelings give exactly the identity's sum, rounded differently.
     block = np.kron(np.eye(2), np.full((5, 5), 0.1))
     every = math.factorial(5) ** 2 / math.factorial(10)
     many = certified_p(block, num_permutations=20_000).p_value

@@ -109,7 +109,7 @@ def test_gpt2_agrees_with_known_encodings(shared):
 
 
 def tiktoken_reference(ranks: dict[bytes, int], word: bytes) -> list[int]:
-    """tiktoken's own rule on one word: join the leftmost neighbours whose sum has the lowest rank."""
+    """tiktoken's own rule on one word: join the leftmost neighbors whose sum has the lowest rank."""
     if word in ranks:
         return [ranks[word]]
     parts = [bytes([byte]) for byte in word]
@@ -185,7 +185,7 @@ def test_schemes_have_room_for_their_special_tokens():
 
 
 def test_every_setting_changes_the_digest():
-    """The same vocabulary and merges that cut words or normalise otherwise are another tokenizer."""
+    """The same vocabulary and merges that cut words or normalize otherwise are another tokenizer."""
     trained = bpe.train_bpe(CORPUS, 300)
     content = json.loads(trained.json_text)
     others = [

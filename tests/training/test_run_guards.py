@@ -150,7 +150,7 @@ def test_one_process_trains_in_a_folder(calm):
 
 
 def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
-    monkeypatch.setattr(setup, "prepare", lambda *a, **k: pytest.fail("the data were tokenised first"))
+    monkeypatch.setattr(setup, "prepare", lambda *a, **k: pytest.fail("the data were tokenized first"))
     config, _ = calm
     with pytest.raises(InputError, match="a run of data_seed=0, not 5"):
         pretrain(dataclasses.replace(config, data_seed=5))
@@ -161,7 +161,7 @@ def test_the_folder_is_looked_at_before_the_data(calm, place, monkeypatch):
 
 
 def test_a_run_made_meanwhile_is_not_taken_over(calm, monkeypatch):
-    """Another process makes its run while this one tokenises: the folder is looked at again under the lock."""
+    """Another process makes its run while this one tokenizes: the folder is looked at again under the lock."""
     config = dataclasses.replace(calm[0], out=str(Path(calm[0].out).with_name("meanwhile")), data_seed=5)
     real = train.load_data
 

@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama-family model; quantised tensors are dequantised one by one.
+"""A GGUF file of a Llama-family model; quantized tensors are dequantized one by one.
 
 Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and llama.cpp's convert_hf_to_gguf.py,
 which interleaves query and key rows for the architecture "llama" and leaves them alone for qwen2 and qwen3.
@@ -108,7 +108,7 @@ def _dequantized(
     height, width = min(rows or stored[0], stored[0]), stored[1]
     num_columns = min(columns or shape[1], shape[1])
     if columns:
-        # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantised) as hold the columns.
+        # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantized) as hold the columns.
         block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
     decoded = np.empty((height, num_columns), np.float32)
@@ -133,8 +133,8 @@ def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.nd
             return gguf.dequantize(stored, tensor.tensor_type)
     except NotImplementedError as error:
         raise InputError(
-            f"tensor {tensor.name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantised: "
-            "use a file with another quantisation"
+            f"tensor {tensor.name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantized: "
+            "use a file with another quantization"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """The format of a pretraining run on disk, and how its weights are read back: no trainer is needed for that.
 
-``RUN/run.json`` says what was asked for; ``RUN/checkpoints/STEP`` holds ``params`` and ``optimiser`` (leading axis of
+``RUN/run.json`` says what was asked for; ``RUN/checkpoints/STEP`` holds ``params`` and ``optimizer`` (leading axis of
 seeds), and ``progress``: the step, the seeds, the place in the data, and a checksum of every array. Orbax writes under
 a temporary name and renames, so what has a plain name is whole, unless the disk damaged it later: the checksums tell.
 
@@ -377,7 +377,7 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
     Raises:
         ValueError: it is a checkpoint of other seeds, or of the same in another order.
     """
-    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(leaves + _optimiser_leaves(path), np.uint32))
+    place = progress_tree(0, seeds, {"next_index": 0}, np.zeros(leaves + _optimizer_leaves(path), np.uint32))
     with silent_libraries():
         progress = ocp.load(path, place, checkpointable_name="progress")
     if tuple(progress["seeds"].tolist()) != seeds:
@@ -387,7 +387,7 @@ def _saved_sums(path: Path, seeds: tuple[int, ...], leaves: int) -> np.ndarray:
     return sums
 
 
-def _optimiser_leaves(path: Path) -> int:
+def _optimizer_leaves(path: Path) -> int:
     metadata = ocp.checkpointables_metadata(path).metadata
     sums = metadata["progress"]["checksums"]
     params = len(jax.tree.leaves(metadata["params"]))

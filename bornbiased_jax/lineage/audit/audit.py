@@ -16,7 +16,7 @@ from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
-from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarise
+from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarize
 from bornbiased_jax.lineage.audit.ties import ALPHA, edges, find_parentage, find_shared_births, pairs_to_test, test_ties
 
 
@@ -75,7 +75,7 @@ def audit_items(
             try:
                 if item.record is not None and adapted is not None and adapted not in left_by_run:
                     left_by_run[adapted] = frozen_digests(adapted)
-                summaries[item.name] = summarise(item, frozen, left_by_run[adapted])
+                summaries[item.name] = summarize(item, frozen, left_by_run[adapted])
             except (InputError, OSError) as error:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
             advance()

@@ -1,4 +1,4 @@
-"""Breaks in a trajectory: a checkpoint farther from its neighbours than these are from each other."""
+"""Breaks in a trajectory: a checkpoint farther from its neighbors than these are from each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bornbiased_jax.parameters import parameter_table
 
 THRESHOLD = 0.7
 """Training moves on, so that the ratio of a run as it was left is 1 or more; content from elsewhere lies far from both
-neighbours, and gives far less."""
+neighbors, and gives far less."""
 
 
 def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: None) -> list[Finding]:

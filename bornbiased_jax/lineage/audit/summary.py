@@ -91,7 +91,7 @@ class Summary:
         return frozenset(formulas(self.fingerprint.components[LANGUAGE], self.fingerprint))
 
 
-def summarise(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
+def summarize(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
     """Read a checkpoint once, tensor by tensor.
 
     Args:

@@ -1,9 +1,9 @@
-"""Tokenise a source once, into files that later runs find again.
+"""Tokenize a source once, into files that later runs find again.
 
 A folder per (source, tokenizer, split) holds ``train-00000.bin``, ``validation-00000.bin``, … (ids,
 little-endian, 16 bits where the vocabulary allows) and ``tokens.json``. Documents end with the
 tokenizer's ``eos_id``. A document belongs to validation by a hash of its text, so that the split depends
-on neither order nor neighbours. Work is written in whole parts: a killed job goes on after its last.
+on neither order nor neighbors. Work is written in whole parts: a killed job goes on after its last.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Tokens:
                     ids = np.fromfile(stream, self._dtype, until - low, offset=(low - begin) * size)
             if len(ids) < until - low:
                 raise InputError(
-                    f"the tokenised data {shard.path} has vanished or was cut short: run the same command again to "
+                    f"the tokenized data {shard.path} has vanished or was cut short: run the same command again to "
                     "make it anew"
                 )
             chunks.append(ids.astype(np.int32))
@@ -161,7 +161,7 @@ def prepare(
     Args:
         source: what ``--data`` takes (:func:`bornbiased_jax.text.documents.read_documents`).
         tokenizer: turns documents into ids.
-        folder: where tokenised sources are kept; None: in the user's cache.
+        folder: where tokenized sources are kept; None: in the user's cache.
         validation_fraction: fraction of the documents that go to validation.
         processes: threads that tokenize; None: as many as cores.
         part_tokens: about how many ids a part has. The ids do not depend on it; the files and the digest do.
@@ -198,10 +198,10 @@ def prepare(
         index = _index(place)
         if index is None:
             if (place / INDEX).exists():
-                progress.warn(f"the tokenised data in {place} is damaged: making it anew")
+                progress.warn(f"the tokenized data in {place} is damaged: making it anew")
             shutil.rmtree(place, ignore_errors=True)
         if index is None or not index["complete"]:
-            index = _tokenise(place, index, source, tokenizer, identity, processes, part_tokens, quiet)
+            index = _tokenize(place, index, source, tokenizer, identity, processes, part_tokens, quiet)
     return _open(place, index, source)
 
 
@@ -299,7 +299,7 @@ def _digest(index: Index) -> str:
     return hashlib.sha256(json.dumps([index["dtype"], parts]).encode()).hexdigest()
 
 
-def _tokenise(
+def _tokenize(
     place: Path,
     index: Index | None,
     source: str,
@@ -318,7 +318,7 @@ def _tokenise(
     documents = itertools.islice(read_documents(source), index["documents"], None)
     part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
     held = 0
-    with progress.bar(None, f"tokenising {source}", unit="bytes", quiet=quiet) as advance:
+    with progress.bar(None, f"tokenizing {source}", unit="bytes", quiet=quiet) as advance:
         fraction = identity["validation_fraction"]
         for batch in encoded(batches(documents), tokenizer, fraction, processes):
             for split in SPLITS:
@@ -364,6 +364,6 @@ def _locked(place: Path, is_default: bool) -> Iterator[None]:
         lock = io.check_writable(place.with_name(f"{place.name}.lock"))
     except InputError as error:
         option = f"--token-cache or ${cache.CACHE_VARIABLE}" if is_default else "--token-cache"
-        raise InputError(f"{error}: {option} names where tokenised data go") from error
+        raise InputError(f"{error}: {option} names where tokenized data go") from error
     with io.locked(lock):
         yield

@@ -63,7 +63,7 @@ def test_one_branch_under_two_labels(tmp_path):
     found = audit_folder(tmp_path)
     assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed2-step300"]
     assert "byte for byte" in only(found, "duplicate")["text"]
-    # The last checkpoint has no neighbour after it; its birth tells whose it is.
+    # The last checkpoint has no neighbor after it; its birth tells whose it is.
     assert only(found, "parentage")["subjects"] == ["seed2-step300"] and not found["clean"]
 
 
@@ -347,7 +347,7 @@ def test_names_of_another_form(tmp_path, capsys):
     assert "--frozen '(' is no regular expression" in capsys.readouterr().err
 
 
-def test_many_checkpoints_are_compared_with_untrained_models_and_neighbours_alone(tmp_path):
+def test_many_checkpoints_are_compared_with_untrained_models_and_neighbors_alone(tmp_path):
     from bornbiased_jax.lineage.audit.ties import pairs_to_test
 
     class Row:
@@ -356,7 +356,7 @@ def test_many_checkpoints_are_compared_with_untrained_models_and_neighbours_alon
 
     runs = {f"seed{seed}": [Row(f"seed{seed}-step{step}") for step in range(10)] for seed in range(3)}
     pairs = pairs_to_test(runs, [], all_pairs=False)
-    # 3 births with 29 others each, less 3 pairs of births counted twice; 8 further pairs of neighbours a run.
+    # 3 births with 29 others each, less 3 pairs of births counted twice; 8 further pairs of neighbors a run.
     assert len(pairs) == 3 * 29 - 3 + 3 * 8 == len({frozenset(pair) for pair in pairs})
     assert len(pairs_to_test(runs, [], all_pairs=True)) == 30 * 29 // 2
 

@@ -1,4 +1,4 @@
-"""Tokenised data on disk: the split, the cache, resumption, damage."""
+"""Tokenized data on disk: the split, the cache, resumption, damage."""
 
 import json
 
@@ -67,7 +67,7 @@ def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_killed_tokenisation_goes_on(source, tmp_path, monkeypatch):
+def test_a_killed_tokenization_goes_on(source, tmp_path, monkeypatch):
     whole = prepare(str(source), BYTES, folder=tmp_path / "a", part_tokens=5000)
     real, written = shards._write_part, []
 
