@@ -24,7 +24,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import jsonable, library_versions
-from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Table, Value
+from bornbiased_jax.report.tables import Claim, Panel, Table, Value
 from bornbiased_jax.store import Request, fulfill
 
 MAKER = "bornbiased reproduce"
@@ -298,7 +298,9 @@ def relabel(table: Table) -> Table:
         dataclasses.replace(
             row,
             settings=[cell(value) for value in row.settings],
-            **{source: cells(getattr(row, source)) for source in SOURCES},
+            paper=cells(row.paper),
+            measured=cells(row.measured),
+            theory=cells(row.theory),
         )
         for row in table.rows
     ]

@@ -45,7 +45,7 @@ class SinkReport(TypedDict):
     convention: Convention
     position: int
     threshold: Threshold
-    normalized_rows: bool
+    normalised_rows: bool
     num_sequences: int
     num_tokens: int
     seed: int
