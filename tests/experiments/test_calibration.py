@@ -72,7 +72,7 @@ def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["tokens", "gaussian"])
-def test_drift_leads_from_one_birth_to_the_other(kind):
+def test_drift_leads_from_one_untrained_model_to_the_other(kind):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_inputs(kind, 48, 4, cfg)
     (births,) = final_outputs(cfg, [1, 2], shared_inputs(cfg, x))

@@ -229,7 +229,7 @@ def test_a_student_comes_to_predict_as_its_teacher_does(tiny):
 
 
 @pytest.mark.parametrize("kind", sorted(descendants_families.FREE))
-def test_what_is_said_to_keep_the_function_keeps_it(kind):
+def test_function_preserving_changes_keep_logits(kind):
     context = Context("smoke", SMOKE, None, quiet=True)
     families = families_with_noise(context)
     change = next(each for each in descendants_families.all_changes(SMOKE) if each.usual and each.kind == kind)

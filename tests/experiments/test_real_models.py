@@ -46,7 +46,7 @@ def test_weights_by_kind_against_known_distributions():
 
 
 @pytest.mark.parametrize("module", [real_models, sink_knockout, sink_sweep], ids=lambda module: module.__name__)
-def test_it_says_when_there_is_no_model(module, tmp_path, monkeypatch):
+def test_missing_real_models_reported(module, tmp_path, monkeypatch):
     monkeypatch.setattr(subject, "find_smollm2", lambda: None)
     assert record_of(module.EXPERIMENT, tmp_path)["result"] == {"attempted": False, "reason": subject.ABSENT}
 
