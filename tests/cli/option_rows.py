@@ -269,7 +269,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--position 2", SINKS, {"options.position": 2}),
         ("--convention rows_from_k", SINKS, {"options.convention": "rows_from_k"}),
         ("--threshold average", SINKS, {"options.threshold": "average"}),
-        ("--normalise", SINKS, {"options.normalise": True}),
+        ("--normalise", SINKS, {"options.normalize": True}),
         ("--tokenizer bytes", SINKS, {"tokenizer": "bytes"}),
         ("--no-details", SINKS, {"options.details": False}),
         ("--details", SINKS, {"options.details": True}),
