@@ -54,7 +54,7 @@ def derive(
       experts:SEED     experts permuted, the router with them
       insert-layer:SEED  a random block that writes nothing, put first
       resize-vocab:N   vocabulary cut or extended; the other logits stay
-      unused-rows:S    embedding rows of unused tokens times S
+      unused-rows:SCALE  embedding rows of unused tokens times SCALE
                        (without --text: the last tenth of the ids)
 
     \b

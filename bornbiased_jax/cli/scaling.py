@@ -26,7 +26,7 @@ from bornbiased_jax.ranges import Batch, LearningRate, Seed, SeqLen, Steps
 @click.option("--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the tokens.")
 @outputs.output_options
 def scaling_command(**arguments: Any) -> None:
-    """Do activations keep their size with width? (coordinate check)
+    """Do activations keep their size with width (coordinate check)?
 
     \b
     Example:

@@ -44,7 +44,12 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     show_default=True,
     help="Call a head a sink in each sequence and average, or by its average score.",
 )
-@click.option("--normalise", "normalize", is_flag=True, help="Divide each row of weights by its sum first (sigmoid, extra logits).")
+@click.option(
+    "--normalise",
+    "normalize",
+    is_flag=True,
+    help="Divide each row of weights by its sum first (sigmoid, extra logits).",
+)
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option(
     "--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside."

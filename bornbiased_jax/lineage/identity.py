@@ -105,7 +105,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
         identity = "up to coordinate permutation" if permuted else "up to signs"
         changes = {"under another number": permuted, "with the other sign": negated}
         counts = " and ".join(f"{count} of them {change}" for change, count in changes.items() if count)
-        names = " and ".join(name for name, count in (("relabelled", permuted), ("negated", negated)) if count)
+        names = " and ".join(name for name, count in (("relabeled", permuted), ("negated", negated)) if count)
         reason = (
             f"all {base.outputs_ND.shape[1]} coordinates of the base are found again in the suspect, {counts}: the "
             f"same function with its coordinates {names}"

@@ -309,7 +309,7 @@ def _steps(report: Mapping[str, Any]) -> Listing:
 
 
 def _rounding(report: Mapping[str, Any]) -> Listing:
-    columns = "quantised", "scale of a", "first kept", "Δ loss", "95% interval", "median KL", "same top-1", "D_sink"
+    columns = "quantized", "scale of a", "first kept", "Δ loss", "95% interval", "median KL", "same top-1", "D_sink"
     rows = [
         [
             cell["scheme"],

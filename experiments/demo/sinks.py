@@ -107,7 +107,14 @@ def panels(record: Record) -> Sequence[Panel]:
         f"One untrained attention block ({settings['model']}) on {settings['num_inputs']:,} sequences of "
         f"{settings['seq_len']} Gaussian vectors, mean of {len(settings['seeds'])} seeds."
     )
-    return [Panel(figure, caption)]
+    growth, ax = figures.new()
+    ((name, run),) = record["result"]["variants"].items()
+    figures.band(ax, run["curve_steps"], np.transpose(run["curve_largest_score"]), name=name, markers=True)
+    figures.reference(ax, sink_training.EPSILON, "ε", color=figures.MUTED)
+    figures.label(ax, "step", "largest score of the first position")
+    figures.legend(ax)
+    grown = "Score of the first position in the strongest head while training; bands span the seeds."
+    return [Panel(figure, caption), Panel(growth, grown)]
 
 
 def _trained(record: Record) -> tuple[str, list[float]]:

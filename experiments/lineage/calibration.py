@@ -104,7 +104,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"Intervals hold with {100 * result['confidence']:.2f}% each, so that all {checks} checks of the tests that "
         f"claim to be calibrated hold together with 95% (Bonferroni). z: mean ± standard deviation. {about}"
     )
-    sections.append(tabulate("Every case", ["model", "initialisation", "inputs", "test", "pairs"], rows, note))
+    sections.append(tabulate("Every case", ["model", "initialization", "inputs", "test", "pairs"], rows, note))
     # Power against one size at a time.
     sizes = [
         (

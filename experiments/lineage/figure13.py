@@ -100,7 +100,7 @@ def tables(record: Record) -> Sequence[Table]:
         "of a pair by its standard error if coordinates were independent, mean ± standard deviation over pairs, "
         "0 ± 1 under the published null. Pairs share initializations, and so are not independent of one another."
     )
-    heads = ["model", "initialisation", "inputs", "N", "T", "pairs"]
+    heads = ["model", "initialization", "inputs", "N", "T", "pairs"]
     return [tabulate("Kendall's tau of unrelated initializations", heads, rows, note)]
 
 

@@ -137,7 +137,17 @@ def alike(tmp_path, capsys):
     assert run(["seedprint", *paths, "--quiet"]) == run(keyed) == 0
 
 
+def an_adapter(tmp_path, capsys):
+    base, adapter = f"seed:1@{TINY}", str(tmp_path / "adapter")
+    training = ["--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1", "--quiet"]
+    assert run(["adapt", base, "--method", "lora", *training, "--out", str(tmp_path / "run")]) == 0
+    assert run(["export", str(tmp_path / "run"), adapter]) == 0
+    refused(capsys, ["generate", adapter, "--prompt-ids", "1"], f"`bornbiased derive BASE --change lora:{adapter}")
+    assert run(["derive", base, "--change", f"lora:{adapter}", "--out", str(tmp_path / "merged")]) == 0
+
+
 TRIED = {"fingerprint": a_fingerprint, "digest": a_digest, "models": a_model, "pretrain": a_run, "export": an_export}
+TRIED |= {"derive": an_adapter}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -19,6 +20,9 @@ MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 SIZES = ["--num-inputs", "4", "--seq-len", "4", "--quiet"]
 BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
+WIDTHS = ["--widths", "16,32", "--steps", "1", "--seeds", "0:2"]
+EDIT = [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--length", "8", "--quiet"]
+EDIT += ["--silence", "blocks/1/mlp:3"]
 # Calls that fill the folder at their end, and calls that write the file at their end.
 FOLDERS = {
     "probe preference": [*BORN, *SIZES, "--resume"],
@@ -33,16 +37,30 @@ FOLDERS = {
     "derive": [f"seed:1@{TINY}", "--change", "noise:0.1", "--out"],
     "whichseed": [f"seed:1@{TINY}", "--seeds", "0:2", "--quiet", "--resume"],
     "fingerprint ledger": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out", "a.fingerprint", "--resume"],
+    "probe preference figures": [*BORN, *SIZES, "--figures"],
+    "probe contraction figures": [*BORN, *SIZES, "--figures"],
+    "probe scaling figures": [*BORN, *WIDTHS, "--figures"],
+    "predict figures": [*BORN, "--seq-len", "4", "--figures"],
+    "seedprint figures": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--figures"],
+    "scan figures": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--figures"],
+    "intervene figures": [*EDIT, "--figures"],
 }  # fmt: skip
 FILES = {
     "fingerprint": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out"],
     "seedprint": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--page"],
     "scan": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--page"],
+    "probe preference page": [*BORN, *SIZES, "--page"],
+    "probe contraction page": [*BORN, *SIZES, "--page"],
+    "probe scaling page": [*BORN, *WIDTHS, "--page"],
+    "predict page": [*BORN, "--seq-len", "4", "--page"],
+    "sinks page": [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--lengths", "4",
+                   "--num-sequences", "2", "--quiet", "--page"],
+    "intervene page": [*EDIT, "--page"],
     "plot": ["run", "--out"],
     "audit": [str(MODELS), "--page"],
     "audit report": [str(MODELS), "--report"],
     "models": ["--json"],
-}
+}  # fmt: skip
 # What is written besides is an image by the name's end.
 IMAGES = ("plot",)
 WRITES = ("out", "figures", "resume", "page", "directory", "report")
@@ -90,7 +108,7 @@ def words_of(name: str) -> list[str]:
 
 def _command(name: str) -> str:
     """Of a row; one that writes two things has two rows."""
-    return name.removesuffix(" report").removesuffix(" ledger")
+    return re.sub(" (report|ledger|figures|page)$", "", name)
 
 
 def test_every_option_that_writes_is_here():

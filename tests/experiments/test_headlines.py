@@ -12,7 +12,7 @@ RECORD = json.loads((Path(__file__).parents[2] / "experiments" / "results" / "la
 
 def test_rows_without_a_preference_are_named():
     told = headline(RECORD)
-    assert told.startswith("Born and never trained, gpt2-nano of seed 42 answers")
+    assert told.startswith("Initialized and never trained, gpt2-nano of seed 42 answers")
     assert "llama-nano and gpt2-tiny show nothing beyond chance at so many inputs (p = 1.00)" in told
 
 

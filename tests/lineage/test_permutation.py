@@ -75,7 +75,7 @@ def test_undefined_with_its_reason():
         "too few": (good[:2], good[:2]),
         "base gives constant": (constant, good),
         "suspect gives constant": (good, constant),
-        "labellings": (good[:, :4], good[:, :4]),
+        "labelings": (good[:, :4], good[:, :4]),
     }
     for words, (base, suspect) in cases.items():
         verdict = perm.permutation_test(base, suspect)
