@@ -242,7 +242,7 @@ class Attention(nn.Module):
         if not {"attention_weights", "attention_received"}.isdisjoint(context.capture):
             weights_BHTS, o_BTHK = attend(slice(None), slice(None))
             weights_BHTS = weights_BHTS[..., cfg.prefix_length or 0 :]
-        elif is_plain and q_BTHK.dtype in HALF and context.past is None and rolling is None and not context.last_only:
+        elif is_plain and context.past is None and rolling is None and not context.last_only:
             o_BTHK = fused_attention(q_BTHK, k_BSGK, v_BSGK, cfg.window)
         if o_BTHK is None:
             # What no query sees can be left out only where it is known before the program runs.
@@ -337,6 +337,8 @@ def fused_attention(
         window: how many last positions a query sees; None for all.
     """
     if jax.default_backend() != "gpu" or _capability() < MIN_CAPABILITY:
+        return None
+    if q_BTHK.dtype not in HALF:
         return None
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-Reader = Literal["initialisation", "theory", "export", "fused_attention"]
+Reader = Literal["initialization", "theory", "export", "fused_attention"]
 
 
 class Policy(NamedTuple):

@@ -71,7 +71,7 @@ def test_the_command_writes_json_and_a_page(store, tmp_path, capsys):
     words = ["scan", str(store / "suspect"), str(store / "store"), "--quiet", "--page", str(tmp_path / "scan.html")]
     assert run([*words, "--json", str(tmp_path / "scan.json")]) == 0
     report = json.loads((tmp_path / "scan.json").read_text())
-    assert set(report) == {"suspect", "matches", "num_bases", "num_tested", "alpha"}
+    assert set(report) == {"suspect", "matches", "num_bases", "num_tested", "alpha", "command", "provenance"}
     assert {"base", "verdict", "p_value", "log10_p", "components"} <= set(report["matches"][0])
     assert "seed-3" in (tmp_path / "scan.html").read_text()
     assert "shares an initialization with 1 of 12 bases: seed-3" in capsys.readouterr().out
