@@ -162,7 +162,7 @@ def report_on_ids(
     """
     # Refuse what cannot be measured before anything is computed.
     check_epsilon(options.epsilon)
-    check_plain(params, quantisation=list(options.schemes) or None, streaming=options.streaming)
+    check_plain(params, quantization=list(options.schemes) or None, streaming=options.streaming)
     lengths, seed, streaming = options.lengths, options.seed, options.streaming
     if not lengths:
         raise InputError("no length is asked for: give at least one, as in 64,128")
@@ -247,7 +247,7 @@ def sinks_report(
     for length in options.lengths:
         check_length(opened.cfg, length)
     check_forward(opened.cfg, 1, max(options.lengths, default=1), all_weights=True)
-    check_plain(opened.weights, quantisation=list(options.schemes) or None, streaming=options.streaming)
+    check_plain(opened.weights, quantization=list(options.schemes) or None, streaming=options.streaming)
     if by_step:
         check_run(opened)
     tokenizer = tokenizer or opened.tokenizer
