@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"__init__", "errors"},
-    {"code", "config", "hardware", "hub", "io", "keys", "progress", "ranges", "record", "schema", "schemes"},
+    {"code", "config", "folders", "hardware", "hub", "io", "keys", "progress", "ranges", "record", "schema", "schemes"},
     {"parameters", "init", "parallel", "sweep"},
     {"executors"},
-    {"store"},
+    {"chunk_store", "store"},
     {"stats"},
     {"model", "models"},
     {"given_table", "prediction", "text", "trainability"},

@@ -38,7 +38,7 @@ def test_cells_are_the_predictions_of_that_configuration(report):
 
 def test_contraction_grows_with_depth_and_entropy_falls_with_logits(report):
     shallow, deep = report["depth"]["contraction"]
-    assert all(one < three for one, three in zip(shallow, deep, strict=True))
+    assert all(low < high for low, high in zip(shallow, deep, strict=True))
     for uniform, concentrated in report["attention"]["entropy"]:
         assert concentrated < uniform <= 1.0
 

@@ -245,8 +245,8 @@ def _attention(forward: Profile, step: Sublayer, outputs: Pairs, add: Adder) -> 
     read = by_value.scaled(D * stds["value"] ** 2)
     # By the logits, a_ti (v_i − o_t)·γ_t, and by queries and keys.
     gain = stack.query_width * stack.logit_scale**2 * D
-    spread = _spread(stack, step.source)
-    by_query = Pairs(*(_by_query(mean_TT, *parts) for parts in zip(inputs, spread, by_mixed, strict=True)))
+    own_products = _own_products(stack, step.source)
+    by_query = Pairs(*(_by_query(mean_TT, *parts) for parts in zip(inputs, own_products, by_mixed, strict=True)))
     by_key = Pairs(*(_by_key(mean_TT, *parts) for parts in zip(inputs, by_mixed, strict=True)))
     of_values = stds["value"] ** 2 * D
     for group, other, by_output in (("query", "key", by_query), ("key", "query", by_key)):
@@ -255,11 +255,11 @@ def _attention(forward: Profile, step: Sublayer, outputs: Pairs, add: Adder) -> 
         read = read.plus(scaled.scaled(D * stds[group] ** 2))
     # A key's input meets itself in C_ij², whose mean exceeds that of C_ij squared.
     seen_by_both = inputs.times(by_mixed).between(mean_TT.T)
-    add(layer, "key", spread, seen_by_both.scaled(gain * of_values * stds["query"] ** 2 * D))
+    add(layer, "key", own_products, seen_by_both.scaled(gain * of_values * stds["query"] ** 2 * D))
     return _below(stack, step, inputs, read, add)
 
 
-def _spread(stack: Stack, source: Fields) -> Pairs:
+def _own_products(stack: Stack, source: Fields) -> Pairs:
     """Return the variance of products of different tokens' own parts, of order 1/D, per dimension."""
     pair_cnn = source.scaled(sublayers.input_scale(stack, source)).pair_cnn
     own = pair_cnn[PARTS.index((OWN, OWN))] + pair_cnn[PARTS.index((CARRIED, CARRIED))]
@@ -268,12 +268,12 @@ def _spread(stack: Stack, source: Fields) -> Pairs:
     return Pairs(within, own)
 
 
-def _by_query(mean_TT: Array, c_TT: Array, spread_TT: Array, g_TT: Array) -> Array:
+def _by_query(mean_TT: Array, c_TT: Array, own_TT: Array, g_TT: Array) -> Array:
     """Compute g_ts Σ_ij a_ti a_sj Ĉ_ij C_ij, Ĉ the covariance of v_i − o_t and v_j − o_s."""
     mixed = mean_TT @ c_TT
     squares = mixed**2 @ mean_TT.T
     other = mean_TT @ (c_TT @ mean_TT.T) ** 2
-    pairs = mean_TT @ (c_TT**2 + spread_TT) @ mean_TT.T - squares - other + (mixed @ mean_TT.T) ** 2
+    pairs = mean_TT @ (c_TT**2 + own_TT) @ mean_TT.T - squares - other + (mixed @ mean_TT.T) ** 2
     return np.asarray(g_TT * pairs)
 
 

@@ -116,8 +116,8 @@ def _refuse_large(variance: float) -> None:
 
 def _log_lattice(count: int, variance: float, reach: float) -> Array:
     """Return the nodes of ln y: beyond them e^(−yZ) is 1 or 0, whatever the logits are."""
-    spread = reach * float(np.sqrt(variance))
-    return np.arange(-22 - np.log(count) - spread, 4 + spread, LOG_STEP)
+    half_width = reach * float(np.sqrt(variance))
+    return np.arange(-22 - np.log(count) - half_width, 4 + half_width, LOG_STEP)
 
 
 def _common(scale: float, reach: float) -> Common:

@@ -105,7 +105,7 @@ def activations(cfg: ModelConfig, params: Params) -> Values:
     return values
 
 
-def _spread(name: str) -> dict[str, float]:
+def _rounding(name: str) -> dict[str, float]:
     """Measure how far values move when the last bit of every weight does, times :data:`SPREADS`.
 
     Whatever amplifies the rounding errors of another CPU or compiler amplifies these as well: softmax of large logits,
@@ -113,13 +113,13 @@ def _spread(name: str) -> dict[str, float]:
     """
     cfg, params = model(name)
     values = activations(cfg, params)
-    spread = dict.fromkeys(values, 0.0)
+    rounding = dict.fromkeys(values, 0.0)
     for draw in range(NUM_DRAWS):
         moved = activations(cfg, _last_bits_moved(params, draw))
         for key, row in values.items():
             moves = np.abs(np.subtract(moved[key], row))  # type: ignore[arg-type]  # lists of floats
-            spread[key] = max(spread[key], SPREADS * float(moves.max()))
-    return spread
+            rounding[key] = max(rounding[key], SPREADS * float(moves.max()))
+    return rounding
 
 
 def _last_bits_moved(params: Params, draw: int) -> Params:
@@ -150,7 +150,7 @@ def _has(cfg: ModelConfig, site: str) -> bool:
 
 
 def _summary(x: jax.Array | None) -> list[float]:
-    """Root mean square, mean, and eight entries spread over the array."""
+    """Root mean square, mean, and eight entries rounding over the array."""
     array = np.asarray(x, np.float64)
     entries = array.reshape(-1)[np.linspace(0, array.size - 1, 8).astype(int)]
     return [float(np.sqrt(np.mean(array**2))), float(array.mean()), *entries.tolist()]
@@ -161,4 +161,4 @@ def _values(name: str) -> Values:
 
 
 FAULTS = {"RoPE base changed by 1%": _longer_rope, "one head negated": _negated_head}
-CASES = {name: Case(functools.partial(_values, name), spread=functools.partial(_spread, name)) for name in VARIANTS}
+CASES = {name: Case(functools.partial(_values, name), rounding=functools.partial(_rounding, name)) for name in VARIANTS}

@@ -35,13 +35,13 @@ class Case(NamedTuple):
     Attributes:
         compute: makes the values.
         is_slow: whether it belongs to ``make test-all``.
-        spread: computes, by the names of the values, how far rounding may move them; asked where they differ by more
+        rounding: computes, by the names of the values, how far rounding may move them; asked where they differ by more
             than the module's tolerance.
     """
 
     compute: Callable[[], Values]
     is_slow: bool = False
-    spread: Callable[[], Mapping[str, float]] | None = None
+    rounding: Callable[[], Mapping[str, float]] | None = None
 
 
 def read(module: str) -> dict[str, dict[str, Value]]:
@@ -58,13 +58,13 @@ def write(module: str, values: Mapping[str, Values]) -> None:
 
 
 def case_differences(expected: Values, actual: Values, tolerance: Tolerance, case: Case) -> list[str]:
-    """List the values that differ by more than the tolerance, and by more than the spread of a case that has one."""
+    """List the values that differ by more than the tolerance, and by more than the rounding of a case that has one."""
     rows = differences(expected, actual, tolerance)
-    return differences(expected, actual, tolerance, case.spread()) if rows and case.spread is not None else rows
+    return differences(expected, actual, tolerance, case.rounding()) if rows and case.rounding is not None else rows
 
 
 def differences(
-    expected: Values, actual: Values, tolerance: Tolerance, spread: Mapping[str, float] | None = None
+    expected: Values, actual: Values, tolerance: Tolerance, rounding: Mapping[str, float] | None = None
 ) -> list[str]:
     """List the values that differ, one sentence each; names that only one of both has among them.
 
@@ -72,12 +72,12 @@ def differences(
         expected: golden values.
         actual: what is computed now.
         tolerance: of every value.
-        spread: absolute tolerances by name, where they are larger.
+        rounding: absolute tolerances by name, where they are larger.
     """
     rows = [f"{name}: missing" for name in expected.keys() - actual.keys()]
     rows += [f"{name}: new, {actual[name]!r}" for name in actual.keys() - expected.keys()]
     for name in expected.keys() & actual.keys():
-        absolute = max(tolerance.absolute, (spread or {}).get(name, 0.0))
+        absolute = max(tolerance.absolute, (rounding or {}).get(name, 0.0))
         if not _is_equal(expected[name], actual[name], tolerance._replace(absolute=absolute)):
             rows.append(f"{name}: expected {_short(expected[name])}, got {_short(actual[name])}")
     return sorted(rows)

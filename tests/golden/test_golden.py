@@ -33,7 +33,7 @@ def test_every_golden_value_belongs_to_a_case(module):
 
 @pytest.mark.parametrize("fault", forward.FAULTS)
 @pytest.mark.parametrize("name", ["olmo2", "gemma3"])
-def test_planted_faults_exceed_rounding_spread(name, fault):
+def test_planted_faults_exceed_rounding(name, fault):
     """The rows whose rounding errors grow most: faults of one layer or of 1% of an angle are still far outside."""
     expected, case = read("forward")[name], forward.CASES[name]
     faulty = forward.activations(*forward.FAULTS[fault](*forward.model(name)))
