@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from theory.softmax_rows import row_entropy as row_entropy
     from theory.softmax_rows import row_overlap as row_overlap
     from theory.stack import Stack as Stack
+    from theory.transition import Encoder as Encoder
     from theory.variance import output_variance as output_variance
     from theory.variance import output_variance_uniform as output_variance_uniform
     from theory.variance import stack_variance as stack_variance
@@ -99,6 +100,7 @@ _HOMES = {
     ),
     "softmax_rows": "participation row_entropy row_overlap",
     "stack": "Stack",
+    "transition": "Encoder",
     "variance": "output_variance output_variance_uniform stack_variance",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -42,7 +42,9 @@ EVALUATED = {
     "num_sequences": 4,
     "training_text": None,
 }
-CHECKPOINT = SimpleNamespace(cfg=preset("gpt2-tiny"), tokenizer=None, reference="m", description="m")
+CHECKPOINT = SimpleNamespace(
+    cfg=preset("gpt2-tiny"), tokenizer=None, tokenizer_files=(), reference="m", description="m", digest=lambda: "digest"
+)
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 CHECKPOINT.close = CHECKPOINT.params = lambda: None
 CHECKPOINT.tensors = list

@@ -83,6 +83,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         description=reference,
         tokenizer=FakeTokenizer("its tokenizer"),
         info={},
+        tokenizer_files=(),
         digest=lambda: "digest",
         close=lambda: None,
     )

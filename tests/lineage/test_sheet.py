@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
     KINDS,
@@ -19,10 +21,14 @@ from bornbiased_jax.lineage.sheet import (
     read_model,
 )
 from experiments.results import committed
-from tests.lineage.descendants import born, config, descend, reader, rotated
+from tests.lineage.descendants import config, descend, reader, rotated
 
 CFG = config(num_layers=2, d_model=64, d_ff=96, qkv_bias=True)
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
+
+
+def untrained(cfg, seed):
+    return Checkpoint.from_params(cfg, init_seed(cfg, seed), seed=seed, is_initial=True)
 
 
 def statistics(first, second):
@@ -41,7 +47,7 @@ def test_a_copy_agrees_in_all_statistics():
 
 
 def test_unrelated_models_have_scales_profiles_and_spectra_alike_and_no_equal_tensor():
-    first, second = born(CFG, 1), born(CFG, 2)
+    first, second = untrained(CFG, 1), untrained(CFG, 2)
     values = statistics(first, second)
     assert values["norm_cosine"] == pytest.approx(1.0) and values["norm_cosine_centered"] is None
     assert values["spectra"] > 0.98 and values["equal_settings"] == 1.0
@@ -56,11 +62,11 @@ def test_a_rotation_hides_the_cosine_of_embeddings_and_procrustes_undoes_it():
 
 
 def test_models_of_two_widths_or_vocabularies_leave_statistics_undefined():
-    narrow = born(config(num_layers=2, d_model=32, d_ff=48), 3)
-    values = statistics(born(config(num_layers=2, d_model=64, d_ff=96), 1), narrow)
+    narrow = untrained(config(num_layers=2, d_model=32, d_ff=48), 3)
+    values = statistics(untrained(config(num_layers=2, d_model=64, d_ff=96), 1), narrow)
     assert values["embedding_cosine"] is values["norm_cosine"] is values["spectra"] is None
     assert values["cka"] is not None and 0 < values["equal_settings"] < 1
-    other = born(config(num_layers=2, d_model=64, d_ff=96, vocab_size=100), 1)
+    other = untrained(config(num_layers=2, d_model=64, d_ff=96, vocab_size=100), 1)
     assert statistics(narrow, other)["cka"] is None
 
 
