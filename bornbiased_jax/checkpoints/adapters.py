@@ -120,7 +120,7 @@ class Adapter:
         updates: by module of the Hugging Face model.
         tensors: that replace those of the base, by name.
         tokens: rows that replace those of a table, by its name: their numbers and the rows.
-        has_conv1d: whether the modules of the base whose names begin with "c_" lie as [in, out].
+        has_conv1d: whether the modules of the base whose names begin with ``c_`` lie as [in, out].
     """
 
     where: str

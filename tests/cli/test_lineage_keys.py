@@ -39,7 +39,7 @@ OF_THE_BATTERY = {"name", "verdict", "reason", "p_value", "log10_p", "z", "test"
 OF_THE_BATTERY |= {"null", "labels", "align", "permuted", "invariant_to", "evaded_by", "agreement"}
 OF_THE_BATTERY |= {"log10_p_bound", "log10_p_moments"}
 WHICHSEED = {"suspect", "seed", "p_value", "log10_p", "num_seeds", "best", "runner_up", "num_entries", "corrected_for"}
-WHICHSEED |= {"alpha", "reason", "confirmed"}
+WHICHSEED |= {"alpha", "reason", "confirmed", "command", "model", "provenance"}
 CONFIRMED = {
     "verdict",
     "reason",
@@ -104,4 +104,11 @@ def test_the_keys_of_whichseed_and_digest(command):
     assert set(found["num_entries"]) == {"search", "decision"}
     none = command("whichseed", f"seed:3@{SMALL}", "--seeds", "7:8", "--quiet")
     assert set(none) == WHICHSEED and none["seed"] is none["runner_up"] is none["confirmed"] is None
-    assert set(command("digest", f"seed:3@{SMALL}")) == {"digest", "checkpoint", "config", "tensors"}
+    assert set(command("digest", f"seed:3@{SMALL}")) == {
+        "digest",
+        "checkpoint",
+        "config",
+        "tensors",
+        "command",
+        "provenance",
+    }

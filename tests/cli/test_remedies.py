@@ -141,8 +141,11 @@ def an_adapter(tmp_path, capsys):
     base, adapter = f"seed:1@{TINY}", str(tmp_path / "adapter")
     training = ["--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1", "--quiet"]
     assert run(["adapt", base, "--method", "lora", *training, "--out", str(tmp_path / "run")]) == 0
-    assert run(["export", str(tmp_path / "run"), adapter]) == 0
-    refused(capsys, ["generate", adapter, "--prompt-ids", "1"], f"`bornbiased derive BASE --change lora:{adapter}")
+    assert run(["export", str(tmp_path / "run"), adapter, "--peft"]) == 0
+    # An adapter of a model that is not on this machine.
+    config = tmp_path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "nobody/model"}))
+    refused(capsys, ["fingerprint", adapter, "--out", "x"], f"`bornbiased derive BASE --change lora:{adapter}")
     assert run(["derive", base, "--change", f"lora:{adapter}", "--out", str(tmp_path / "merged")]) == 0
 
 
