@@ -247,7 +247,7 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
     strange = {**run.content, "config": {**config, "model": {**config["model"], "init": "normal-0.02"}}}
     (tmp_path / "run.json").write_text(json.dumps(strange))
     (tmp_path / "checkpoints").symlink_to(run.folder / "checkpoints")
-    with pytest.raises(InputError, match="it was born elsewhere"):
+    with pytest.raises(InputError, match="it was initialized elsewhere"):
         open_run(tmp_path).birth(42)
     assert digest(run.birth(42)) == digest(persistence.load(persistence.birth(run.folder, 42)))
 
