@@ -61,7 +61,7 @@ def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatc
     # Windows across the border of two files.
     for start in range(0, len(whole.train) - 700, 611):
         np.testing.assert_array_equal(pieces.train.read(start, start + 700), whole.train.read(start, start + 700))
-    monkeypatch.setattr(shards, "_tokenise", None)
+    monkeypatch.setattr(shards, "_tokenize", None)
     again = prepare(str(source), BYTES, folder=tmp_path / "b")
     assert again.digest == pieces.digest
 
