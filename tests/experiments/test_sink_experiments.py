@@ -129,7 +129,8 @@ def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
 def test_every_mitigation_side_by_side(tmp_path):
     changes = dict(cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     record = record_of(sink_cures.EXPERIMENT, tmp_path, **changes)
-    (table, rounding, sinks_part, uneven, streaming), _, (claim,) = show(sink_cures.EXPERIMENT, record)
+    (table, rounding, sinks_part, uneven, streaming, *worth), _, (claim,) = show(sink_cures.EXPERIMENT, record)
+    assert all(each.rows[-1].settings == ["per-head RMSNorm"] for each in worth)
     assert [row.settings[0] for row in table.rows] == ["baseline", "per-head RMSNorm"]
     assert table.rows[0].measured["less baseline"] == (0.0, 0.0)
     assert table.rows[0].measured["cost"] == (1.0, 0.0) and table.rows[1].measured["cost"][0] > 0
