@@ -105,7 +105,7 @@ def headline(record: Record) -> str:
     ]
     return (
         f"Initialization: the scheme alone sets how alike the states of different inputs are (in brackets, what theory "
-        f"says) and what fraction of inputs the favorite token gets: {'; '.join(outcomes)} "
+        f"says) and what fraction of inputs gets the top-1 token: {'; '.join(outcomes)} "
         f"({group['model']} with {group['changes']['num_layers']} blocks, {group['num_inputs']:,} inputs of "
         f"{group['seq_len']} tokens, mean of {len(group['seeds'])} seeds)."
     )
@@ -123,7 +123,7 @@ _SMALL = {"num_layers": 6, "d_model": 128, "d_ff": 512, "num_heads": 4, "vocab_s
 EXPERIMENT = Experiment(
     name="demo_schemes",
     title="What an initialization scheme changes",
-    paper="no paper's table",
+    paper="Initialization schemes",
     description=(
         "One architecture with the same inputs and seeds, initialized by four named schemes. What preference and "
         "contraction depend on is the mean of what the MLPs write, and a scheme sets it: larger weights make more of "
