@@ -4,6 +4,9 @@ A logit q·k/√K is, over heads, a Gaussian of variance Ω = (std²·D)², 0.09
 and 1 under qk-norm. A part common to all keys cancels in the softmax; what differs between keys, Ω(1 − ρ)
 for keys of mean cosine ρ, concentrates the weights: a sum of independent values has variance Σ a², not 1/t.
 Rotary positions are left out: they change which keys are favored, not by how much.
+
+Keys count as equally alike. Where logits are large although most of them cancels, they are not: with norms of outputs
+and logits of variance 29, 5 of it between keys, cosines come out 0.033 too low (D = 320, T = 40, block 4).
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ def _check(name, seeds):
     # Single groups, those of logits to first order in T/D alone.
     assert set(predicted["gradient_norm_by_group"]) == set(by_group)
     for group, values in predicted["gradient_norm_by_group"].items():
-        slack = 0.25 if group in ("query", "key") else 0.08
+        slack = 0.08
+        if group in ("query", "key"):
+            slack = 0.35 if "neox" in name else 0.25
         error = 3 * by_group[group].std(axis=0, ddof=1) / math.sqrt(len(seeds))
         assert np.all(np.abs(by_group[group].mean(axis=0) - values) < slack * np.array(values) + error), group
 

@@ -162,7 +162,9 @@ def test_files_go_through_links_and_into_pipes(command, foreign):
     reader.join(60)
     after = tree(foreign)
     assert {name for name in after if after[name] != before.get(name)} == {"target"}
-    assert got == [(foreign / "target").read_bytes()]
+    # A page says when it was made, to the second.
+    second = re.compile(rb"T\d\d:\d\d:\d\d\+00:00")
+    assert [second.sub(b"", page) for page in got] == [second.sub(b"", (foreign / "target").read_bytes())]
     assert run([*call, str(foreign / "T4")]) == 2 and tree(foreign) == after
     before = os.stat(os.devnull)
     assert run([*call, os.devnull]) == 0

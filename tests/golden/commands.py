@@ -188,8 +188,12 @@ def _in_folder(before: tuple[str, ...] = ()) -> Iterator[None]:
 def _keys(name: str) -> Values:
     before, line = CALLS[name]
     with _in_folder(tuple(before)):
-        keys = key_paths(answer(line), DATA)
-        return {"keys": [key for key in keys if not key.startswith(BELOW)]}
+        return {"keys": _listed_keys(line)}
+
+
+def _listed_keys(line: str) -> list[str]:
+    """Key paths of a command's answer, without those below data and of the machine."""
+    return [key for key in key_paths(answer(line), DATA) if not key.startswith(BELOW)]
 
 
 def _metrics() -> Values:
@@ -203,7 +207,7 @@ def _parity() -> Values:
     pytest.importorskip("transformers", exc_type=ImportError)
     with _in_folder():
         answer(f"export {BIRTH} model")
-        return {"keys": key_paths(answer("parity model --num-sequences 1 --seq-len 4"))}
+        return {"keys": _listed_keys("parity model --num-sequences 1 --seq-len 4")}
 
 
 def _help() -> Values:

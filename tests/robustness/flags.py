@@ -111,7 +111,7 @@ FORMS = {
     "--keep-sinks": ("0", "8", "0,0", "-1", "99999999999", "9" * 5000, ",".join(map(str, range(2000)))),
     "--prompt-ids": ("0", "299", "300", "-1", "9" * 5000, ",".join(["1"] * 5000)),
     "--sweep": ("num_layers=1,2", "num_layers=1,1", "num_layers=", "=1,2", "d_model=8," + "9" * 5000, "init=zeros,x",
-                "num_layers=" + ",".join(map(str, range(1, 8))), "window=None,4", "norm=[],{}"),
+                "num_layers=1,2,3", "window=None,4", "norm=[],{}"),
     "--mesh": ("seed=1", "seed=" + "9" * 5000, "data=2", "seed=0", "seed=99999999999", "x=1", "seed=-1,data=-1"),
     "--pattern": ("(?P<step>\\d+)", "(?P<step>x)", "(?P<run>.*)(?P<step>.*)", "(?P<step>"),
     "--frozen": (".*", "^embed", "["),
