@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import math
@@ -245,9 +246,15 @@ def cpu() -> dict[str, Any]:
     return {"cpu": model or "unknown", "cores": hardware.cores()}
 
 
+@functools.cache
+def _installed_versions() -> dict[str, str]:
+    """Read versions once: to look them up takes longer than many a command computes."""
+    return {name: metadata.version(name) for name in _LIBRARIES}
+
+
 def library_versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that numbers depend on."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _LIBRARIES}}
+    return {"python": platform.python_version(), **_installed_versions()}
 
 
 def git_revision() -> dict[str, Any] | None:

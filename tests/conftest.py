@@ -1,5 +1,6 @@
 """Rules for every test: warnings are errors, ranks are not promoted silently."""
 
+import functools
 import os
 
 # Matrices of tests are small: a second BLAS thread gains nothing, and beside another worker its waiting costs fourfold.
@@ -12,11 +13,23 @@ import hypothesis
 import jax
 import pytest
 
-from bornbiased_jax import progress
+from bornbiased_jax import progress, record
 from tests.compilation import QUICK
 from tests.fixtures.llama2c_files import convert
 
 ROOT = Path(__file__).resolve().parent.parent
+# Every answer of a command names the revision: git is asked about this repository once in a process.
+_ask_git = record._git
+_ask_once = functools.cache(lambda path, *words: _ask_git(ROOT / "bornbiased_jax", *words))
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    if folder == ROOT / "bornbiased_jax":
+        return _ask_once(os.environ.get("PATH"), *words)
+    return _ask_git(folder, *words)
+
+
+record._git = _git
 # Of the models among the reference material.
 TOKENIZERS = ("tok512.bin", "tok105.model")
 
