@@ -131,6 +131,7 @@ def test_cosine_within_a_sequence(case: str) -> None:
     assert np.all(np.abs(found.mean(axis=0) - theory) < ERRORS * se + bias)
 
 
+@pytest.mark.long
 @settings(max_examples=4)
 @given(
     depth=st.integers(1, 4),

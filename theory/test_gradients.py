@@ -123,7 +123,7 @@ def test_scale_of_the_head_scales_gradients():
         ({"attention_kernel": "sigmoid"}, "sigmoid attention"),
         ({"parallel_residual": True}, "parallel block"),
         ({"output_gate": "headwise"}, "output gate"),
-        ({"init.query": "normal:0.3", "init.key": "normal:0.3"}, "logits have variance"),
+        ({"init.query": "normal:0.06", "init.key": "normal:0.06"}, "logits have variance"),
         ({"logit_softcap": 30.0}, "soft cap"),
         ({"init": "normal-0.02-mirrored"}, "mirrored neurons"),
     ],

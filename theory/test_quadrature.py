@@ -98,6 +98,7 @@ def test_gauss_hermite_is_exact_for_polynomials(count: int) -> None:
 EDGE = kernels.LARGEST_STD
 
 
+@pytest.mark.long
 def test_kernels_of_series_at_their_largest_std() -> None:
     """tanh and its derivative at std 16, by lattice and panels: E over z of tanh(16z) times its conditional mean."""
     rho = np.array([-0.999, 0.3, 0.97])
@@ -161,7 +162,13 @@ def agreement(rho: float, vocab: int) -> float:
     return vocab * total / (2 * np.pi)
 
 
-@pytest.mark.parametrize(("rho", "vocab"), [(1e-4, 50_257), (0.01, 10**7), (0.9, 10**7), (0.999, 10**4)])
+@pytest.mark.parametrize(
+    ("rho", "vocab"),
+    [
+        (1e-4, 50_257),
+        *(pytest.param(*row, marks=pytest.mark.long) for row in [(0.01, 10**7), (0.9, 10**7), (0.999, 10**4)]),
+    ],
+)
 def test_expected_fraction_over_its_range(rho: float, vocab: int) -> None:
     assert preference.expected_fraction(rho, vocab) == pytest.approx(agreement(rho, vocab), rel=1e-6)
 

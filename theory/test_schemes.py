@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import theory.predict
@@ -37,6 +37,7 @@ def integrate(f, g, rho, s, t):
 
 
 @pytest.mark.parametrize("name", NEW)
+@settings(max_examples=15)
 @given(rho=st.floats(-0.99, 0.99), s=st.floats(0.1, 2.0), t=st.floats(0.1, 2.0))
 def test_closed_kernels_are_the_integrals(name, rho, s, t):
     phi, slope = ACTIVATIONS[name], DERIVATIVES[name]

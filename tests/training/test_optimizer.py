@@ -129,6 +129,7 @@ def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
         _, state = optimizer.update(grads[0], state, params)
         return optimizer.update(grads[1], state, params)[0]
 
+    second_update = jax.jit(second_update, static_argnums=0)
     updates = flatten(second_update(make_optimizer(run, 10), params, grads))
     alone = optax.contrib.muon(run.learning_rate, weight_decay=run.weight_decay, consistent_rms=0.2)
     kernels = [path for path, dimensions in flatten(muon_dimensions(cfg)).items() if dimensions is not None]
