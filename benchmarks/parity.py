@@ -2,9 +2,9 @@
 
     python -m benchmarks parity --json benchmarks/results/parity.json
 
-A small model of each family is born, written as a Hugging Face directory and opened by both; SmolLM2 is read from its
-GGUF file and written so as well, where its package is installed. Errors are in standard deviations of the logits, so
-that small weights do not flatter. Needs torch and transformers.
+A small model of each family is initialized, written as a Hugging Face directory and opened by both; SmolLM2 is read
+from its GGUF file and written so as well, where its package is installed. Errors are in standard deviations of the
+logits, so that small weights do not flatter. Needs torch and transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure float32 products by algorithm: their rate, their error, and what they change in a probe of births."""
+"""Measure float32 products by algorithm: their rate, their error, and what they change in a probe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bornbiased whichseed``: a trained llama-tiny found among a million births, and how fast births are searched.
+"""``bornbiased whichseed``: a trained llama-tiny found among a million seeds, and how fast they are searched.
 
     python -m benchmarks whichseed --json benchmarks/results/whichseed.json
 

@@ -1,6 +1,6 @@
 """A template: copy it to ``experiments/CHAPTER/NAME.py`` and put the name into ``experiments/__init__.py``.
 
-It measures how often newborn models of several seeds answer random inputs with their most predicted token. The first
+It measures how often untrained models of several seeds answer random inputs with their most predicted token. The first
 paragraph of a real module says which table or figure of which paper it is.
 """
 

@@ -149,7 +149,7 @@ def cached(place: Path, identity: object, compute: Callable[[Path], T]) -> T:
     array, value = folder / "value.npy", folder / "value.json"
     store = Folder(folder, MAKER)
     for path in (array, value):
-        if path.exists() and not _whole(store, path):
+        if path.exists() and not _is_complete(store, path):
             aside = io.set_aside(path)
             progress.warn(f"{path} is damaged: set aside as {aside.name}, and computed again")
     if not array.exists() and not value.exists():
@@ -163,7 +163,7 @@ def cached(place: Path, identity: object, compute: Callable[[Path], T]) -> T:
     return np.load(array) if array.exists() else io.read_json(value)["value"]
 
 
-def _whole(store: Folder, path: Path) -> bool:
+def _is_complete(store: Folder, path: Path) -> bool:
     """Check whether a value is as written; one of a version that noted no digest, whether it can be read."""
     if store.knows(path.name):
         return store.owns(path.name)

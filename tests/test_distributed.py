@@ -18,16 +18,16 @@ pytestmark = pytest.mark.slow
 
 SMALL = {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_ff": 32, "vocab_size": 64}
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-BIRTH = f"seed:5@gpt2-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
+INITIAL = f"seed:5@gpt2-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
 SIZES = ["--num-inputs", "64", "--seq-len", "8", "--batch-size", "8"]
-NEWBORN = ["probe", "contraction", "--model", "gpt2-tiny", *SETTINGS]
+UNTRAINED = ["probe", "contraction", "--model", "gpt2-tiny", *SETTINGS]
 CALLS = {
-    "probe of births": [*NEWBORN, *SIZES, "--seeds", "0:5"],
-    "probe of a checkpoint": ["probe", "contraction", "--checkpoint", BIRTH, *SIZES],
+    "probe of initializations": [*UNTRAINED, *SIZES, "--seeds", "0:5"],
+    "probe of a checkpoint": ["probe", "contraction", "--checkpoint", INITIAL, *SIZES],
     "fingerprint of a file, weights cut": [
         *("fingerprint", "--outputs", "../model", *SIZES, "--out", "a.fingerprint", "--mesh", "fsdp=2")
     ],
-    "fingerprint": ["fingerprint", "--outputs", BIRTH, *SIZES, "--out", "a.fingerprint"],
+    "fingerprint": ["fingerprint", "--outputs", INITIAL, *SIZES, "--out", "a.fingerprint"],
 }
 # Weights above models.overflow.LARGE are tried on a few ids first; these do nothing, as their neuron is not read.
 UNREAD = """
@@ -77,7 +77,7 @@ def test_two_processes_give_the_numbers_of_one(name, tmp_path):
         (tmp_path / folder).mkdir()
     if "../model" in words:
         subprocess.run(
-            [sys.executable, "-c", UNREAD, BIRTH, str(tmp_path / "model")],
+            [sys.executable, "-c", UNREAD, INITIAL, str(tmp_path / "model")],
             env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
             check=True,
         )
@@ -105,7 +105,7 @@ def test_two_processes_give_the_numbers_of_one(name, tmp_path):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_is_killed_the_other_ends(victim, tmp_path):
     sizes = ["--num-inputs", "4096", "--seq-len", "32", "--batch-size", "16"]
-    both = begin_two([*NEWBORN, *sizes, "--seeds", "0:1024"], tmp_path)
+    both = begin_two([*UNTRAINED, *sizes, "--seeds", "0:1024"], tmp_path)
     # The first line of the progress, which the first process tells.
     assert b" of " in both[0].stderr.readline()
     both[victim].send_signal(signal.SIGKILL)

@@ -19,11 +19,11 @@ SMALL = dict(vocab_size=1024, d_model=64, num_heads=2, d_ff=256)
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
 def test_tables_equal_initial_embeddings(name):
     cfg = preset(name, num_layers=1, **SMALL)
-    born = flatten(init_seed(cfg, 5, fixed_key=keys.stream_key(3, "embedding")))
+    initial = flatten(init_seed(cfg, 5, fixed_key=keys.stream_key(3, "embedding")))
     tables = given_table.fixed_tables(cfg, 3)
-    assert set(tables) == {path for path in born if path.split("/")[0] in ("embed", "positions", "head")}
+    assert set(tables) == {path for path in initial if path.split("/")[0] in ("embed", "positions", "head")}
     for path, table in tables.items():
-        assert np.array_equal(table, born[path])
+        assert np.array_equal(table, initial[path])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Weights at birth: their distributions, and that nothing but the seed decides them."""
+"""Weights at initialization: their distributions, and that nothing but the seed decides them."""
 
 import math
 import os
@@ -57,19 +57,19 @@ gates = dict(output_gate="elementwise", sink_logit="learned", head_norm=True, qk
 cfg = preset("llama-tiny", bias=True, positions="learned", vocab_size=256, num_layers=3, max_seq_len=33, **gates)
 mesh = jax.make_mesh((4,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,))
 over_seeds, split = NamedSharding(mesh, P("seed")), NamedSharding(mesh, P(None, "seed"))
-birth = lambda seed: init_seed(cfg, seed)
-eager = birth(42)
+initialization = lambda seed: init_seed(cfg, seed)
+eager = initialization(42)
 print("eager", digest(eager))
-print("jit", digest(jax.jit(birth)(np.uint32(42))))
+print("jit", digest(jax.jit(initialization)(np.uint32(42))))
 seeds = np.arange(40, 48, dtype=np.uint32)
-many = jax.jit(jax.vmap(birth))(seeds)
+many = jax.jit(jax.vmap(initialization))(seeds)
 print("vmap", digest(jax.tree.map(lambda leaf: leaf[2], many)))
-in_turn = jax.jit(lambda batch: jax.lax.map(birth, batch))(seeds)
+in_turn = jax.jit(lambda batch: jax.lax.map(initialization, batch))(seeds)
 print("map", digest(jax.tree.map(lambda leaf: leaf[2], in_turn)))
-many = jax.jit(jax.vmap(birth))(jax.device_put(seeds, over_seeds))
+many = jax.jit(jax.vmap(initialization))(jax.device_put(seeds, over_seeds))
 assert len(jax.tree.leaves(many)[0].sharding.device_set) == 4
 print("devices", digest(jax.tree.map(lambda leaf: leaf[2], many)))
-wide = jax.jit(lambda s: birth(s)["blocks"]["mlp"]["up"]["kernel"], out_shardings=split)(np.uint32(42))
+wide = jax.jit(lambda s: initialization(s)["blocks"]["mlp"]["up"]["kernel"], out_shardings=split)(np.uint32(42))
 np.testing.assert_array_equal(wide, eager["blocks"]["mlp"]["up"]["kernel"])
 """
 

@@ -264,10 +264,10 @@ def _attention(forward: Profile, step: Sublayer, outputs: Pairs, add: Adder) -> 
 def _own_products(stack: Stack, source: Fields) -> Pairs:
     """Return the variance of products of different tokens' own parts, of order 1/D, per dimension."""
     pair_cnn = source.scaled(sublayers.input_scale(stack, source)).pair_cnn
-    own = pair_cnn[PARTS.index((OWN, OWN))] + pair_cnn[PARTS.index((CARRIED, CARRIED))]
-    within = own.copy()
+    own_variance = pair_cnn[PARTS.index((OWN, OWN))] + pair_cnn[PARTS.index((CARRIED, CARRIED))]
+    within = own_variance.copy()
     np.fill_diagonal(within, 0.0)
-    return Pairs(within, own)
+    return Pairs(within, own_variance)
 
 
 def _by_query(mean_TT: Array, c_TT: Array, own_TT: Array, g_TT: Array) -> Array:

@@ -61,7 +61,7 @@ def leaders(v: int, nodes: int = 33, reach: float = 6.0) -> tuple[Array, Array]:
     return -special.ndtri(-np.expm1(special.log_ndtr(t) / v)), weights / weights.sum()
 
 
-class Given(NamedTuple):
+class LeaderMoments(NamedTuple):
     """Given the leader's a = m: its p, and that of one rival at each node.
 
     Axes: leader's scale R, rival's type J.
@@ -108,7 +108,7 @@ class Field:
         """Compute the noise's standard deviation for tokens of every scale at each alignment a, [scales, a]."""
         return np.hypot(self.s * self.scale[:, None], np.sqrt(self.lean) * a)
 
-    def given(self, m: float) -> Given:
+    def given(self, m: float) -> LeaderMoments:
         """Compute what is expected when the largest of the a's is m."""
         r, vocab, s_weight = self.r, self.vocab, self.scale_weight
         plain_sd = float(np.hypot(self.s, np.sqrt(self.lean) * m))
@@ -143,7 +143,7 @@ class Field:
         ratio = _ratio(rival, with_rival[:, None, :]).reshape(sd.size, -1)
         weight = (s_weight[:, None] * a_weight).ravel()
         presence = np.tile(with_rival, (1, sd.size))
-        return Given(np.minimum(mean, 1.0), np.maximum(square - mean**2, 0.0), presence, ratio, weight)
+        return LeaderMoments(np.minimum(mean, 1.0), np.maximum(square - mean**2, 0.0), presence, ratio, weight)
 
     def _below(self, m: float, reach: float) -> tuple[Array, Array]:
         """Return nodes m − a and weights of ∫_{−∞}^m φ(a) … da, on Gauss-Legendre panels.

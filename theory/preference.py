@@ -26,7 +26,7 @@ from scipy import special
 
 from theory import checks
 from theory.activations import Array
-from theory.logits import NOISE, ROOT_2PI, Field, Given, Scatter, leaders
+from theory.logits import NOISE, ROOT_2PI, Field, LeaderMoments, Scatter, leaders
 from theory.quadrature import normal_nodes
 
 _MANY = 10**7
@@ -301,7 +301,7 @@ def _beta_nodes(mean: float, variance: float, z: Array) -> Array:
     return np.asarray(nodes)
 
 
-def _rival_rates(g: Given, scale: int, p: Array, n: float, log_rate: Array) -> Array:
+def _rival_rates(g: LeaderMoments, scale: int, p: Array, n: float, log_rate: Array) -> Array:
     """Distribute one rival's expected count [p, rates] on the lattice log_rate, given each of the leader's p.
 
     A rival keeps its ratio to the leader (both feel the same field of other tokens, and at a = m the ratio is

@@ -187,7 +187,7 @@ def test_every_mitigation_is_that_of_one_layer(mitigation: dict, same: dict) -> 
     # The mean weight enters covariances, the mean square the variance.
     chosen = {key: value for key, value in same.items() if key in ("window", "sink_logit", "attention_kernel")}
     mean = attention_weights.weights(stack, 0, np.ones(16), np.zeros((16, 16)), grid, uniform=True).mean_n
-    np.testing.assert_allclose(mean, variance.born_weights(16, max_seq_len=32, **chosen)[1], rtol=1e-12)
+    np.testing.assert_allclose(mean, variance.initial_weights(16, max_seq_len=32, **chosen)[1], rtol=1e-12)
 
 
 # The grid of positions.

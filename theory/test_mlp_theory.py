@@ -17,7 +17,8 @@ from theory import kernels, mlp
 
 STANDARD_ERRORS = 5.0
 SEEDS = 400
-# At birth W_up has variance 0.02², and W_down 0.02²/(2L), here with L = 1: the blocks are born one by one.
+# At initialization W_up has variance 0.02², and W_down 0.02²/(2L), here with L = 1: the blocks are initialized one by
+# one.
 UP = 0.02**2
 
 

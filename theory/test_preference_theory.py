@@ -158,7 +158,7 @@ def simulate(rho, vocab, inputs, width, seeds, seed):
 
 
 def distribution_accepts(fraction, counts):
-    """Does the law fit the simulated counts: the mean, and a chi-square test over the law's deciles?"""
+    """Does the distribution fit the simulated counts: the mean, and a chi-square test over its deciles?"""
     error = np.std(counts) / np.sqrt(counts.size)
     if abs(np.mean(counts) - fraction.fraction_mean * fraction.num_inputs) > STANDARD_ERRORS * error:
         return False
@@ -305,7 +305,7 @@ def test_tied_fraction_against_adaptive_quadrature(alignment, vocab, width):
     )
 
 
-def test_tied_fraction_at_birth_is_small_and_is_lost_to_the_top1_token():
+def test_tied_fraction_at_initialization_is_small_and_is_lost_to_the_top1_token():
     """GPT-2 nano, T = 64: the embedding holds about 1/300 of the final variance; measured, 0.6-1.0% of inputs."""
     assert preference.tied_last_token_fraction(0.333, 50_257, 768, 0.0) == pytest.approx(1 / 50_257, rel=1e-6)
     assert 0.003 < preference.tied_last_token_fraction(0.333, 50_257, 768, np.sqrt(1 / 300)) < 0.012

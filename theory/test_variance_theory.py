@@ -32,7 +32,7 @@ MITIGATIONS = [
     {"attention_kernel": "centred", "window": 5, "output_gate": "headwise"},
 ]
 SCATTERED = ("softpick", "centred")
-"""Kernels whose weights are random at birth, however small the logits are."""
+"""Kernels whose weights are random at initialization, however small the logits are."""
 IDS = [",".join(f"{k}={v}" for k, v in mitigation.items()) or "baseline" for mitigation in MITIGATIONS]
 
 
@@ -96,7 +96,7 @@ def test_running_sums_are_the_matrix_product(mitigation):
     rng = np.random.default_rng(0)
     mix = rng.normal(size=(9, 9))
     k = mix @ mix.T
-    count, weight = variance.born_weights(9, **weights)
+    count, weight = variance.initial_weights(9, **weights)
     back = np.arange(9)[:, None] - np.arange(9)
     a = np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
     plain = {key: value for key, value in mitigation.items() if key in weights}
@@ -185,7 +185,7 @@ def real_outputs(mitigation, T, seeds, input_std=1.0):
 
 
 @pytest.mark.parametrize("mitigation", MITIGATIONS, ids=IDS)
-def test_the_real_block_at_birth(mitigation):
+def test_the_real_block_at_initialization(mitigation):
     T = 12
     squares, cfg = real_outputs(mitigation, T, 300)
     value_variance = cfg.d_model * 0.02**2
@@ -197,7 +197,7 @@ def test_the_real_block_at_birth(mitigation):
     kernel = mitigation.get("attention_kernel")
     if kernel == "clipped":
         # γ is taken off: what a logit moves is a larger part of what is left.
-        count, left = variance.born_weights(T, attention_kernel="clipped", max_seq_len=64)
+        count, left = variance.initial_weights(T, attention_kernel="clipped", max_seq_len=64)
         allowance = allowance + logit * float(np.max(1 / count / left)) ** 2
     if kernel in SCATTERED:
         # A long token has large logits and large values: E|x|⁴ and E|x|⁶ are (1 + 2/D) and (1 + 2/D)(1 + 4/D) times
@@ -392,7 +392,7 @@ def test_gate_std():
         (lambda: variance.stack_variance(3, 1, covariance=np.eye(2)), "covariance"),
         (lambda: variance.stack_variance(3, 0, covariance=-np.eye(3)), "covariance"),
         (lambda: variance.stack_variance(3, 1, output_gain=-1.0), "output_gain"),
-        (lambda: variance.born_weights(0), "T"),
+        (lambda: variance.initial_weights(0), "T"),
         (lambda: variance.value_covariance(3, -1.0), "variance"),
         (lambda: variance.stack_decay_limit(0, 1), "position"),
         (lambda: variance.stack_decay_limit(3, 0), "layers"),

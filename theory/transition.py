@@ -75,19 +75,19 @@ def finite(encoder: Encoder, cosine: float) -> Aggregated:
     """Compute what attention makes of tokens of one cosine, exact in T for wide layers."""
     p = round(max(cosine, 0.0), DIGITS)
     variance = logit_variance(encoder, p)
-    own = participation(encoder.length, variance)
+    length_gain = participation(encoder.length, variance)
     shared = row_overlap(encoder.length, encoder.length, variance, p)
     # Centered rows sum to 0: what tokens have in common and what is uniform go.
     common, uniform = (0.0, 1.0 / encoder.length) if encoder.centered else (p, 0.0)
-    return Aggregated(common + (1 - p) * (own - uniform), common + (1 - p) * (shared - uniform))
+    return Aggregated(common + (1 - p) * (length_gain - uniform), common + (1 - p) * (shared - uniform))
 
 
 def limit(encoder: Encoder, cosine: float) -> Aggregated:
     """Compute it for T → ∞: beyond β_c = √(2/(1 − p)) a fraction 1 − β_c/β of the weights is on few keys."""
     p = max(cosine, 0.0)
-    own = max(1 - critical_beta(p) / encoder.beta, 0.0) if encoder.beta > 0 else 0.0
+    length_gain = max(1 - critical_beta(p) / encoder.beta, 0.0) if encoder.beta > 0 else 0.0
     common = 0.0 if encoder.centered else p
-    return Aggregated(common + (1 - p) * own, common)
+    return Aggregated(common + (1 - p) * length_gain, common)
 
 
 def own_alone(encoder: Encoder, cosine: float) -> Aggregated:
@@ -160,10 +160,10 @@ def _block(
     bias = encoder.bias_variance
     mixed = aggregate(encoder, c / q)
     # Attention, added to the stream; a post-norm follows.
-    kept = encoder.attention_residual**2
+    residual_square = encoder.attention_residual**2
     q, c = (
-        kept * q + encoder.value_variance * mixed.variance + bias,
-        kept * c + encoder.value_variance * mixed.covariance + bias,
+        residual_square * q + encoder.value_variance * mixed.variance + bias,
+        residual_square * c + encoder.value_variance * mixed.covariance + bias,
     )
     if not is_pre:
         q, c = 1.0, c / q
@@ -172,6 +172,6 @@ def _block(
     inner = gain + bias
     correlation = float(np.clip((gain * c / q + bias) / inner, -1.0, 1.0))
     square, product = kernels.dual(encoder.activation, [1.0, correlation], np.sqrt(inner))
-    kept = encoder.mlp_residual**2
-    q, c = kept * q + gain * float(square) + bias, kept * c + gain * float(product) + bias
+    residual_square = encoder.mlp_residual**2
+    q, c = residual_square * q + gain * float(square) + bias, residual_square * c + gain * float(product) + bias
     return (q, c) if is_pre else (1.0, c / q)

@@ -1,11 +1,11 @@
-"""Variance of the attention output by position at birth: the decay σ²/i of equation (2), and every mitigation of it.
+"""Variance of the attention output by position at initialization: the decay σ²/i of equation (2), and its mitigations.
 
-At birth the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
+At initialization the logits are zero (their standard deviation is O(std²·D), neglected here), so the weights depend on
 the position alone. Two kernels weigh nothing then but for what the logits differ by, and their weights are random:
-softpick, whose law does not depend on the logits' scale while that is small, and centered attention, which needs
-their variance. Options carry the names and meanings of ``ModelConfig``, and are applied in the same
-order: weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then per-head RMSNorm, then the
-sigmoid output gate. Positions count from 1.
+softpick, whose distribution does not depend on the logits' scale while that is small, and centered attention, which
+needs their variance. Options carry the names and meanings of ``ModelConfig``, and are applied in the same order:
+weights (window, kernel, extra logit), then √i or √(i/max_seq_len), then per-head RMSNorm, then the sigmoid output gate.
+Positions count from 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLIP_ALPHA = 4.0
 """α of clipped softmax: γ = −α/max_seq_len."""
 
 
-def born_weights(
+def initial_weights(
     T: int,
     *,
     window: int | None = None,
@@ -37,8 +37,9 @@ def born_weights(
 ) -> tuple[Array, Array]:
     """Count the positions that each query sees, min(i, window), and return the mean weight it gives to each.
 
-    Two arrays [T]. softmax: 1/count; with an extra zero logit (or a learned one, born 0): 1/(count + 1), so the weights
-    sum to i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalized, so they sum to i/(n + 1).
+    Two arrays [T]. softmax: 1/count; with an extra zero logit (or a learned one, initialized to 0): 1/(count + 1), so
+    the weights sum to i/(i + 1); sigmoid(0 − ln n), n = max_seq_len: 1/(n + 1), never normalized, so they sum to i/(n +
+    1).
 
     Raises:
         ValueError: T, window or max_seq_len below 1 (max_seq_len also below T), an unknown option.
@@ -148,7 +149,7 @@ def output_covariance(
     checks.finite(gate_std, "gate_std")
     checks.finite(norm_eps, "norm_eps")
     T = k.shape[0]
-    count, weight = born_weights(
+    count, weight = initial_weights(
         T, window=window, attention_kernel=attention_kernel, sink_logit=sink_logit, max_seq_len=max_seq_len
     )
     if output_gate == "value":

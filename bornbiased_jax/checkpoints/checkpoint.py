@@ -298,7 +298,7 @@ def open_checkpoint(
 
     >>> checkpoint = open_checkpoint("seed:42@gpt2-tiny,num_layers=2,vocab_size=64")
     >>> checkpoint.description, checkpoint.config.num_layers
-    ('birth of seed 42', 2)
+    ('initialization of seed 42', 2)
     """
     reference = parse_ref(ref).fetched()
     if reference.kind != "huggingface" and (file is not None or ignore_fields):

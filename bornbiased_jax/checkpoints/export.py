@@ -59,10 +59,10 @@ def export_hugging_face(
 
     >>> import tempfile
     >>> from bornbiased_jax.checkpoints import open_checkpoint
-    >>> born = open_checkpoint("seed:42@llama-tiny,num_layers=2,vocab_size=64")
+    >>> initial = open_checkpoint("seed:42@llama-tiny,num_layers=2,vocab_size=64")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     family = export_hugging_face(born.cfg, born.params(), folder)
-    ...     family, open_checkpoint(folder).digest() == born.digest()
+    ...     family = export_hugging_face(initial.cfg, initial.params(), folder)
+    ...     family, open_checkpoint(folder).digest() == initial.digest()
     ('llama', True)
     """
     place = Folder(folder, MAKER, overwrite=overwrite)

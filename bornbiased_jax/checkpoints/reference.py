@@ -19,12 +19,12 @@ from bornbiased_jax.ranges import whole
 Kind = Literal["birth", "run", "huggingface", "gguf"]
 FORMS = (
     "name a Hugging Face directory, a .gguf file, a pretraining run (RUN@seed=42,step=1000), "
-    "a birth (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
+    "an initialization (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
 )
 
 
 class Reference(NamedTuple):
-    """One checkpoint, not yet opened. ``seed`` and ``step`` are those of a birth or a run, None for its default.
+    """One checkpoint, not yet opened. ``seed`` and ``step`` are an initialization's or a run's, None for its default.
 
     ``remote`` is its name on the hub, and ``path`` None until it is fetched.
     """
@@ -54,8 +54,9 @@ class Reference(NamedTuple):
 def parse_ref(text: str | Path) -> Reference:
     """Tell what kind of checkpoint a text means, looking at what lies there.
 
-    Known are: a Hugging Face directory, a ``.gguf`` file, a pretraining run ``RUN[@seed=42,step=1000]``, a birth
-    ``seed:42@llama-nano[,field=value,…]``, and a model of the hub ``hf:OWNER/NAME[@REVISION]``, which is not looked at.
+    Known are: a Hugging Face directory, a ``.gguf`` file, a pretraining run ``RUN[@seed=42,step=1000]``, an
+    initialization ``seed:42@llama-nano[,field=value,…]``, and a model of the hub ``hf:OWNER/NAME[@REVISION]``, which is
+    not looked at.
 
     Raises:
         InputError: none of these, or nothing is there.
@@ -66,7 +67,7 @@ def parse_ref(text: str | Path) -> Reference:
     """
     text = str(text)
     if text.startswith("seed:"):
-        return _birth(text)
+        return _initialization(text)
     if is_named(text):
         return Reference("huggingface", remote=hub.parse_name(text))
     path = io.user_path(text)
@@ -109,7 +110,7 @@ def portable_source(reference: str) -> dict[str, Any]:
     return {"checkpoint": str(path.absolute())}
 
 
-def _birth(text: str) -> Reference:
+def _initialization(text: str) -> Reference:
     match = re.fullmatch(r"seed:(\d+)@([^,]+)((?:,[^,=]+=[^,]+)*)", text)
     seed = None if match is None else whole(match[1])
     if match is None or seed is None:

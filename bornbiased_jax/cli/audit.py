@@ -32,10 +32,11 @@ def audit(
     """Say what a folder of checkpoints holds that its labels do not.
 
     Found are duplicates (files, tensors; up to signed zeros or number format), steps missing from the grid, breaks in a
-    trajectory, checkpoints that descend from another run's birth, births shared by several runs, and births that
-    contradict their configuration. Weights are read tensor by tensor; pickles are digested and never opened. A
-    listing {"revisions": {NAME: [entries of the hub's tree interface]}} gives duplicates and gaps without any weights,
-    and so do the listings of a suite on the hub; with --weights its safetensors are fetched and audited as a folder is.
+    trajectory, checkpoints that descend from another run's initialization, initializations shared by several runs, and
+    initializations that contradict their configuration. Weights are read tensor by tensor; pickles are digested and
+    never opened. A listing {"revisions": {NAME: [entries of the hub's tree interface]}} gives duplicates and gaps
+    without any weights, and so do the listings of a suite on the hub; with --weights its safetensors are fetched and
+    audited as a folder is.
 
     \b
     Example:

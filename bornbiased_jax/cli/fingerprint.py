@@ -105,7 +105,7 @@ def fingerprint(
       bornbiased fingerprint path/to/model --out all.fingerprint --neurons all \\
         --dim 64
       bornbiased fingerprint seed:42@llama-tiny --outputs --num-inputs 2000 \\
-        --seq-len 64 --out birth.outputs
+        --seq-len 64 --out initial.outputs
     """
     from bornbiased_jax import io
 

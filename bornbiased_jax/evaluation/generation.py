@@ -38,8 +38,8 @@ def generate(
 
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint
-        >>> born = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=32")
-        >>> ids = generate(born, [5, 17], max_new_tokens=3)
+        >>> initial = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=32")
+        >>> ids = generate(initial, [5, 17], max_new_tokens=3)
         >>> ids[:2], len(ids)
         ([5, 17], 5)
     """

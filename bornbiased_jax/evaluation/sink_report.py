@@ -231,8 +231,8 @@ def sinks_report(
         options: what is measured. A GGUF file's weights are quantized already and are taken as they are stored, so
             that its ``schemes`` lose their bits for weights.
         tokenizer: in place of the checkpoint's own.
-        by_step: of a pretraining run, also the sinks of every seed at birth and at every checkpoint, at the greatest
-            length.
+        by_step: of a pretraining run, also the sinks of every seed at initialization and at every checkpoint, at the
+            greatest length.
         quiet: show no progress.
 
     Returns:

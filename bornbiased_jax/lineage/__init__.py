@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
-    "births": "final_outputs",
     "commitment": "check_commitment",
     "fingerprint_file": "load_fingerprint payload_digest save_fingerprint",
     "fingerprint_pass": "fingerprint",
@@ -24,6 +23,7 @@ _HOMES = {
     "paper": "paper_test",
     "permutation": "permutation_test",
     "population": "population_test",
+    "untrained_outputs": "final_outputs",
     "verdict": "Verdict",
     "whichseed": "which_seed",
 }

@@ -1,4 +1,3 @@
-from bornbiased_jax.lineage.births import final_outputs as final_outputs
 from bornbiased_jax.lineage.commitment import check_commitment as check_commitment
 from bornbiased_jax.lineage.fingerprint_file import load_fingerprint as load_fingerprint
 from bornbiased_jax.lineage.fingerprint_file import payload_digest as payload_digest
@@ -16,5 +15,6 @@ from bornbiased_jax.lineage.outputs import last_outputs as last_outputs
 from bornbiased_jax.lineage.paper import paper_test as paper_test
 from bornbiased_jax.lineage.permutation import permutation_test as permutation_test
 from bornbiased_jax.lineage.population import population_test as population_test
+from bornbiased_jax.lineage.untrained_outputs import final_outputs as final_outputs
 from bornbiased_jax.lineage.verdict import Verdict as Verdict
 from bornbiased_jax.lineage.whichseed import which_seed as which_seed

@@ -55,7 +55,7 @@ class OutputFingerprint:
         inputs: facts of the inputs with their ``digest``; for vectors also their ``mean`` and ``std``.
         layer: None for the output of the final norm, else the block (1 to L) after which it was read.
         weights_digest: of all weights.
-        tensor_digests: of each tensor that is not one number repeated (all births share those), by path.
+        tensor_digests: of each tensor that is not one number repeated (all initializations share those), by path.
         value_digests: of the same tensors' numbers whatever their order; empty where not stored.
         config: the architecture's fields.
         source: one line on where the model came from.

@@ -3,7 +3,7 @@
 Coordinates chosen in both models by their mean output, one Kendall tau a coordinate, and a t-test and a
 Mann–Whitney test of those taus against the taus of two independent Gaussian matrices. The tests take
 the taus as independent and the null as no wider than the Gaussian one. On vectors that both models shared,
-neither holds and p is far too small between unrelated models; on random tokens p is too large between births
+neither holds and p is far too small between unrelated models; on random tokens p is too large between initializations
 (its mean over ten nulls is no p-value), and too small for some tails (see the calibration experiment).
 """
 

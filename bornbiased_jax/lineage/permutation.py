@@ -13,7 +13,7 @@ shared continuous vectors are labeled by coordinate themselves: use tokens, each
 embedding. The z and the normal tail from the moments are approximate, poor when a few coordinates
 dominate; the verdict uses the permutations and, beyond their reach, a proven bound (:mod:`.stats.bound`).
 
-**What it does not cover.** Coordinates shared without shared birth answer "same": transplanted or fixed
+**What it does not cover.** Coordinates shared without shared initialization answer "same": transplanted or fixed
 embeddings, distillation of hidden states, one framework seed used twice.
 """
 
@@ -51,7 +51,7 @@ MOMENTS = (
 # The least level that permutations are counted for.
 _COUNTED = 1e-4
 # What may be done to the suspect without moving its outputs' ranks.
-EVADED_BY = "negating, rotating or renumbering the residual coordinates"
+EVADED_BY = "negating, rotating or permuting the residual coordinates"
 INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between matrices", "monotone coordinates")
 
 
@@ -89,7 +89,7 @@ def permutation_test(
     """Test whether two models share coordinates; the module's text says what is covered and what is not.
 
     The statistic is the sum over j of the rank correlation, over the inputs, of base coordinate j with
-    suspect coordinate j. One-sided: large sums speak for a shared birth. The p counts permutations and, where
+    suspect coordinate j. One-sided: large sums speak for a shared initialization. The p counts permutations and, where
     none reaches the sum, may be the proven bound (:func:`.stats.certified.certified_p`).
 
     Args:

@@ -1,6 +1,6 @@
 """The reference-population null: the pair's score among scores with freshly initialized models.
 
-If the base, which the references stand in for, is itself an untrained birth of that architecture,
+If the base, which the references stand in for, is itself an untrained initialization of that architecture,
 independent of the suspect, then it and the K references are exchangeable given the suspect, and
 p = (1 + #{score of a reference ≥ score of the pair}) / (1 + K) is exact, with shared continuous inputs
 too: the references leak them to the outputs just as much. If the base has been trained, the references

@@ -1,4 +1,4 @@
-"""The search of :mod:`.whichseed`: which numbers of a birth are drawn, and the best seeds of ranges of seeds."""
+"""The search of :mod:`.whichseed`: which numbers of an initialization are drawn, and the best seeds of ranges."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
         parts.append(part / size if size > 0 else part)
     entries_N = np.concatenate(parts)
     if np.ptp(entries_N) == 0:
-        raise InputError("the suspect's weights are the same number everywhere: they have no birth to be found")
+        raise InputError(
+            "the suspect's weights are the same number everywhere: they have no initialization to be found"
+        )
     return entries_N
 
 

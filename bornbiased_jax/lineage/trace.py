@@ -18,9 +18,9 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import births
 from bornbiased_jax.lineage import compare as comparing
 from bornbiased_jax.lineage import output_fingerprint as prints
+from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
@@ -268,7 +268,7 @@ def trace(
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
         >>> probe = Probe(num_inputs=60, seq_len=8)
         >>> trace(f"seed:1@{small}", f"seed:1@{small}").reason
-        'the base is the suspect: both are the birth of seed 1'
+        'the base is the suspect: both are the initialization of seed 1'
         >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
         'unrelated'
     """
@@ -304,8 +304,8 @@ def trace(
             options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
         verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
     else:
-        births = count if entry.references else None
-        verdict = _by_outputs(test, base_side, suspect_side, probe, alpha, num_references=births, **options)
+        num_references = count if entry.references else None
+        verdict = _by_outputs(test, base_side, suspect_side, probe, alpha, num_references=num_references, **options)
     # Record choices and commitment with the verdict.
     chosen: dict[str, Any] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
@@ -391,4 +391,4 @@ def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[n
     inputs = probe.draw(cfg)
     x = inputs.scaled(inputs.batch(0, inputs.num_inputs), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
     seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
-    return (outputs_ND for chunk_SND in births.final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)
+    return (outputs_ND for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)

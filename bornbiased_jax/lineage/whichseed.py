@@ -1,14 +1,15 @@
-"""Which seed of this package a model was born from: births compared with its weights, a prefix of each.
+"""Which seed of this package a model was initialized from: initializations compared with its weights, a prefix of each.
 
 A weight's draw depends on its seed, its path, its layer and its place alone, so the first few numbers of a matrix can
 be drawn without the rest. Two passes:
 
 1. *Search.* Of every seed some hundred numbers are drawn, spread over matrices of all depths; the seeds whose numbers
    correlate best with the suspect's go on.
-2. *Decision.* Of those, many more numbers are drawn, from every matrix that is drawn at all. A birth's unit normals are
-   independent of a model that was not born from it, whatever that model is, so the correlation r of n of them with any
-   fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the best seed is
-   multiplied by 2³², the number of seeds there are, however many were searched: choosing the best cannot cheat.
+2. *Decision.* Of those, many more numbers are drawn, from every matrix that is drawn at all. An initialization's unit
+   normals are independent of a model that was not initialized from it, whatever that model is, so the correlation r of
+   n of them with any fixed numbers follows t = r √(n − 2)/√(1 − r²) with n − 2 degrees of freedom exactly. The p of the
+   best seed is multiplied by 2³², the number of seeds there are, however many were searched: choosing the best cannot
+   cheat.
 3. *Confirmation.* The seed found is compared with the suspect by all matrices, whole, under permutations of residual
    coordinates (:func:`.weights_verdict.single_verdict`); its p is multiplied by 2³² as well.
 
@@ -61,7 +62,7 @@ SIZES = (
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A seed, the correlation of its birth's numbers with the suspect's, and what that is worth.
+    """A seed, the correlation of its initialization's numbers with the suspect's, and what that is worth.
 
     ``log10_p`` (base 10, at most 0) is of the t test, times 2³².
     """
@@ -81,7 +82,7 @@ class Found:
     """What a search found.
 
     Attributes:
-        seed: the birth's seed, or None.
+        seed: the initialization's seed, or None.
         reason: one sentence.
         best: the seed that correlates best.
         runner_up: the next best of the searched seeds, or None when only one was searched.
@@ -140,7 +141,7 @@ def which_seed(
     """Search seeds for the initial weights of a model.
 
     Args:
-        cfg: the architecture that births are drawn of.
+        cfg: the architecture that initializations are drawn of.
         suspect: the model.
         seeds: a range of step 1 within 0 to 2³².
         alpha: level of the decision.
@@ -172,10 +173,10 @@ def which_seed(
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
     reason = (
-        f"the numbers of seed {first.seed}'s birth correlate with the suspect's at r = {first.correlation:.3f} "
-        f"(log10 p = {first.log10_p:.1f} after correction for all 2^32 seeds)"
+        f"the numbers of seed {first.seed}'s initialization correlate with the suspect's at "
+        f"r = {first.correlation:.3f} (log10 p = {first.log10_p:.1f} after correction for all 2^32 seeds)"
         if hit
-        else f"none of {len(seeds):,} births was found in the suspect's coordinates (best: seed {first.seed}, "
+        else f"none of {len(seeds):,} initializations was found in the suspect's coordinates (best: seed {first.seed}, "
         f"r = {first.correlation:.3f}); coordinates that were permuted, rotated or negated are not found so"
     )
     sizes = (len(search.arrays["suspect"]), sum(place.entries for place in decision_places(cfg)))
@@ -188,9 +189,9 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
 
     Args:
-        cfg: the architecture of the birth.
+        cfg: the architecture of the initialization.
         suspect: the model.
-        seed: the birth's.
+        seed: the initialization's.
         alpha: level of the decision.
 
     Returns:
@@ -203,8 +204,8 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
     same = log10_p <= math.log10(alpha)
     reason = (
-        f"the weights of seed {seed}'s birth agree with the suspect's {'more' if same else 'no more'} than those of "
-        f"the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
+        f"the weights of seed {seed}'s initialization agree with the suspect's {'more' if same else 'no more'} than "
+        f"those of the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
     )
     return dataclasses.replace(
         verdict,
@@ -231,7 +232,7 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
         searched_size, suspect_size = getattr(cfg, name), getattr(suspect_cfg, name)
         if searched_size != suspect_size:
             raise InputError(
-                f"the suspect has {name}={suspect_size}, the births to be searched {searched_size}: give the "
+                f"the suspect has {name}={suspect_size}, the initializations to be searched {searched_size}: give the "
                 "suspect's own sizes by --model and --set"
             )
 

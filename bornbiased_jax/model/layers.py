@@ -60,7 +60,7 @@ class Linear(nn.Module):
     """y = x W + b with W [in, out]; computed in the input's dtype at the given precision.
 
     Where the parameters hold the factors of a low-rank adapter, ``lora_in`` [in, r] and ``lora_out`` [r, out] (see
-    :mod:`bornbiased_jax.model.adapters`), y also has (x ``lora_in``) ``lora_out``. No model is born with them.
+    :mod:`bornbiased_jax.model.adapters`), y also has (x ``lora_in``) ``lora_out``. No model is initialized with them.
     """
 
     features: int

@@ -10,7 +10,7 @@ from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, 
 from bornbiased_jax.probes.preference import PreferenceRecord
 from bornbiased_jax.probes.run import ProbeOptions, ProbeRecord, probe
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
-from bornbiased_jax.probes.subject import Subject, from_weights, newborn, untrained
+from bornbiased_jax.probes.subject import Subject, from_weights, untrained
 from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "from_weights",
     "measure_outliers",
     "measure_sinks",
-    "newborn",
     "position_moments",
     "preactivation",
     "probe",

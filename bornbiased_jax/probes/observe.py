@@ -1,4 +1,4 @@
-"""One forward pass, reduced to what every probe of birth looks at."""
+"""One forward pass, reduced to what every probe of initialization looks at."""
 
 from __future__ import annotations
 

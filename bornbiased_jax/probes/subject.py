@@ -43,7 +43,3 @@ def from_weights(cfg: ModelConfig, params: Params, digest: str, reference: str |
     table = np.asarray(on_host(params["embed"]["embedding"]), np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
     return Subject(cfg, None, params, float(table.mean()), float(table.std()), about, reference)
-
-
-newborn = untrained
-"""The former name."""

@@ -44,7 +44,7 @@ class Lineage(Result):
         sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
     """
 
-    question = "Were two models born from the same seed?"
+    question = "Were two models initialized from the same seed?"
     base: str
     suspect: str
     verdict: Verdict

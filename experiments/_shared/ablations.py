@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Record
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -23,7 +23,7 @@ PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
 
 def groups(
     model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: object
-) -> list[births.Group]:
+) -> list[probing.Group]:
     """Build one group of initializations for each variant, in the order of ``VARIANTS``.
 
     Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
@@ -34,11 +34,11 @@ def groups(
     for fields in VARIANTS.values():
         alone = fields.get("attention") is False
         length, count = (1, mlp_inputs or num_inputs) if alone else (seq_len, num_inputs)
-        variant_groups.append(births.group(model, seeds, length, count, **shared, **fields))
+        variant_groups.append(probing.group(model, seeds, length, count, **shared, **fields))
     return variant_groups
 
 
-def variant(group: births.Group) -> str:
+def variant(group: probing.Group) -> str:
     """Return the name of a group's variant."""
     return next(
         name
@@ -47,22 +47,22 @@ def variant(group: births.Group) -> str:
     )
 
 
-def by_variant(record: Record) -> dict[str, births.Probed]:
+def by_variant(record: Record) -> dict[str, probing.Probed]:
     """Map each variant to its group of a record."""
-    return {variant(probed["group"]): probed for probed in births.probed_groups(record)}
+    return {variant(probed["group"]): probed for probed in probing.probed_groups(record)}
 
 
-def labels(group: births.Group, seed: int) -> list[Any]:
+def labels(group: probing.Group, seed: int) -> list[Any]:
     """Return the cells that name one seed of a variant, under :data:`HEADS`."""
-    return [variant(group), births.name_of(group), group["num_inputs"], length_of(group), seed]
+    return [variant(group), probing.name_of(group), group["num_inputs"], length_of(group), seed]
 
 
-def length_of(group: births.Group) -> str:
+def length_of(group: probing.Group) -> str:
     """Return T, for a table; "any" without attention."""
     return "any" if variant(group) == "MLP only" else f"{group['seq_len']:,}"
 
 
-def same_configuration(group: births.Group) -> bool:
+def same_configuration(group: probing.Group) -> bool:
     """Check whether Section 4.1 measured just this: 12 layers, 768 wide, 2,000 Gaussian inputs of 1,024 positions."""
     name = variant(group)
     return (
@@ -75,7 +75,7 @@ def same_configuration(group: births.Group) -> bool:
 
 
 # Seeds are many and have embeddings of their own, because it costs nothing here and the theory's test of fit
-# shares these births.
+# shares these initializations.
 _SMALL: dict[str, Any] = dict(num_layers=2, vocab_size=256, d_ff=512, activation="relu")
 SMOKE = groups("gpt2-tiny", range(64), 8, 200, fix_embeddings=False, **_SMALL)
 LAPTOP = groups("gpt2-nano", [42, 43], 16, 500, mlp_inputs=PAPER_INPUTS)
@@ -86,7 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "laptop": {"seeds": [42, 43], "groups": LAPTOP},
     "paper": {"seeds": [42, 43], "groups": PAPER},
 }
-"""Settings of the experiments that look at all three variants; their births are computed once."""
+"""Settings of the experiments that look at all three variants; their initializations are computed once."""
 
 COST = {
     "smoke": "seconds",

@@ -20,10 +20,10 @@ from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.births import final_outputs, shared_inputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.population import population_test
+from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs

@@ -18,7 +18,7 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, parse_inputs
 from experiments._shared.baselines import reef
 
-_KEPT = (
+_RECORDED_KEYS = (
     *("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims"),
     *("identical_tensors", "reordered_tensors", "num_tensors"),
 )
@@ -40,7 +40,7 @@ def compared(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, d
 def row(verdict: Verdict) -> dict[str, Any]:
     """Return the fields of a verdict that a record keeps."""
     value = verdict.to_json()
-    return {name: value[name] for name in _KEPT if name in value}
+    return {name: value[name] for name in _RECORDED_KEYS if name in value}
 
 
 def sentences(cfg: ModelConfig, settings: Mapping[str, Any]) -> Inputs:

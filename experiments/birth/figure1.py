@@ -8,14 +8,14 @@ import numpy as np
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:
     """Draw a pair of panels for each group: ranked counts; cosine by layer with its standard deviation over pairs."""
     drawn = []
-    for probed in births.probed_groups(record):
+    for probed in probing.probed_groups(record):
         group, first = probed["group"], probed["records"][0]
         preference, pulled = first["preference"], first["contraction"]
         figure, (left, right) = figures.new(columns=2, width=9.0)
@@ -34,7 +34,7 @@ def panels(record: Record) -> Sequence[Panel]:
             "(a) most frequent predictions",
         )
         # (b) cosine by layer, ± std over pairs, with theory.
-        depth = births.blocks(probed)
+        depth = probing.blocks(probed)
         mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
         figures.line(right, depth, mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True)
         if probed["theory"]:
@@ -46,7 +46,7 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, seed {first['seed']}, T = {group['seq_len']}, {births.inputs_of(group)}. "
+                f"{probing.name_of(group)}, seed {first['seed']}, T = {group['seq_len']}, {probing.inputs_of(group)}. "
                 "(a) The most predicted tokens; the dashed line is the top count that "
                 f"{preference['num_inputs']:,} uniform draws would have. "
                 f"(b) Mean cosine between last-token states of different sequences after each block.",
@@ -64,11 +64,11 @@ EXPERIMENT = Experiment(
         "how far the last-token states of different random sequences point the same way."
     ),
     settings={
-        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
-        "laptop": {"seeds": [42, 43], "groups": [births.GPT2_LAPTOP, births.LLAMA_LAPTOP, births.PROSE_LAPTOP]},
-        "paper": {"seeds": [42, 43], "groups": [births.GPT2_PAPER[-1], births.LLAMA_PAPER[-1]]},
+        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP, probing.PROSE_LAPTOP]},
+        "paper": {"seeds": [42, 43], "groups": [probing.GPT2_PAPER[-1], probing.LLAMA_PAPER[-1]]},
     },
     cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "shared with table1"},
-    run=births.run_groups,
+    run=probing.run_groups,
     figures=panels,
 )

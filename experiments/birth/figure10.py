@@ -8,14 +8,14 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import from_log10, identifier, integer
 from bornbiased_jax.report.tables import Panel, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:
     """Show the top dimension after every block and after the final norm."""
     page_tables = []
-    for probed in births.probed_groups(record):
+    for probed in probing.probed_groups(record):
         group, first = probed["group"], probed["records"][0]
         preference = first["preference"]
         columns = zip(
@@ -31,7 +31,7 @@ def tables(record: Record) -> Sequence[Table]:
         ]
         page_tables.append(
             tabulate(
-                f"{births.name_of(group)}, seed {first['seed']}, N = {group['num_inputs']:,}, T = {group['seq_len']}",
+                f"{probing.name_of(group)}, seed {first['seed']}, N = {group['num_inputs']:,}, T = {group['seq_len']}",
                 ["after block"],
                 rows,
                 note="The dimension that is most often the largest of all D, and the corrected p of its count.",
@@ -43,7 +43,7 @@ def tables(record: Record) -> Sequence[Table]:
 def panels(record: Record) -> Sequence[Panel]:
     """Draw tokens above, dimensions below, ranked."""
     drawn = []
-    for probed in births.probed_groups(record):
+    for probed in probing.probed_groups(record):
         group, preference = probed["group"], probed["records"][0]["preference"]
         cfg = preset(group["model"], **group["changes"])
         figure, (top, bottom) = figures.new(rows=2, height=5.2)
@@ -66,7 +66,7 @@ def panels(record: Record) -> Sequence[Panel]:
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, seed {probed['records'][0]['seed']}, T = {group['seq_len']}, "
+                f"{probing.name_of(group)}, seed {probed['records'][0]['seed']}, T = {group['seq_len']}, "
                 f"N = {group['num_inputs']:,}: how often each token "
                 "has the largest logit (top) and each hidden dimension the largest value (bottom); dashed: the mean "
                 "over all, close to the axis where tokens are many.",
@@ -84,12 +84,12 @@ EXPERIMENT = Experiment(
         "largest, after every block and after the final norm."
     ),
     settings={
-        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
-        "laptop": {"seeds": [42, 43], "groups": [births.GPT2_LAPTOP, births.LLAMA_LAPTOP]},
-        "paper": {"seeds": [42], "groups": [births.group("gpt2-nano", [42], 1024, 10_000)]},
+        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP]},
+        "paper": {"seeds": [42], "groups": [probing.group("gpt2-nano", [42], 1024, 10_000)]},
     },
     cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "needs a GPU"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     figures=panels,
 )

@@ -8,30 +8,30 @@ from typing import Any
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:
     """Draw the cosine by layer, every group and seed, with theory's interval."""
     drawn = []
-    for probed in births.probed_groups(record):
+    for probed in probing.probed_groups(record):
         group = probed["group"]
         figure, ax = figures.new()
         # Theory's mean and band, where the kind of inputs has a theory.
         if probed["theory"]:
-            births.draw_theory(ax, probed, "theory: mean; band: 99% of seeds")
-        for index, cosines in enumerate(births.values(probed, "contraction", "inter_cosine_by_layer")):
+            probing.draw_theory(ax, probed, "theory: mean; band: 99% of seeds")
+        for index, cosines in enumerate(probing.values(probed, "contraction", "inter_cosine_by_layer")):
             name = "measured, one line a seed" if index == 0 else ""
-            figures.line(ax, births.blocks(probed), cosines, name=name, markers=True)
+            figures.line(ax, probing.blocks(probed), cosines, name=name, markers=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "mean cosine between sequences")
         figures.legend(ax)
         drawn.append(
             Panel(
                 figure,
-                f"{births.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,} "
-                f"{births.inputs_of(group)}: mean pairwise cosine of last-token states of different sequences.",
+                f"{probing.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,} "
+                f"{probing.inputs_of(group)}: mean pairwise cosine of last-token states of different sequences.",
             )
         )
     return drawn
@@ -40,7 +40,7 @@ def panels(record: Record) -> Sequence[Panel]:
 def tables(record: Record) -> Sequence[Table]:
     """Show the last block and the final norm."""
     rows: list[tuple[Any, ...]] = []
-    for probed, row in births.each_seed(record):
+    for probed, row in probing.each_seed(record):
         theory, pulled = probed["theory"], row["contraction"]
         measured = {
             "last block": (significant(3), pulled["inter_cosine_by_layer"][-1]),
@@ -51,11 +51,11 @@ def tables(record: Record) -> Sequence[Table]:
         predicted = {}
         if theory:
             predicted = {"last block": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
-        rows.append((births.labels(probed["group"], row["seed"]), measured, {}, predicted))
+        rows.append((probing.labels(probed["group"], row["seed"]), measured, {}, predicted))
     return [
         tabulate(
             "Inter-sequence cosine of last-token states",
-            births.HEADS,
+            probing.HEADS,
             rows,
             note=(
                 "Pairs of random sequences that end in the same token are left out. p: Rayleigh's test of uniform "
@@ -70,12 +70,12 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the last block's cosine of the first group."""
-    probed = births.probed_groups(record)[0]
-    group, values = probed["group"], births.cosines(probed)
+    probed = probing.probed_groups(record)[0]
+    group, values = probed["group"], probing.cosines(probed)
     return [
         Claim(
-            f"Cosine between last-token states of different sequences, {births.name_of(group)}, T = {group['seq_len']}"
-            f"{births.mean_of(values)}",
+            f"Cosine between last-token states of different sequences, {probing.name_of(group)}, T = {group['seq_len']}"
+            f"{probing.mean_of(values)}",
             sum(values) / len(values),
             theory=probed["theory"]["inter_cosine_by_layer"][-1],
             format=fixed(3),
@@ -93,12 +93,12 @@ EXPERIMENT = Experiment(
         "mean-field theory: it knows the architecture, not the seed, and nothing in it is fitted."
     ),
     settings={
-        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
-        "laptop": {"seeds": [42, 43], "groups": [births.GPT2_LAPTOP, births.LLAMA_LAPTOP]},
-        "paper": {"seeds": [42, 43], "groups": [births.GPT2_PAPER[-1], births.LLAMA_PAPER[-1]]},
+        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP]},
+        "paper": {"seeds": [42, 43], "groups": [probing.GPT2_PAPER[-1], probing.LLAMA_PAPER[-1]]},
     },
     cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "shared with table1"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
     figures=panels,

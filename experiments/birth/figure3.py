@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import from_log10, percent
 from bornbiased_jax.report.tables import Panel, Quantity, Row, Table
-from experiments._shared import ablations, births
+from experiments._shared import ablations, probing
 from experiments.base import Experiment, Record
 
 NUM_RANKED = 20
@@ -29,7 +29,7 @@ def panels(record: Record) -> Sequence[Panel]:
         ax.set_ylim(0, 1.05 * highest)
     group = groups_by_variant["full model"]["group"]
     caption = (
-        f"{births.name_of(group)}, seed {group['seeds'][0]}, Gaussian inputs: how often each of the most "
+        f"{probing.name_of(group)}, seed {group['seeds'][0]}, Gaussian inputs: how often each of the most "
         f"predicted tokens is predicted, by all modules (T = {group['seq_len']}) and by each alone. The "
         "dashed line is the fraction that the top-1 token of as many uniform draws would have."
     )
@@ -39,7 +39,7 @@ def panels(record: Record) -> Sequence[Panel]:
 def tables(record: Record) -> Sequence[Table]:
     """Show the top-1 fraction, every variant and seed."""
     rows = []
-    for probed, row in births.each_seed(record):
+    for probed, row in probing.each_seed(record):
         theory, preference = probed["theory"], row["preference"]
         level = preference["uniform_top_count"] / preference["num_inputs"]
         measured = {"fraction": preference["top1_share"], "uniform": level, "p": preference["log10_p"]}
@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     figures=panels,
 )

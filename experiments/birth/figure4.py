@@ -10,25 +10,25 @@ import numpy as np
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import ablations, births
+from experiments._shared import ablations, probing
 from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:
     """Draw mean and standard deviation over pairs after each block, with theory's interval for the mean."""
-    (probed,) = births.probed_groups(record)
+    (probed,) = probing.probed_groups(record)
     group, pulled = probed["group"], probed["records"][0]["contraction"]
     mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
     figure, ax = figures.new()
     figures.line(
-        ax, births.blocks(probed), mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True
+        ax, probing.blocks(probed), mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True
     )
-    births.draw_theory(ax, probed, "theory, 99% of seeds")
+    probing.draw_theory(ax, probed, "theory, 99% of seeds")
     figures.label(ax, "after MLP block", "cosine between sequences")
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
     caption = (
-        f"{births.name_of(group)}, seed {probed['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "
+        f"{probing.name_of(group)}, seed {probed['records'][0]['seed']}, N = {group['num_inputs']:,} Gaussian "
         "inputs. The blue band is the standard deviation from pair to pair of inputs, the dashed line and its band are "
         "what theory says of the mean."
     )
@@ -37,14 +37,14 @@ def panels(record: Record) -> Sequence[Panel]:
 
 def tables(record: Record) -> Sequence[Table]:
     """Show mean ± standard deviation over pairs, a row a block."""
-    (probed,) = births.probed_groups(record)
+    (probed,) = probing.probed_groups(record)
     theory = probed["theory"]
-    names = [f"seed {birth['seed']}" for birth in probed["records"]][:4]
+    names = [f"seed {initial['seed']}" for initial in probed["records"]][:4]
     rows: list[tuple[Any, ...]] = []
     for layer in range(len(theory["inter_cosine_by_layer"])):
         measured: dict[str, Any] = {}
-        for name, birth in zip(names, probed["records"], strict=False):
-            mean, std = (birth["contraction"][f"inter_cosine_{prefix}by_layer"][layer] for prefix in ("", "std_"))
+        for name, initial in zip(names, probed["records"], strict=False):
+            mean, std = (initial["contraction"][f"inter_cosine_{prefix}by_layer"][layer] for prefix in ("", "std_"))
             measured[name] = (fixed(3), (mean, std))
         predicted = (theory["inter_cosine_by_layer"][layer], theory["inter_cosine_by_layer_std"][layer])
         rows.append(([layer + 1], {**measured, "any seed": (fixed(3), None)}, {}, {"any seed": predicted}))
@@ -58,8 +58,8 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim a steady rise."""
-    (probed,) = births.probed_groups(record)
-    rises = [np.diff(cosines).min() for cosines in births.values(probed, "contraction", "inter_cosine_by_layer")]
+    (probed,) = probing.probed_groups(record)
+    rises = [np.diff(cosines).min() for cosines in probing.values(probed, "contraction", "inter_cosine_by_layer")]
     theory = np.diff(probed["theory"]["inter_cosine_by_layer"]).min()
     return [
         Claim(
@@ -82,7 +82,7 @@ EXPERIMENT = Experiment(
     ),
     settings={scale: {**chosen, "groups": chosen["groups"][-1:]} for scale, chosen in ablations.SETTINGS.items()},
     cost={"smoke": "seconds", "laptop": "27 s on two cores; shared with table2", "paper": "the same"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
     figures=panels,

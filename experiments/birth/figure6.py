@@ -16,7 +16,7 @@ from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Context, Experiment, Record, by_scale
 
 NORMS = {"layernorm": "with LayerNorm", "none": "without"}
@@ -45,9 +45,9 @@ def run(context: Context) -> dict[str, Any]:
             x_NTD = inputs.batch(0, N) * cfg.embedding_std
             measured = preactivation(cfg, params, x_NTD, edges=BINS * std, advance=advance)
             # Cosines of every seed; shared with the other experiments of the folder.
-            pulled = births.run_group(
+            pulled = probing.run_group(
                 context,
-                births.group(settings["model"], settings["seeds"], T, N, inputs="gaussian", **changes),
+                probing.group(settings["model"], settings["seeds"], T, N, inputs="gaussian", **changes),
             )
             norm_rows.append(
                 {
@@ -59,7 +59,7 @@ def run(context: Context) -> dict[str, Any]:
                     "mean_by_layer": measured.mean_L,
                     "histogram": measured.histogram_LE[0],
                     "edges": measured.edges,
-                    "cosine_by_seed": births.values(pulled, "contraction", "inter_cosine_by_layer"),
+                    "cosine_by_seed": probing.values(pulled, "contraction", "inter_cosine_by_layer"),
                     "cosine_theory": pulled["theory"]["inter_cosine_by_layer"],
                     "cosine_theory_low": pulled["theory"]["inter_cosine_by_layer_low"],
                     "cosine_theory_high": pulled["theory"]["inter_cosine_by_layer_high"],

@@ -10,13 +10,13 @@ import numpy as np
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import ablations, births
+from experiments._shared import ablations, probing
 from experiments.base import Experiment, Record
 
 
-def measured_by_layer(probed: births.Probed) -> np.ndarray:
+def measured_by_layer(probed: probing.Probed) -> np.ndarray:
     """Return the mean across seeds of the cosine after each block [L]."""
-    return np.mean(births.values(probed, "contraction", "inter_cosine_by_layer"), axis=0)
+    return np.mean(probing.values(probed, "contraction", "inter_cosine_by_layer"), axis=0)
 
 
 def panels(record: Record) -> Sequence[Panel]:
@@ -24,16 +24,16 @@ def panels(record: Record) -> Sequence[Panel]:
     groups_by_variant = ablations.by_variant(record)
     figure, ax = figures.new(height=3.8)
     for index, (name, probed) in enumerate(groups_by_variant.items()):
-        color, depth = figures.SERIES[index], births.blocks(probed)
-        births.draw_theory(ax, probed, color=color)
-        for number, cosines in enumerate(births.values(probed, "contraction", "inter_cosine_by_layer")):
+        color, depth = figures.SERIES[index], probing.blocks(probed)
+        probing.draw_theory(ax, probed, color=color)
+        for number, cosines in enumerate(probing.values(probed, "contraction", "inter_cosine_by_layer")):
             figures.line(ax, depth, cosines, name=name if number == 0 else "", color=color, markers=True)
     figures.label(ax, "after block", "mean cosine between sequences")
     ax.locator_params(axis="x", integer=True)
     figures.legend(ax)
     group = groups_by_variant["full model"]["group"]
     caption = (
-        f"{births.name_of(group)}, T = {group['seq_len']}, Gaussian inputs, one line a seed. Dashed, with "
+        f"{probing.name_of(group)}, T = {group['seq_len']}, Gaussian inputs, one line a seed. Dashed, with "
         "99% of seeds: theory."
     )
     return [Panel(figure, caption)]
@@ -66,7 +66,7 @@ def claims(record: Record) -> Sequence[Claim]:
     full, alone = groups_by_variant["full model"], groups_by_variant["MLP only"]
     gain = measured_by_layer(full) - measured_by_layer(alone)
     theory = np.subtract(full["theory"]["inter_cosine_by_layer"], alone["theory"]["inter_cosine_by_layer"])
-    where = f"{births.name_of(full['group'])}, T = {full['group']['seq_len']}"
+    where = f"{probing.name_of(full['group'])}, T = {full['group']['seq_len']}"
     return [
         Claim(
             f"Cosine of the full model minus that of its MLPs alone after the {name} block, {where}",
@@ -88,7 +88,7 @@ EXPERIMENT = Experiment(
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
     figures=panels,

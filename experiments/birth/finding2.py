@@ -10,11 +10,11 @@ from scipy import stats
 
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 
-def overlap(probed: births.Probed) -> tuple[int, int, float, float]:
+def overlap(probed: probing.Probed) -> tuple[int, int, float, float]:
     """Count seeds whose direction picks the top-1 token and all seeds; add a 95% Clopper–Pearson interval."""
     hits = sum(row["direction_matches_top1"] for row in probed["records"])
     n = len(probed["records"])
@@ -25,13 +25,13 @@ def overlap(probed: births.Probed) -> tuple[int, int, float, float]:
 def tables(record: Record) -> Sequence[Table]:
     """Show the overlap by configuration."""
     rows = []
-    for probed in births.probed_groups(record):
+    for probed in probing.probed_groups(record):
         group, theory = probed["group"], probed["theory"]
         hits, n, low, high = overlap(probed)
         same = group["model"] == "gpt2-nano" and group["seq_len"] == 1024 and n == 100 and group["num_inputs"] == 2_000
         rows.append(
             (
-                [births.name_of(group), group["seq_len"], group["num_inputs"], n],
+                [probing.name_of(group), group["seq_len"], group["num_inputs"], n],
                 {"overlap": (percent(0), hits / n), "95% interval": (fixed(0), f"{100 * low:.0f}–{100 * high:.0f}%")},
                 {"overlap": 0.76} if same else {},
                 {"overlap": theory["overlap"]} if theory else {},
@@ -53,9 +53,9 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the overlap of the first group."""
-    probed = births.probed_groups(record)[0]
+    probed = probing.probed_groups(record)[0]
     hits, n, _, _ = overlap(probed)
-    name = births.name_of(probed["group"])
+    name = probing.name_of(probed["group"])
     theory = probed["theory"]["overlap"]
     return [
         Claim(
@@ -70,7 +70,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """State the chance level, for contrast."""
-    probed = births.probed_groups(record)[0]
+    probed = probing.probed_groups(record)[0]
     hits, n, _, _ = overlap(probed)
     return f"In {hits} of {n} seeds the contraction direction names the top-1 token; chance would be 1 in thousands."
 
@@ -87,15 +87,15 @@ EXPERIMENT = Experiment(
         "how often it is here."
     ),
     settings={
-        "smoke": {"seeds": [0, 1, 2, 3], "groups": [births.group("gpt2-tiny", range(4), 16, 64, **births.SMOKE)]},
+        "smoke": {"seeds": [0, 1, 2, 3], "groups": [probing.group("gpt2-tiny", range(4), 16, 64, **probing.SMOKE)]},
         "laptop": {
             "seeds": list(range(16)),
-            "groups": [births.group("gpt2-tiny", range(16), 64, 500, vocab_size=1024, **WIDE)],
+            "groups": [probing.group("gpt2-tiny", range(16), 64, 500, vocab_size=1024, **WIDE)],
         },
-        "paper": {"seeds": list(range(100)), "groups": [births.group("gpt2-nano", range(100), 1024, 2_000)]},
+        "paper": {"seeds": list(range(100)), "groups": [probing.group("gpt2-nano", range(100), 1024, 2_000)]},
     },
     cost={"smoke": "seconds", "laptop": "40 seconds on two cores", "paper": "needs a GPU"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
     headline=headline,
@@ -113,7 +113,7 @@ EXPERIMENTS = {
         ),
         settings={
             "smoke": EXPERIMENT.settings["smoke"],
-            "paper": {"seeds": list(range(100)), "groups": [births.group("gpt2-nano", range(100), 16, 2_000)]},
+            "paper": {"seeds": list(range(100)), "groups": [probing.group("gpt2-nano", range(100), 16, 2_000)]},
         },
         cost={"smoke": "seconds", "paper": "about an hour and a quarter on two cores"},
     ),

@@ -9,23 +9,23 @@ import numpy as np
 
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:
     """Show mean and standard deviation across seeds of share and cosine, for every configuration."""
     rows: list[tuple[Any, ...]] = []
-    for probed in births.probed_groups(record):
+    for probed in probing.probed_groups(record):
         group, theory = probed["group"], probed["theory"]
         # Statistics over the seeds of one configuration.
         fractions, ratios, top_ids = (
-            births.values(probed, "preference", name) for name in ("top1_share", "ratio_to_uniform", "top1_id")
+            probing.values(probed, "preference", name) for name in ("top1_share", "ratio_to_uniform", "top1_id")
         )
         measured: dict[str, Any] = {
             "fraction": (percent(2), mean_std(fractions)),
             "× uniform": (times(1), float(np.mean(ratios))),
-            "cosine": (fixed(4), mean_std(births.cosines(probed))),
+            "cosine": (fixed(4), mean_std(probing.cosines(probed))),
             "top-1 tokens": (integer, len(set(top_ids))),
         }
         predicted: dict[str, Any] = {}
@@ -34,7 +34,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "fraction": theory["top1_share_mean"],
                 "cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1]),
             }
-        settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], len(fractions)]
+        settings = [probing.name_of(group), probing.inputs_of(group), group["seq_len"], len(fractions)]
         rows.append((settings, measured, {}, predicted))
     return [
         tabulate(
@@ -52,12 +52,12 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim how many different top-1 tokens the seeds have, with the counts that decide them."""
-    probed = births.probed_groups(record)[0]
-    top_tokens = set(births.values(probed, "preference", "top1_id"))
-    counts = births.values(probed, "preference", "top1_count")
+    probed = probing.probed_groups(record)[0]
+    top_tokens = set(probing.values(probed, "preference", "top1_id"))
+    counts = probing.values(probed, "preference", "top1_count")
     return [
         Claim(
-            f"Different top-1 tokens among {len(probed['records'])} seeds of {births.name_of(probed['group'])}, from "
+            f"Different top-1 tokens among {len(probed['records'])} seeds of {probing.name_of(probed['group'])}, from "
             f"counts of {min(counts)} to {max(counts)} of {probed['group']['num_inputs']:,}",
             len(top_tokens),
             format=integer,
@@ -67,9 +67,9 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-def _grid(num_seeds: int, num_inputs: int, **base: object) -> list[births.Group]:
+def _grid(num_seeds: int, num_inputs: int, **base: object) -> list[probing.Group]:
     seeds = range(num_seeds)
-    make = lambda model, length, **changes: births.group(model, seeds, length, num_inputs, **{**base, **changes})  # noqa: E731
+    make = lambda model, length, **changes: probing.group(model, seeds, length, num_inputs, **{**base, **changes})  # noqa: E731
     return [
         make("gpt2-tiny", 32, d_model=256, d_ff=1024, num_layers=6),
         make("gpt2-tiny", 32, d_model=256, d_ff=1024, num_layers=2),
@@ -94,15 +94,15 @@ EXPERIMENT = Experiment(
         "smoke": {
             "seeds": [0, 1, 2],
             "groups": [
-                births.group("gpt2-tiny", range(3), 8, 64, **births.SMOKE),
-                births.group("qwen-tiny", range(3), 8, 64, **births.SMOKE),
+                probing.group("gpt2-tiny", range(3), 8, 64, **probing.SMOKE),
+                probing.group("qwen-tiny", range(3), 8, 64, **probing.SMOKE),
             ],
         },
         "laptop": {"seeds": list(range(8)), "groups": _grid(8, 500)},
         "paper": {"seeds": list(range(64)), "groups": _grid(64, 10_000)},
     },
     cost={"smoke": "seconds", "laptop": "3 min 30 s of CPU on two cores", "paper": "needs a GPU"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
 )

@@ -217,7 +217,7 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     hits, cells = inside(result)
     comparisons = compare(result)
-    made = [
+    claims_by_statistic = [
         Claim(
             f"Cosines between sequences inside theory's 99% interval ({cells} cells of scheme and seed)",
             hits / cells,
@@ -231,7 +231,7 @@ def claims(record: Record) -> Sequence[Claim]:
             configuration="ours",
         ),
     ]
-    made += [
+    claims_by_statistic += [
         Claim(
             f"Final loss of {comparison.row} minus {comparison.base}, nats "
             f"({'p' if comparison.is_decided else 'undecided, p'} = {comparison.adjusted_p:.2g} after Holm)",
@@ -244,7 +244,7 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
     traces = [seed["z"] for row in result["rows"] for seed in row["by_seed"] if seed["z"] is not None]
     return [
-        *made,
+        *claims_by_statistic,
         Claim("Smallest z of an initialization in its trained weights", min(traces), configuration="ours"),
     ]
 

@@ -201,14 +201,14 @@ def _traces(
     ends = [sketch(Checkpoint.from_params(cfg, params)) for params in trained[:count]]
     options = Options(has_untrained=True)
     traces: list[dict[str, float | None]] = [{"z": None, "z_other": None}] * (len(initial) - count)
-    own = [
+    z_scores = [
         {
             "z": verdict(starts[index], end, COORDINATES, options).z,
             "z_other": verdict(starts[(index + 1) % count], end, COORDINATES, options).z,
         }
         for index, end in enumerate(ends)
     ]
-    return own + traces
+    return z_scores + traces
 
 
 def _predicted(cfg: ModelConfig, settings: Mapping[str, Any]) -> Predicted:

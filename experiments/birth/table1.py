@@ -8,7 +8,7 @@ from typing import Any
 
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 # (model, T, seed) -> (share, log10 p) as printed; None where the paper prints an underflow. Its token ids belong to
@@ -38,7 +38,7 @@ LEVEL = 0.01
 PAPER_INPUTS = {"gpt2-nano": 2_000, "llama-nano": 10_000, "gpt2-1.2b": 2_000}
 
 
-def same_configuration(group: births.Group, seed: int) -> bool:
+def same_configuration(group: probing.Group, seed: int) -> bool:
     """Check whether the paper printed a row for this model, length, seed, number and kind of inputs."""
     return (
         not group["changes"]
@@ -51,7 +51,7 @@ def same_configuration(group: births.Group, seed: int) -> bool:
 def tables(record: Record) -> Sequence[Table]:
     """Show one row per model, length and seed."""
     rows = []
-    for probed, row in births.each_seed(record):
+    for probed, row in probing.each_seed(record):
         group, theory, preference = probed["group"], probed["theory"], row["preference"]
         measured = {
             "top-1": (identifier, preference["top1_id"]),
@@ -65,12 +65,12 @@ def tables(record: Record) -> Sequence[Table]:
             fraction, log10_p = PRINTED[group["model"], group["seq_len"], row["seed"]]
             paper = {"fraction": fraction, "p": "0.00 (underflow)" if log10_p is None else log10_p}
         predicted = {"fraction": theory["top1_share_mean"], "p": theory["log10_p"]} if theory else {}
-        labels = births.labels(group, row["seed"])
+        labels = probing.labels(group, row["seed"])
         rows.append((labels, measured, paper, predicted, "paper" if paper else "other"))
     return [
         tabulate(
             "The most predicted token",
-            births.HEADS,
+            probing.HEADS,
             rows,
             note=(
                 "Fraction of N sequences whose largest logit is at the top-1 token. p: binomial tail, corrected for "
@@ -87,14 +87,14 @@ def tables(record: Record) -> Sequence[Table]:
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the share of the first GPT-2 group (or the first of all, where there is none), and that seeds differ."""
-    groups = births.probed_groups(record)
+    groups = probing.probed_groups(record)
     probed = next((g for g in groups if g["group"]["model"].startswith("gpt2")), groups[0])
     group, theory = probed["group"], probed["theory"]
-    fractions = births.values(probed, "preference", "top1_share")
-    top_tokens = set(births.values(probed, "preference", "top1_id"))
+    fractions = probing.values(probed, "preference", "top1_share")
+    top_tokens = set(probing.values(probed, "preference", "top1_id"))
     same = all(same_configuration(group, seed) for seed in group["seeds"])
     paper = [PRINTED[group["model"], group["seq_len"], seed][0] for seed in group["seeds"]] if same else []
-    name = births.name_of(group)
+    name = probing.name_of(group)
     # The distribution over seeds is skewed: its median and tenths say more than its mean.
     tenths = ""
     if theory:
@@ -103,7 +103,7 @@ def claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(
             f"Fraction of the top-1 token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
-            f"{births.mean_of(fractions)}{tenths}",
+            f"{probing.mean_of(fractions)}{tenths}",
             sum(fractions) / len(fractions),
             paper=sum(paper) / len(paper) if same else None,
             theory=theory["top1_share_p50"] if theory else None,
@@ -122,13 +122,13 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """Name the first GPT-2 that shows a preference, and the models that show none."""
-    on_tokens = [probed for probed in births.probed_groups(record) if probed["group"]["inputs"] == "tokens"]
+    on_tokens = [probed for probed in probing.probed_groups(record) if probed["group"]["inputs"] == "tokens"]
     # More than chance, of as many rows as there are.
     level = math.log10(LEVEL / sum(len(probed["records"]) for probed in on_tokens)) if on_tokens else 0.0
     shown = [[row for row in probed["records"] if row["preference"]["log10_p"] < level] for probed in on_tokens]
     speaking = [place for place, rows in enumerate(shown) if rows]
     silent = [place for place, rows in enumerate(shown) if not rows]
-    names = " and ".join(dict.fromkeys(births.name_of(on_tokens[place]["group"]) for place in silent))
+    names = " and ".join(dict.fromkeys(probing.name_of(on_tokens[place]["group"]) for place in silent))
     if not speaking:
         return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
     chosen = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
@@ -137,7 +137,7 @@ def headline(record: Record) -> str:
         f"{row['preference']['top1_id']}"
         for row in shown[chosen]
     ]
-    sentence = f"Initialized and never trained, {births.name_of(on_tokens[chosen]['group'])} of {', of '.join(parts)}."
+    sentence = f"Initialized and never trained, {probing.name_of(on_tokens[chosen]['group'])} of {', of '.join(parts)}."
     if silent:
         weakest = min(row["preference"]["log10_p"] for place in silent for row in on_tokens[place]["records"])
         p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)
@@ -156,24 +156,24 @@ EXPERIMENT = Experiment(
         "Token ids are those of this implementation's weights: the same seed means other numbers in another framework."
     ),
     settings={
-        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE, births.LLAMA_SMOKE, births.PROSE_SMOKE]},
+        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE, probing.LLAMA_SMOKE, probing.PROSE_SMOKE]},
         "laptop": {
             "seeds": [42, 43],
             "groups": [
-                births.GPT2_LAPTOP,
-                births.LLAMA_LAPTOP,
-                births.group("gpt2-tiny", [42, 43], 64, 1_000),
-                births.PROSE_LAPTOP,
+                probing.GPT2_LAPTOP,
+                probing.LLAMA_LAPTOP,
+                probing.group("gpt2-tiny", [42, 43], 64, 1_000),
+                probing.PROSE_LAPTOP,
             ],
         },
-        "paper": {"seeds": [42, 43], "groups": [*births.GPT2_PAPER, *births.LLAMA_PAPER, *births.LARGE_PAPER]},
+        "paper": {"seeds": [42, 43], "groups": [*probing.GPT2_PAPER, *probing.LLAMA_PAPER, *probing.LARGE_PAPER]},
     },
     cost={
         "smoke": "seconds",
         "laptop": "about 5 minutes on two cores",
         "paper": "needs a GPU: 1.7e18 floating-point operations, most of them in the 1.2B rows",
     },
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
     headline=headline,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from bornbiased_jax.config import preset
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Table
-from experiments._shared import births
-from experiments._shared.births import of_sequence
+from experiments._shared import probing
+from experiments._shared.probing import of_sequence
 from experiments.base import Experiment, Record, by_scale
 from experiments.birth import figure2, figure10, table1
 
@@ -27,7 +27,7 @@ def name_of(part: str, seq_len: int, seed: int) -> str:
     return f"table1_{part}_{seq_len}_{seed}"
 
 
-def operations(group: births.Group) -> float:
+def operations(group: probing.Group) -> float:
     """Count the operations of a row's forward passes, the head at the last position alone."""
     sequence = of_sequence(preset(group["model"]), group["seq_len"], head=True)
     return len(group["seeds"]) * group["num_inputs"] * sequence
@@ -41,14 +41,14 @@ def tables(record: Record) -> Sequence[Table]:
 def _among_seeds(record: Record) -> Table:
     """Show the row's fraction and the printed one beside theory's tenths of seeds."""
     (row,) = table1.tables(record)[0].rows
-    theory = births.probed_groups(record)[0]["theory"]
+    theory = probing.probed_groups(record)[0]["theory"]
     measured, paper = (
         {name: value for name, value in values.items() if name == "fraction"} for values in (row.measured, row.paper)
     )
     tenths = {name: theory[key] for name, key in TENTHS.items()}
     return Table(
         "The fraction among theory's seeds",
-        births.HEADS,
+        probing.HEADS,
         [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
         [dataclasses.replace(row, measured=measured, paper=paper, theory=tenths)],
         note=(
@@ -62,14 +62,14 @@ def _among_seeds(record: Record) -> Table:
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the fraction alone, with its seed: one seed says nothing of others."""
     fraction, *_ = table1.claims(record)
-    (seed,) = births.probed_groups(record)[0]["group"]["seeds"]
+    (seed,) = probing.probed_groups(record)[0]["group"]["seeds"]
     return [dataclasses.replace(fraction, statement=f"{fraction.statement}, seed {seed}")]
 
 
 def _row(part: str, seq_len: int, seed: int) -> Experiment:
     model = PARTS[part]
-    smallest = births.LLAMA_SMOKE if model.startswith("llama") else births.GPT2_SMOKE
-    probed = births.group(model, [seed], seq_len, table1.PAPER_INPUTS[model])
+    smallest = probing.LLAMA_SMOKE if model.startswith("llama") else probing.GPT2_SMOKE
+    probed = probing.group(model, [seed], seq_len, table1.PAPER_INPUTS[model])
     return Experiment(
         name=name_of(part, seq_len, seed),
         title=f"{model}, T = {seq_len:,}, seed {seed}",
@@ -80,7 +80,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
         ),
         settings=by_scale(("smoke", "paper"), seeds=[seed], groups=([{**smallest, "seeds": [seed]}], [probed])),
         cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},
-        run=births.run_groups,
+        run=probing.run_groups,
         tables=tables,
         claims=claims,
     )

@@ -11,7 +11,7 @@ from scipy import stats
 from bornbiased_jax.report.numbers import from_log10, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.tails import LN10, log10_chi2_tail
-from experiments._shared import ablations, births
+from experiments._shared import ablations, probing
 from experiments.base import Experiment, Record
 
 # Variant -> (average similarity, p) as printed; None where the paper prints an underflow.
@@ -55,7 +55,7 @@ def log10_direction_p(mean: float, std: float, num_inputs: int) -> float:
 def tables(record: Record) -> Sequence[Table]:
     """Show one row per variant and seed."""
     rows = []
-    for probed, row in births.each_seed(record):
+    for probed, row in probing.each_seed(record):
         group, theory, pulled = probed["group"], probed["theory"], row["contraction"]
         name, num_inputs, same = ablations.variant(group), group["num_inputs"], ablations.same_configuration(group)
         # Gaussian inputs share no tokens: all pairs count.
@@ -104,11 +104,11 @@ def claims(record: Record) -> Sequence[Claim]:
     page_claims = []
     for name, probed in ablations.by_variant(record).items():
         group, same = probed["group"], ablations.same_configuration(probed["group"])
-        values = births.values(probed, "contraction", "inter_cosine_final")
+        values = probing.values(probed, "contraction", "inter_cosine_final")
         where = f"N = {group['num_inputs']:,}" + (f", T = {group['seq_len']}" if name != "MLP only" else "")
         page_claims.append(
             Claim(
-                f"Cosine between states of different sequences, {births.name_of(group)}, {name}, {where}",
+                f"Cosine between states of different sequences, {probing.name_of(group)}, {name}, {where}",
                 sum(values) / len(values),
                 PRINTED[name][0] if same else None,
                 probed["theory"]["inter_cosine_final"],
@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
     ),
     settings=ablations.SETTINGS,
     cost=ablations.COST,
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     claims=claims,
 )

@@ -24,7 +24,7 @@ from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import fixed, identifier, integer
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Context, Experiment, Record, by_scale
 
 
@@ -87,7 +87,7 @@ def tables(record: Record) -> Sequence[Table]:
     by_seed, by_group = [], []
     for entry in record["result"]["groups"]:
         group = entry["group"]
-        name = births.name_of(group)
+        name = probing.name_of(group)
         for place, seed in enumerate(group["seeds"]):
             top = Counter(records[place]["ids"][0] for records in entry["sets"])
             counts = [records[place]["counts"][0] for records in entry["sets"]]
@@ -115,7 +115,7 @@ def claims(record: Record) -> Sequence[Claim]:
     statements = []
     for entry in record["result"]["groups"]:
         group = entry["group"]
-        where = f"{births.name_of(group)}, N = {group['num_inputs']:,}, T = {entry['seq_len']}"
+        where = f"{probing.name_of(group)}, N = {group['num_inputs']:,}, T = {entry['seq_len']}"
         most = max(len({records[place]["ids"][0] for records in entry["sets"]}) for place in range(len(group["seeds"])))
         same, other = shared_tokens(entry["sets"], num_ranked)
         statements += [
@@ -147,7 +147,7 @@ EXPERIMENT = Experiment(
     ),
     settings=by_scale(
         groups=(
-            [_group("gpt2-tiny", [42, 43], 64, 16, **births.SMOKE)],
+            [_group("gpt2-tiny", [42, 43], 64, 16, **probing.SMOKE)],
             [_group("gpt2-tiny", [42, 43], 1_000, 64, **_SMALL)],
             [_group("gpt2-nano", range(42, 58), 2_000, 1_024)],
         ),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bornbiased_jax.report.numbers import fixed, from_log10, percent
 from bornbiased_jax.report.tables import Claim, Table
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 from experiments.birth import figure1, figure2, table1
 
@@ -23,16 +23,16 @@ def claims(record: Record) -> Sequence[Claim]:
 
 def headline(record: Record) -> str:
     """State each seed's top-1 token with its p, and the cosine with theory's."""
-    probed = births.probed_groups(record)[0]
+    probed = probing.probed_groups(record)[0]
     group, theory = probed["group"], probed["theory"]
     answers = [
         f"seed {row['seed']} answers {percent(1)(row['preference']['top1_share'])} of them with token "
         f"{row['preference']['top1_id']} (p = {from_log10(1)(row['preference']['log10_p'])})"
         for row in probed["records"]
     ]
-    cosines = births.cosines(probed)
+    cosines = probing.cosines(probed)
     return (
-        f"Preference: {births.name_of(group)}, untrained, on {group['num_inputs']:,} random inputs of "
+        f"Preference: {probing.name_of(group)}, untrained, on {group['num_inputs']:,} random inputs of "
         f"{group['seq_len']} tokens: {', '.join(answers)}; the states of two different inputs have a mean cosine of "
         f"{fixed(2)(sum(cosines) / len(cosines))} after the last block, where theory says "
         f"{fixed(2)(theory['inter_cosine_by_layer'][-1])} with nothing fitted."
@@ -51,11 +51,11 @@ EXPERIMENT = Experiment(
         "architecture alone, not on the seed."
     ),
     settings={
-        "smoke": {"seeds": [42, 43], "groups": [births.GPT2_SMOKE]},
-        "laptop": {"seeds": [42, 43], "groups": [births.group("gpt2-nano", [42, 43], 64, 200)]},
+        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE]},
+        "laptop": {"seeds": [42, 43], "groups": [probing.group("gpt2-nano", [42, 43], 64, 200)]},
     },
     cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     figures=figure1.panels,
     claims=claims,

@@ -10,30 +10,30 @@ import numpy as np
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Experiment, Record
 
 SCHEMES = ("gpt2-scaled", "kaiming", "gpt2-scaled-balanced", "gpt2-scaled-mirrored")
 """GPT-2's scheme, one with larger weights, and two that remove the mean of the MLPs' outputs, or their even part."""
 
 
-def _scheme(probed: births.Probed) -> str:
+def _scheme(probed: probing.Probed) -> str:
     return str(probed["group"]["changes"]["init"])
 
 
-def _mean_top1(probed: births.Probed) -> float:
-    return float(np.mean(births.values(probed, "preference", "top1_share")))
+def _mean_top1(probed: probing.Probed) -> float:
+    return float(np.mean(probing.values(probed, "preference", "top1_share")))
 
 
-def _mean_cosine(probed: births.Probed) -> float:
-    return float(np.mean(births.cosines(probed)))
+def _mean_cosine(probed: probing.Probed) -> float:
+    return float(np.mean(probing.cosines(probed)))
 
 
 def tables(record: Record) -> Sequence[Table]:
     """Show contraction and top-1 fraction of every scheme, measured and predicted."""
     rows: list[tuple[Any, ...]] = []
-    for probed in births.probed_groups(record):
-        cosines, tops = births.cosines(probed), births.values(probed, "preference", "top1_share")
+    for probed in probing.probed_groups(record):
+        cosines, tops = probing.cosines(probed), probing.values(probed, "preference", "top1_share")
         measured = {
             "cosine after the last block": (fixed(3), (float(np.mean(cosines)), float(np.std(cosines, ddof=1)))),
             "top-1 fraction": (percent(2), (float(np.mean(tops)), float(np.std(tops, ddof=1)))),
@@ -47,7 +47,7 @@ def tables(record: Record) -> Sequence[Table]:
             "top-1 fraction": theory["top1_share_mean"],
         }
         rows.append(([_scheme(probed)], measured, {}, predicted, "ours"))
-    group = births.probed_groups(record)[0]["group"]
+    group = probing.probed_groups(record)[0]["group"]
     return [
         tabulate(
             "Initialization schemes",
@@ -66,11 +66,11 @@ def tables(record: Record) -> Sequence[Table]:
 def panels(record: Record) -> Sequence[Panel]:
     """Draw the mean cosine by block of every scheme, with theory."""
     figure, ax = figures.new()
-    for index, probed in enumerate(births.probed_groups(record)):
+    for index, probed in enumerate(probing.probed_groups(record)):
         color = figures.SERIES[index]
-        by_seed = np.asarray(births.values(probed, "contraction", "inter_cosine_by_layer"))
+        by_seed = np.asarray(probing.values(probed, "contraction", "inter_cosine_by_layer"))
         low, high = by_seed.min(axis=0), by_seed.max(axis=0)
-        blocks = births.blocks(probed)
+        blocks = probing.blocks(probed)
         figures.line(ax, blocks, by_seed.mean(axis=0), low, high, name=_scheme(probed), color=color, markers=True)
         figures.line(ax, blocks, probed["theory"]["inter_cosine_by_layer"], color=color, dashed=True)
     figures.count_axis(ax)
@@ -84,19 +84,19 @@ def claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(
             f"Cosine between states of different inputs under {_scheme(probed)}"
-            f"{births.mean_of(probed['group']['seeds'])}",
+            f"{probing.mean_of(probed['group']['seeds'])}",
             _mean_cosine(probed),
             theory=probed["theory"]["inter_cosine_by_layer"][-1],
             format=fixed(3),
             configuration="ours",
         )
-        for probed in births.probed_groups(record)
+        for probed in probing.probed_groups(record)
     ]
 
 
 def headline(record: Record) -> str:
     """Compare the schemes in cosine and top-1 fraction."""
-    groups = births.probed_groups(record)
+    groups = probing.probed_groups(record)
     group = groups[0]["group"]
     outcomes = [
         f"{_scheme(probed)} {fixed(2)(_mean_cosine(probed))} "
@@ -111,8 +111,8 @@ def headline(record: Record) -> str:
     )
 
 
-def _groups(schemes: Sequence[str], seeds: int, num_inputs: int, changes: Mapping[str, int]) -> list[births.Group]:
-    groups = [births.group("gpt2-tiny", range(seeds), 16, num_inputs) for _ in schemes]
+def _groups(schemes: Sequence[str], seeds: int, num_inputs: int, changes: Mapping[str, int]) -> list[probing.Group]:
+    groups = [probing.group("gpt2-tiny", range(seeds), 16, num_inputs) for _ in schemes]
     for group, scheme in zip(groups, schemes, strict=True):
         group["changes"] = {"tie_embeddings": False, **changes, "init": scheme}
     return groups
@@ -137,7 +137,7 @@ EXPERIMENT = Experiment(
         },
     },
     cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
-    run=births.run_groups,
+    run=probing.run_groups,
     tables=tables,
     figures=panels,
     claims=claims,

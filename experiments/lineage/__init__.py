@@ -1,1 +1,1 @@
-"""SeedPrint at birth: calibration, published tests, pairs of real checkpoints."""
+"""SeedPrint at initialization: calibration, published tests, pairs of real checkpoints."""

@@ -1,4 +1,4 @@
-"""Every test on unrelated births and on drifted descendants: the numbers behind the calibration table."""
+"""Every test on unrelated initializations and on drifted descendants: the numbers behind the calibration table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.lineage.births import final_outputs, shared_inputs
 from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.population import population_test
+from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
 from experiments._shared import calibration
@@ -91,7 +91,7 @@ def expanded(columns: Mapping[str, Any]) -> list[Verdict]:
 
 
 def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
-    """Run all tests on disjoint pairs of births; each test has its own number of pairs."""
+    """Run all tests on disjoint pairs of initializations; each test has its own number of pairs."""
     cfg = config(settings, case)
     inputs = random_inputs(case["inputs"], settings["num_inputs"], settings["seq_len"], cfg, seed=case["number"])
     pairs = settings["pairs"]
@@ -99,8 +99,8 @@ def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     first = case["number"] * _SEEDS_A_CASE
     verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}
     count = max(permutation, pairs["published"])
-    births = calibration.unrelated_pairs(cfg, inputs, count, first_seed=first)
-    for index, (base_ND, suspect_ND) in enumerate(births):
+    initializations = calibration.unrelated_pairs(cfg, inputs, count, first_seed=first)
+    for index, (base_ND, suspect_ND) in enumerate(initializations):
         if index < permutation:
             verdicts_by_test["permutation"].append(calibration.permutation_verdict(base_ND, suspect_ND, index))
         if index < pairs["published"]:
@@ -119,7 +119,7 @@ def unrelated(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
 
 
 def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
-    """Run all tests on births and their descendants at several drifts: how often each finds the seed."""
+    """Run all tests on initializations and their descendants at several drifts: how often each finds the seed."""
     cfg, power = config(settings, case), settings["power"]
     inputs = random_inputs(case["inputs"], settings["num_inputs"], settings["seq_len"], cfg, seed=case["number"])
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.

@@ -1,12 +1,12 @@
 """Which test of lineage keeps its promise on models that are not related: published tests and ours on the same pairs.
 
 The analysis, fixed before any number. Models: trained seeds (two widths × two corpora, half of each with another order
-of the data) and as many births, no seed twice. Kinds of pairs: trained on the same text in the same order, all pairs;
-on the same text in another order, all; on other texts, two of each model; births, two of each; a birth against a
-trained model, two of each. Levels: p ≤ 0.01 and p ≤ 0.05; with 1,000 permutations these have probability 10/1,001 and
-50/1,001 where a test is exact. Scores without a p are read at their published 0.8; AWM's z, for which its code names no
-level, as normal and two-sided. Intervals: models resampled (pairs share them), 95%. KS against uniform: on the pairs of
-a greedy choice in which no model occurs twice, two-sided.
+of the data) and as many initializations, no seed twice. Kinds of pairs: trained on the same text in the same order, all
+pairs; on the same text in another order, all; on other texts, two of each model; initializations, two of each; an
+initialization against a trained model, two of each. Levels: p ≤ 0.01 and p ≤ 0.05; with 1,000 permutations these have
+probability 10/1,001 and 50/1,001 where a test is exact. Scores without a p are read at their published 0.8; AWM's z,
+for which its code names no level, as normal and two-sided. Intervals: models resampled (pairs share them), 95%. KS
+against uniform: on the pairs of a greedy choice in which no model occurs twice, two-sided.
 
 A test keeps its promise if on no kind of pair at neither level the resampled interval lies above the level, every
 interval at 95% for all of the test's together (Bonferroni); a score, if the interval of the fraction above 0.8 does not
@@ -39,7 +39,7 @@ from experiments.base import Context, Experiment, by_scale, chunked, spans
 from experiments.lineage import descendants_readings, unrelated_tables
 from experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, read_published
 from experiments.lineage.sketched import matched, verdict
-from experiments.lineage.unrelated_models import births, trained
+from experiments.lineage.unrelated_models import initializations, trained
 from experiments.lineage.unrelated_tables import SCORE_LEVEL
 
 Signs = Literal["kept", "free"]
@@ -54,11 +54,11 @@ class Tested(NamedTuple):
 
     Attributes:
         verdict: of base, suspect and permutations.
-        births: 0, or how many of a pair must be births for the test to claim anything.
+        initializations: 0, or how many of a pair must be initializations for the test to claim anything.
     """
 
     verdict: Callable[[Subject, Subject, Draw], Verdict]
-    births: int = 0
+    initializations: int = 0
 
 
 def _outputs(
@@ -73,26 +73,28 @@ def _weights(evidence: str, has_untrained: bool = False) -> Callable[[Subject, S
     return lambda a, b, draw: verdict(a.sketches, b.sketches, evidence, Options(**draw, has_untrained=has_untrained))
 
 
-OURS: dict[str, Tested] = {
+PACKAGE_TESTS: dict[str, Tested] = {
     "outputs, permutation": Tested(_outputs()),
     "outputs, signs free": Tested(_outputs(signs="free")),
     "outputs, Kendall": Tested(_outputs(correlation="kendall")),
     **{name: Tested(_weights(evidence)) for name, evidence in EVIDENCE.items()},
-    "weights, matched units": Tested(_weights(MATCHED, has_untrained=True), births=1),
+    "weights, matched units": Tested(_weights(MATCHED, has_untrained=True), initializations=1),
 }
 
 TESTS: dict[str, Reads] = {name: test for name, test in descendants_readings.TESTS.items() if test.published}
-TESTS |= {name: Reads(False, LEVEL, base="birth" if test.births else "model") for name, test in OURS.items()}
+TESTS |= {
+    name: Reads(False, LEVEL, base="birth" if test.initializations else "model") for name, test in PACKAGE_TESTS.items()
+}
 
 
 def examine(base: Subject, suspect: Subject, draw: Draw) -> dict[str, float | None]:
-    """Run every test that claims anything of such a pair; the base is the birth where the test needs one."""
+    """Run every test that claims anything of such a pair; the base is the initialization where the test needs one."""
     values: dict[str, float | None] = {}
     for name, (score, log10_p) in read_published(base, suspect).items():
         values[name] = score if not TESTS[name].by_p else None if log10_p is None else 10.0**log10_p
-    num_births = base.is_initial + suspect.is_initial
-    for name, test in OURS.items():
-        if test.births <= num_births:
+    num_untrained = base.is_initial + suspect.is_initial
+    for name, test in PACKAGE_TESTS.items():
+        if test.initializations <= num_untrained:
             values[name] = test.verdict(base, suspect, draw).p_value
     return {name: None if value is None else float(f"{value:.6g}") for name, value in values.items()}
 
@@ -112,8 +114,8 @@ def matchings(base: Subject, suspect: Subject) -> dict[str, Any]:
 
 
 SAME_ORDER, OTHER_ORDER, OTHER_TEXT = "trained, same order", "trained, another order", "trained, other text"
-BIRTHS, MIXED = "births", "a birth and a trained model"
-KINDS = (SAME_ORDER, OTHER_ORDER, OTHER_TEXT, BIRTHS, MIXED)
+INITIALIZATIONS, MIXED = "births", "a birth and a trained model"
+KINDS = (SAME_ORDER, OTHER_ORDER, OTHER_TEXT, INITIALIZATIONS, MIXED)
 LEVELS = (0.01, 0.05)
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 32
@@ -153,8 +155,8 @@ def run(context: Context) -> dict[str, Any]:
     }
 
 
-def pairs_of(models: Sequence[Subject], newborn: Sequence[Subject]) -> Iterator[Pair]:
-    """Yield the pairs of one width: kind, base, suspect. The base of a mixed pair is the birth."""
+def pairs_of(models: Sequence[Subject], untrained: Sequence[Subject]) -> Iterator[Pair]:
+    """Yield the pairs of one width: kind, base, suspect. The base of a mixed pair is the initialization."""
     for base, suspect in itertools.combinations(models, 2):
         if base.origin.corpus == suspect.origin.corpus:
             yield SAME_ORDER if base.origin.order == suspect.origin.order else OTHER_ORDER, base, suspect
@@ -162,10 +164,10 @@ def pairs_of(models: Sequence[Subject], newborn: Sequence[Subject]) -> Iterator[
     first, second = ([model for model in models if model.origin.corpus == corpus] for corpus in corpora)
     for at, step in itertools.product(range(len(first)), range(2)):
         yield OTHER_TEXT, first[at], second[(at + step) % len(second)]
-    for at, step in itertools.product(range(len(newborn)), (1, 2)):
-        yield BIRTHS, newborn[at], newborn[(at + step) % len(newborn)]
-    for at, step in itertools.product(range(len(newborn)), range(2)):
-        yield MIXED, newborn[at], models[(at + step) % len(models)]
+    for at, step in itertools.product(range(len(untrained)), (1, 2)):
+        yield INITIALIZATIONS, untrained[at], untrained[(at + step) % len(untrained)]
+    for at, step in itertools.product(range(len(untrained)), range(2)):
+        yield MIXED, untrained[at], models[(at + step) % len(models)]
 
 
 def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -> list[dict[str, Any]]:
@@ -190,7 +192,7 @@ def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chun
 @functools.lru_cache(maxsize=1)
 def _pairs(settings: str, width: int, work: str) -> list[Pair]:
     context = Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True)
-    return list(pairs_of(trained(context, width), births(context.settings, width)))
+    return list(pairs_of(trained(context, width), initializations(context.settings, width)))
 
 
 def _name(model: Subject) -> str:

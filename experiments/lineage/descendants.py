@@ -1,19 +1,20 @@
-"""Which test finds which descendant: families of births, every way a model is changed, every test and baseline.
+"""Which test finds which descendant: every way a model is changed, every test and baseline.
 
 The analysis, fixed before any number.
 
-Families: births trained on the same text in the same order, so that unrelated models differ in their birth alone.
-Families of even number are one half, of odd number the other. What is merged in is trained alike, of further births,
-one for each family.
+Families: initializations trained on the same text in the same order, so that unrelated models differ in their
+initialization alone. Families of even number are one half, of odd number the other. What is merged in is trained alike,
+of further initializations, one for each family.
 
 Changes: every kind that ``derive`` makes, at several strengths where it has any, each family with draws of its own;
 fine-tuning of all weights, and of LoRA's factors which are then merged, on another text; and a student of another
-birth that learned a family's predictions on the first text, which is no descendant and must come out unrelated.
+initialization that learned a family's predictions on the first text, which is no descendant and must come out
+unrelated.
 
 Pairs. Related: a family's trained model and its own descendant; a model is never held against itself. Unrelated: a
 family's trained model and the descendant of one of the next few families of its half, for every test and change; at the
 usual strength of each kind (the middle one, the longest training) also every other two families, for the tests whose p
-is exact. Tests that need a birth get the family's, at usual strengths and on fewer families. Of distillation
+is exact. Tests that need an initialization get the family's, at usual strengths and on fewer families. Of distillation
 every pair is unrelated, teacher and student too.
 
 Rank of pairs: z where a test has one, −log₁₀ p or the score otherwise; undefined is the least. AUC and KS distance are
@@ -57,7 +58,7 @@ from experiments.lineage.descendants_families import FREE, Change, Families, all
 from experiments.lineage.descendants_readings import (
     Reading,
     Subject,
-    read_birth,
+    read_initialization,
     read_outputs,
     read_published,
     read_weights,
@@ -107,18 +108,18 @@ def _subject(context: Context, families: Families, place: int) -> Subject:
     return Subject(families.cfg, params_of(families, place), context.settings, families.cfg)
 
 
-def _birth(context: Context, families: Families, place: int) -> Subject:
+def _initialization(context: Context, families: Families, place: int) -> Subject:
     seed = families.seeds[place]
     params = jax.tree.map(np.asarray, init_seed(families.cfg, seed))
     return Subject(families.cfg, params, context.settings, families.cfg, seed=seed, is_initial=True)
 
 
 class Stand(NamedTuple):
-    """What every change is tried on: families, their trained models, and their births."""
+    """What every change is tried on: families, their trained models, and their initializations."""
 
     families: Families
     bases: list[Subject]
-    births: list[Subject]
+    initializations: list[Subject]
 
 
 @functools.lru_cache(maxsize=1)
@@ -129,7 +130,7 @@ def _stand(settings: str, work: str) -> Stand:
     return Stand(
         families,
         [_subject(context, families, place) for place in range(len(families.seeds))],
-        [_birth(context, families, place) for place in range(context.settings["num_born"])],
+        [_initialization(context, families, place) for place in range(context.settings["num_born"])],
     )
 
 
@@ -140,7 +141,7 @@ def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str
     suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
     return {
         "loss": _loss(families, models),
-        "rows": _rows(settings, change, stand.bases, stand.births, suspects),
+        "rows": _rows(settings, change, stand.bases, stand.initializations, suspects),
     }
 
 
@@ -164,7 +165,7 @@ def _rows(
     settings: Mapping[str, Any],
     change: Change,
     bases: Sequence[Subject],
-    births: Sequence[Subject],
+    initializations: Sequence[Subject],
     suspects: Sequence[Subject],
 ) -> list[Row]:
     """Compute the readings of every pair of one change."""
@@ -181,8 +182,10 @@ def _rows(
             )
             if chosen:
                 values |= read_published(base_model, suspect_model)
-            if change.usual and max(base, suspect) < len(births) and suspect in (base, beside[base][0]):
-                values |= read_birth(births[base], suspect_model, seed, settings["birth_permutations"])
+            if change.usual and max(base, suspect) < len(initializations) and suspect in (base, beside[base][0]):
+                values |= read_initialization(
+                    initializations[base], suspect_model, seed, settings["birth_permutations"]
+                )
             rows.append({"base": base, "suspect": suspect, "chosen": chosen, "values": _short(values)})
     return rows
 

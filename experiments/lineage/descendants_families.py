@@ -1,7 +1,7 @@
-"""Families of births, trained; what training makes of them further: fine-tuned, with LoRA merged in, distilled.
+"""Families of initializations, trained; and trained further: fine-tuned, with LoRA merged in, distilled.
 
-All families see the same text in the same order, the hardest case for a test: unrelated models differ in their birth
-and in nothing else. Everything is kept as one array a stage, parameters by their paths.
+All families see the same text in the same order, the hardest case for a test: unrelated models differ in their
+initialization and in nothing else. Everything is kept as one array a stage, parameters by their paths.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Change(NamedTuple):
         strength: as it is written, "" where there is but one.
         size: the strength as a number, or None.
         make: families, a family's place -> the descendant.
-        related: whether it is a descendant of the family's birth.
+        related: whether it is a descendant of the family's initialization.
         usual: whether it is the strength of its kind at which every pair of families is tried.
     """
 
@@ -155,12 +155,12 @@ class Families(NamedTuple):
 
     Attributes:
         cfg: the architecture of all.
-        seeds: of the families' births.
+        seeds: of the families' initializations.
         bases: the trained models.
-        partners: trained models of other births, one or more families each.
+        partners: trained models of other initializations, one or more families each.
         tuned: by number of steps, the bases after fine-tuning on the other text.
         adapted: the same, of LoRA's factors alone, merged.
-        students: by number of steps, models of other births that learned the bases' predictions.
+        students: by number of steps, models of other initializations that learned the bases' predictions.
         batch: of the first text, [B, T + 1].
     """
 
@@ -228,7 +228,14 @@ def make_families(context: Context) -> Families:
     students = cached_stage(
         "students",
         lambda: _packed(
-            fit(_distilling(cfg), births(cfg, count), params_S, tokens(first_text, taught[-1]), 2 * rate, taught)
+            fit(
+                _distilling(cfg),
+                initializations(cfg, count),
+                params_S,
+                tokens(first_text, taught[-1]),
+                2 * rate,
+                taught,
+            )
         ),
     )
     return Families(
@@ -250,8 +257,8 @@ def batches_of(settings: Mapping[str, Any], cfg: ModelConfig, text: str, steps: 
     return (np.asarray(row) for row in itertools.islice(rows, steps))
 
 
-def births(cfg: ModelConfig, count: int) -> Params:
-    """Draw births that students begin with, leaves [S, ...]."""
+def initializations(cfg: ModelConfig, count: int) -> Params:
+    """Draw initializations that students begin with, leaves [S, ...]."""
     return jax.vmap(lambda seed: models.init_seed(cfg, seed))(np.arange(_STUDENTS, _STUDENTS + count, dtype=np.uint32))
 
 

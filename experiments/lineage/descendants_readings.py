@@ -110,7 +110,7 @@ takes as long as all others, and its p is exact for the same reason as Spearman'
 
 
 class Origin(NamedTuple):
-    """Where a model comes from: a name that says it all; no corpus for a birth."""
+    """Where a model comes from: a name that says it all; no corpus for an initialization."""
 
     width: int
     corpus: str | None
@@ -228,19 +228,21 @@ def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Readin
     return readings
 
 
-def read_birth(birth: Subject, suspect: Subject, seed: int, num_permutations: int) -> dict[str, Reading]:
-    """Run this package's test of a birth against any model."""
+def read_initialization(
+    initialization: Subject, suspect: Subject, seed: int, num_permutations: int
+) -> dict[str, Reading]:
+    """Run this package's test of an initialization against any model."""
     options = Options(ALPHA, num_permutations, seed, has_untrained=True)
-    return {"birth: matched units": _z(verdict(birth.sketches, suspect.sketches, MATCHED, options))}
+    return {"birth: matched units": _z(verdict(initialization.sketches, suspect.sketches, MATCHED, options))}
 
 
 def _staged(base: Subject, suspect: Subject, evidence: str, seed: int) -> Reading:
     """Compute z and log₁₀ p of one piece of evidence, by two stages of permutations."""
-    found = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, FEW, seed))
+    answer = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, FEW, seed))
     # Valid: what follows has draws of its own, and p of 2/200 and more are the first stage's.
-    if found.p_value is not None and ALPHA < found.p_value < 1.5 / (1 + FEW):
-        found = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
-    return _z(found)
+    if answer.p_value is not None and ALPHA < answer.p_value < 1.5 / (1 + FEW):
+        answer = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
+    return _z(answer)
 
 
 def _by_p(score: Score) -> Reading:

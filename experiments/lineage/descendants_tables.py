@@ -16,8 +16,8 @@ def tables(record: Record) -> Sequence[Table]:
     """Tabulate whom to trust; found by ours; found by published ones; all changes together; accusations."""
     return [
         _trust(record),
-        _found(record, "Found by tests of this package, at their own levels", published=False),
-        _found(record, "Found by published tests and scores, at calibrated thresholds", published=True),
+        _detections(record, "Found by tests of this package, at their own levels", published=False),
+        _detections(record, "Found by published tests and scores, at calibrated thresholds", published=True),
         _overall(record),
         _accusations(record),
     ]
@@ -85,7 +85,7 @@ def _about(record: Record) -> str:
     )
 
 
-def _found(record: Record, title: str, *, published: bool) -> Table:
+def _detections(record: Record, title: str, *, published: bool) -> Table:
     """Tabulate change × test, with intervals."""
     names = [name for name, row in _tests(record).items() if row["published"] is published]
     rows = []

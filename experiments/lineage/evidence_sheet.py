@@ -19,7 +19,7 @@ from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.lineage.descendants_readings import Origin, Subject
-from experiments.lineage.unrelated_models import births, trained
+from experiments.lineage.unrelated_models import initializations, trained
 
 Model = tuple[Origin, Reading]
 
@@ -28,7 +28,7 @@ def run(context: Context) -> dict[str, Any]:
     """Train models apart, and take the quantiles of every statistic over pairs of each kind."""
     settings = context.settings
     models = [_read(model) for width in settings["widths"] for model in trained(context, width)]
-    untrained = [_read(model) for width in settings["widths"] for model in births(settings, width)]
+    untrained = [_read(model) for width in settings["widths"] for model in initializations(settings, width)]
     rows: list[tuple[str, dict[str, float | None]]] = []
     pairs = list(_pairs(models, untrained, settings["num_pairs"]))
     with progress.bar(len(pairs), "evidence_sheet", unit="pairs", quiet=context.quiet) as advance:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.lineage.births import final_outputs, shared_inputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
@@ -32,7 +32,7 @@ def null_std(num_inputs: int) -> float:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Compute tau of every pair among the births of each group, in units of the null's standard deviation."""
+    """Compute tau of every pair among the initializations of each group, in units of the null's standard deviation."""
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
@@ -142,13 +142,15 @@ def plots(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _groups(births: int, num_inputs: int, seq_len: int, sizes: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
+def _groups(
+    num_untrained: int, num_inputs: int, seq_len: int, sizes: Mapping[str, Any], model: str
+) -> list[dict[str, Any]]:
     return [
         {
             "model": model,
             "changes": {**sizes, "init": init},
             "inputs": kind,
-            "num_births": births,
+            "num_births": num_untrained,
             "num_inputs": num_inputs,
             "seq_len": seq_len,
         }
@@ -170,7 +172,7 @@ EXPERIMENT = Experiment(
     settings={
         "smoke": {"groups": _groups(4, 64, 4, _TINY, "llama-tiny")[:2]},
         "laptop": {"groups": _groups(8, 1_000, 32, {"d_model": 256, "d_ff": 704}, "llama-tiny")},
-        # 72 births have 2,556 pairs.
+        # 72 initializations have 2,556 pairs.
         "paper": {"groups": _groups(72, 10_000, 1_024, {}, "llama-nano")},
     },
     cost={"smoke": "seconds", "laptop": "about two minutes on two cores", "paper": "not measured: for a GPU"},

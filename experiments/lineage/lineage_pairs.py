@@ -15,9 +15,9 @@ from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
-from bornbiased_jax.lineage.births import final_outputs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, percent, significant
@@ -69,7 +69,7 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Compare SmolLM2's descendants and unrelated births, then every pair of the checkpoints of ``--data``."""
+    """Compare SmolLM2's descendants and unrelated initializations, then every pair of the checkpoints of ``--data``."""
     names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
     path = find_smollm2()
     if path is None:
@@ -160,10 +160,10 @@ def _others(context: Context) -> dict[str, Any]:
         for path, model in zip(where, opened, strict=True):
             few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
             base_ND = last_outputs(model.cfg, model.params(), few)
-            births = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
+            initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
             seed_verdicts = [
-                permutation_verdict(base_ND, birth_ND, seed)
-                for seed, birth_ND in enumerate(itertools.chain.from_iterable(births))
+                permutation_verdict(base_ND, initial_ND, seed)
+                for seed, initial_ND in enumerate(itertools.chain.from_iterable(initializations))
             ]
             summary = summarize(seed_verdicts)
             summary.pop("qq")

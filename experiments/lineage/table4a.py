@@ -1,4 +1,4 @@
-"""Tables 4a and 9: different seeds have different fingerprints; Table 8's baselines on the same births."""
+"""Tables 4a and 9: different seeds have different fingerprints; Table 8's baselines on the same initializations."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
 def _outputs(
     context: Context, group: Mapping[str, Any], seed: int, kind: str, moments: tuple[float, float] | None
 ) -> np.ndarray:
-    """Return a birth's outputs, cached: a killed call resumes after the last, and a seed's tokens serve its pairs."""
+    """Return an initialization's outputs, cached: a killed call resumes, and a seed's tokens serve its pairs."""
     identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
 
     def compute(_folder: Path) -> np.ndarray:
@@ -94,7 +94,7 @@ def is_paper(group: Mapping[str, Any]) -> bool:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Tabulate p of every test, then the baselines' scores alongside those of unrelated births, where there are any."""
+    """Tabulate p of every test, then the baselines' scores alongside those of unrelated initializations, if any."""
     rows: list[tuple[Any, ...]] = []
     scores: list[tuple[Any, ...]] = []
     for outcome in record["result"]["groups"]:

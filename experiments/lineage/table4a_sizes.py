@@ -15,7 +15,7 @@ import numpy as np
 from bornbiased_jax.config import preset
 from bornbiased_jax.report.numbers import from_log10
 from bornbiased_jax.report.tables import Claim
-from experiments._shared.births import of_sequence
+from experiments._shared.probing import of_sequence
 from experiments.base import Experiment, Record
 from experiments.lineage import table4a
 
@@ -109,8 +109,8 @@ def _of_pair(family: str, seq_len: int, pair: Sequence[int]) -> Experiment:
     )
 
 
-_MADE = [_of(family, TOGETHER, pairs, num_null=12) for family, pairs in table4a.PAIRS.items()]
-_MADE += [
+_ALL = [_of(family, TOGETHER, pairs, num_null=12) for family, pairs in table4a.PAIRS.items()]
+_ALL += [
     _of_pair(family, seq_len, pair) for seq_len in APART for family, pairs in table4a.PAIRS.items() for pair in pairs
 ]
-EXPERIMENTS = {experiment.name: experiment for experiment in _MADE}
+EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -1,7 +1,7 @@
 """Unrelated models: trained apart on two corpora at two widths, and initial weights; what tests read.
 
-For each width and corpus half of the seeds see the text in one order and half in another. No seed occurs twice, births
-included, so that every pair is unrelated.
+For each width and corpus half of the seeds see the text in one order and half in another. No seed occurs twice,
+initializations included, so that every pair is unrelated.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from experiments.base import Context
 from experiments.lineage.descendants_readings import Origin, Subject
 
 ORDERS = (0, 1)
-_BIRTHS = 500_000
+_INITIALIZATIONS = 500_000
 
 
 def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> Subject:
     """Return the model of an origin, as the tests read it."""
-    birth = origin.corpus is None
-    return Subject(cfg, params, settings, cfg, seed=origin.seed, is_initial=birth, tokenizer=None, origin=origin)
+    is_initial = origin.corpus is None
+    return Subject(cfg, params, settings, cfg, seed=origin.seed, is_initial=is_initial, tokenizer=None, origin=origin)
 
 
 def config(settings: Mapping[str, Any], width: int) -> ModelConfig:
@@ -84,18 +84,18 @@ def unpacked(cfg: ModelConfig, weights_P: np.ndarray) -> Params:
     )
 
 
-def births(settings: Mapping[str, Any], width: int) -> list[Subject]:
-    """Draw births of one width, as many as are trained."""
+def initializations(settings: Mapping[str, Any], width: int) -> list[Subject]:
+    """Draw initializations of one width, as many as are trained."""
     cfg = config(settings, width)
     count = settings["seeds_an_order"] * len(ORDERS) * len(settings["corpora"])
-    first = _BIRTHS + 1_000 * settings["widths"].index(width)
+    first = _INITIALIZATIONS + 1_000 * settings["widths"].index(width)
     return [
-        model_of(Origin(width, None, 0, seed), cfg, born(cfg, np.uint32(seed)), settings)
+        model_of(Origin(width, None, 0, seed), cfg, draw(cfg, np.uint32(seed)), settings)
         for seed in range(first, first + count)
     ]
 
 
-def born(cfg: ModelConfig, seed: np.uint32) -> Params:
+def draw(cfg: ModelConfig, seed: np.uint32) -> Params:
     """Draw the initial weights of a seed, as arrays of NumPy."""
     return jax.tree.map(np.asarray, _init(cfg, seed))
 

@@ -1,10 +1,10 @@
-"""False-positive rates of the tests in the weights on births: disjoint pairs, every test with permutations of its own.
+"""False-positive rates of the tests in the weights on disjoint pairs of initializations, each with its permutations.
 
-The analysis, fixed before any number: births of independent seeds, each in one pair. By test the fraction of pairs with
-p < 0.01 and with p < 0.05, each with the exact two-sided binomial test of that level, and Kolmogorov–Smirnov against
-uniform; all checks of all tests together by Holm at 5%. With 2,000 permutations p < 0.01 has probability 20/2,001 and
-p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and
-Pearson's at 95%, for they are shown and not checked.
+The analysis, fixed before any number: initializations of independent seeds, each in one pair. By test the fraction of
+pairs with p < 0.01 and with p < 0.05, each with the exact two-sided binomial test of that level, and Kolmogorov–Smirnov
+against uniform; all checks of all tests together by Holm at 5%. With 2,000 permutations p < 0.01 has probability
+20/2,001 and p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and Pearson's at 95%, for they are shown
+and not checked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SEEDS_A_CASE = 1_000_000
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Summarize every test and the family of checks, and permute a tied birth's rows alone."""
+    """Summarize every test and the family of checks, and permute a tied initialization's rows alone."""
     settings = context.settings
     verdicts: dict[str, list[Verdict]] = {}
     total = len(CASES) * settings["num_pairs"]
@@ -80,7 +80,7 @@ def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list
     case = CASES[settings["test"]]
     rows = []
     first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
-    for index, (base, suspect) in enumerate(birth_pairs(config(settings, case), first, chunk.stop - chunk.start)):
+    for index, (base, suspect) in enumerate(untrained_pairs(config(settings, case), first, chunk.stop - chunk.start)):
         options = Options(0.01, settings["num_permutations"], chunk.start + index, has_untrained=True)
         outcome = verdict(sketch(base), sketch(suspect), case.evidence, options)
         rows.append([outcome.p_value, outcome.z])
@@ -92,10 +92,10 @@ def config(settings: Mapping[str, Any], case: Case) -> ModelConfig:
     return preset(settings["model"], **settings["changes"], tie_embeddings=case.is_tied)
 
 
-def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[Checkpoint, Checkpoint]]:
-    """Yield disjoint pairs of births: seeds ``first_seed`` + 2i and + 2i + 1, drawn together."""
+def untrained_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """Yield disjoint pairs of initializations: seeds ``first_seed`` + 2i and + 2i + 1, drawn together."""
     seeds = np.arange(first_seed, first_seed + 2 * count, dtype=np.uint32)
-    drawn_S = jax.tree.map(np.asarray, _births(cfg, seeds))
+    drawn_S = jax.tree.map(np.asarray, _initializations(cfg, seeds))
     readers = [
         Checkpoint.from_params(
             cfg, jax.tree.map(lambda leaf, at=at: leaf[at], drawn_S), seed=int(seed), is_initial=True
@@ -106,12 +106,12 @@ def birth_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _births(cfg: ModelConfig, seeds_S: jax.Array) -> models.Params:
+def _initializations(cfg: ModelConfig, seeds_S: jax.Array) -> models.Params:
     return jax.vmap(functools.partial(models.init_seed, cfg))(seeds_S)
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Tabulate rates and uniformity by test, then the tied births."""
+    """Tabulate rates and uniformity by test, then the tied initializations."""
     result, settings = record["result"], record["settings"]
     adjusted = {(check["case"], check["check"]): check["adjusted_p"] for check in result["family"]["checks"]}
     rows = []

@@ -36,18 +36,18 @@ def names() -> Iterator[tuple[str, str]]:
 def taken(record: Record) -> dict[str, float]:
     """Return what a record takes from nothing: ``{"wall_time_s", "peak_memory_bytes"}``.
 
-    Experiments of one output folder share births: what is drawn from those of another took nothing more itself, and
-    counts what they took. A record that says nothing of either gives no entry.
+    Experiments of one output folder share initializations: what is drawn from those of another took nothing more
+    itself, and counts what they took. A record that says nothing of either gives no entry.
     """
     source = record.get("provenance", {})
     result = record.get("result")
     groups = result.get("groups") if isinstance(result, Mapping) else None
-    births = [each for each in groups or () if isinstance(each, Mapping)]
-    of_births = {
-        "wall_time_s": sum(each.get("wall_s", 0.0) for each in births),
-        "peak_memory_bytes": max((each.get("peak_memory_bytes", 0) for each in births), default=0),
+    initializations = [each for each in groups or () if isinstance(each, Mapping)]
+    of_initializations = {
+        "wall_time_s": sum(each.get("wall_s", 0.0) for each in initializations),
+        "peak_memory_bytes": max((each.get("peak_memory_bytes", 0) for each in initializations), default=0),
     }
-    return {name: max(source[name], least) for name, least in of_births.items() if name in source}
+    return {name: max(source[name], least) for name, least in of_initializations.items() if name in source}
 
 
 def collect(out: Path | str, folder: Path = FOLDER) -> list[Path]:
@@ -121,9 +121,9 @@ def _former_record(former: Path | str | None, rerun: Record, record: Record) -> 
     path = None if former is None else runner.record_path(former, rerun["experiment"])
     if path is None or not path.exists():
         return None
-    found: Record = io.read_json(path)
-    same_code = found.get("provenance", {}).get("code") == record["provenance"]["code"]
-    return found if same_code and found["scale"] == rerun["scale"] and found.get("status") == "complete" else None
+    stored: Record = io.read_json(path)
+    same_code = stored.get("provenance", {}).get("code") == record["provenance"]["code"]
+    return stored if same_code and stored["scale"] == rerun["scale"] and stored.get("status") == "complete" else None
 
 
 def _check_traceable(record: Record) -> None:

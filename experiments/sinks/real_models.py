@@ -244,7 +244,7 @@ def headline(record: Record) -> str:
     return f"{rate:.0%} of the heads of {result['checkpoint']} are sinks at T = {length}."
 
 
-_KEPT = [0, 1, 4]
+_NUM_SINKS = [0, 1, 4]
 
 EXPERIMENT = Experiment(
     name="real_models",
@@ -267,13 +267,13 @@ EXPERIMENT = Experiment(
             "length": (8, 128, 512),
             "num_sequences": (2, 8, 32),
             "schemes": (["a8"], ["a8", "a6", "kv8", "kv4"], ["a16", "a8", "a6", "kv8", "kv4"]),
-            "keep_sinks": ([0, 1], _KEPT, _KEPT),
+            "keep_sinks": ([0, 1], _NUM_SINKS, _NUM_SINKS),
         },
         streaming={
             "length": (16, 768, 4096),
             "num_sequences": (2, 4, 16),
             "window": (6, 128, 1020),
-            "keep_sinks": ([0, 1], _KEPT, _KEPT),
+            "keep_sinks": ([0, 1], _NUM_SINKS, _NUM_SINKS),
         },
     ),
     cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured"},

@@ -39,7 +39,7 @@ from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"
-MADE = 0.1
+MASS = 0.1
 """A sink counts as made where so many more of the later heads attend to k than without the intervention."""
 
 
@@ -149,14 +149,14 @@ def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
     reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
     block, position = np.unravel_index(int(np.argmax(reached)), reached.shape)
     best_K = reached.max(axis=0)
-    added_by = [swept["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MADE)]
+    added_by = [swept["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MASS)]
     everywhere = np.array(swept["kinds"][kind]["made"][-1], float) - np.array(swept["plain"][-1], float)
     first = np.array(swept["kinds"][kind]["first"][:-1], float)
     return {
         "largest": float(best_K.max()),
         "block": swept["blocks"][block],
         "position": swept["positions"][position],
-        "positions": float(np.mean(best_K >= MADE)),
+        "positions": float(np.mean(best_K >= MASS)),
         "blocks": added_by,
         "everywhere": float(everywhere.mean()),
         "least first": float(first.min()),
@@ -166,7 +166,7 @@ def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
 NOTE = (
     f"Fractions of the heads of later blocks whose mean score of k exceeds ε = {EPSILON}, less the same without an "
     "intervention; one block at a time but for the column of all blocks, which is the mean over k. Positions with a "
-    f"sink: those k at which some block adds {MADE:.0%} or more. Blocks that make one on average: the mean over k is "
+    f"sink: those k at which some block adds {MASS:.0%} or more. Blocks that make one on average: the mean over k is "
     "that large. First, at least: the lowest fraction of all heads for which the first position still is a sink."
 )
 

@@ -1,1 +1,1 @@
-"""SeedPrint after training: the birth found in what became of it."""
+"""SeedPrint after training: the initialization found in what became of it."""

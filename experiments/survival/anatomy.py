@@ -1,18 +1,18 @@
-"""What of a birth the output test sees: births put together from two, and blocks with the embedding held the same.
+"""What of an initialization the output test sees: hybrids of two, and blocks with the embedding held the same.
 
 Finding 7 taken apart; no paper's table. Stated before any number of these runs was seen:
 
-- **Hybrids.** A trained model is held against its own birth with the embedding, the blocks, or one of attention, MLP,
-  norms and head from another birth (the next seed's). z of the permutation test's trace on random ids (outputs of the
-  final norm at the last position), by checkpoint and seed. Norms are ones in every birth, and the head comes after the
-  outputs: their rows must equal the own birth's, as a control.
+- **Hybrids.** A trained model is held against its own initialization with the embedding, the blocks, or one of
+  attention, MLP, norms and head from another initialization (the next seed's). z of the permutation test's trace on
+  random ids (outputs of the final norm at the last position), by checkpoint and seed. Norms are ones in every
+  initialization, and the head comes after the outputs: their rows must equal the own initialization's, as a control.
 - **Ids.** Uniform over the vocabulary; those that occur in the training text; those that do not (where there are 16 or
   more); held-out text. The tables by step are of uniform ids, as in the published test.
-- **Blocks.** The trained embedding is put under the own birth's blocks, and under those of fresh births. Their traces
-  against the trained model: the own one's distance from the mean of the fresh in standard deviations, and the exact
-  rank p = (1 + #{fresh ≥ own})/(K + 1).
+- **Blocks.** The trained embedding is put under the own initialization's blocks, and under those of fresh
+  initializations. Their traces against the trained model: the own one's distance from the mean of the fresh in standard
+  deviations, and the exact rank p = (1 + #{fresh ≥ own})/(K + 1).
 - **What would refute.** "The trace in the outputs is the embedding's": own blocks under another's embedding beyond
-  z = 4 in any seed at any step, or own embedding under another's blocks below 80% of the own birth's z after
+  z = 4 in any seed at any step, or own embedding under another's blocks below 80% of the own initialization's z after
   training (mean over seeds). "Blocks leave a trace of their own": a rank p above 1/(K + 1) at the last step in more
   than one seed of a run.
 """
@@ -54,7 +54,7 @@ HYBRIDS: dict[str, tuple[str, ...]] = {
     "another's norms": ("norms",),
     "another's head": ("head",),
 }
-"""What is tested against a trained model -> the parts that come from another birth; the rest is its own."""
+"""What is tested against a trained model -> the parts that come from another initialization; the rest is its own."""
 
 
 def part_of(path: str) -> str:
@@ -114,11 +114,11 @@ def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[st
     """
     steps = thinned([0, *(step for step in run.steps if step > 0)], settings["num_checkpoints"])
     inputs_by_probe = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
-    births = [run.birth(seed) for seed in run.seeds]
+    initializations = [run.initialization(seed) for seed in run.seeds]
     hybrids = hybrids_of(run.cfg)
-    lives = [[born if step == 0 else run.at(seed, step) for step in steps]
-             for seed, born in zip(run.seeds, births, strict=True)]  # fmt: skip
-    total = len(births) * (
+    lives = [[initial if step == 0 else run.at(seed, step) for step in steps]
+             for seed, initial in zip(run.seeds, initializations, strict=True)]  # fmt: skip
+    total = len(initializations) * (
         len(inputs_by_probe) * (len(hybrids) + len(steps)) + (settings["num_fresh"] + 2) * (len(steps) - 1)
     )
     z: dict[str, dict[str, list[list[float]]]] = {}
@@ -128,16 +128,16 @@ def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[st
             advance()
             return unit_ranks(last_outputs(run.cfg, params, inputs))
 
-        # Every checkpoint against every hybrid of its birth.
+        # Every checkpoint against every hybrid of its initialization.
         for probe, inputs in inputs_by_probe.items():
             z[probe] = {name: [] for name in hybrids}
-            for index, (born, life) in enumerate(zip(births, lives, strict=True)):
-                donor = births[(index + 1) % len(births)]
-                bases = {name: ranks(transplant(born, donor, parts), inputs) for name, parts in hybrids.items()}
+            for index, (initial, life) in enumerate(zip(initializations, lives, strict=True)):
+                donor = initializations[(index + 1) % len(initializations)]
+                bases = {name: ranks(transplant(initial, donor, parts), inputs) for name, parts in hybrids.items()}
                 suspects = [ranks(params, inputs) for params in life]
                 for name, base_DN in bases.items():
                     z[probe][name].append([trace_z(base_DN @ suspect_DN.T) for suspect_DN in suspects])
-        blocks = blocks_alone(run, births, lives, inputs_by_probe[UNIFORM], settings["num_fresh"], ranks)
+        blocks = blocks_alone(run, initializations, lives, inputs_by_probe[UNIFORM], settings["num_fresh"], ranks)
     return {
         "facts": run.facts(),
         "steps": steps,
@@ -152,22 +152,22 @@ def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[st
 
 def blocks_alone(
     run: RunFolder,
-    births: Sequence[Params],
+    initializations: Sequence[Params],
     lives: Sequence[Sequence[Params]],
     inputs: Inputs,
     num_fresh: int,
     ranks: Callable[[Params, Inputs], np.ndarray],
 ) -> dict[str, Any]:
-    """Compare own blocks with fresh births' blocks, all under the trained embedding, after every step but the birth."""
+    """Compare own blocks with fresh births' blocks, all under the trained embedding, after every step but 0."""
     fresh = [init_seed(run.cfg, _FIRST_FRESH + index) for index in range(num_fresh)]
     contrast: list[list[float]] = []
     p: list[list[float]] = []
-    for born, life in zip(births, lives, strict=True):
+    for initial, life in zip(initializations, lives, strict=True):
         contrast.append([])
         p.append([])
         for params in life[1:]:
             suspect_DN = ranks(params, inputs)
-            hybrid = transplant(born, params, ("embedding",))
+            hybrid = transplant(initial, params, ("embedding",))
             own_trace = float(np.vdot(ranks(hybrid, inputs), suspect_DN))
             traces = [float(np.vdot(ranks(transplant(hybrid, other, BLOCKS), inputs), suspect_DN)) for other in fresh]
             contrast[-1].append((own_trace - float(np.mean(traces))) / float(np.std(traces, ddof=1)))

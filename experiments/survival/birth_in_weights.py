@@ -1,9 +1,10 @@
-"""What is left of a birth in the weights: every test in the weights on models trained apart on the same text.
+"""What is left of an initialization in the weights: every test in the weights on models trained apart on the same text.
 
 No paper's table: the published tests read outputs, or have no exact null. The models are those of Table 4b with more
-seeds. Analysed as stated before any number: own births and other births by each test, independently trained pairs by
-the tests that are exact between them, and how far two matchings of hidden units agree for independent models and for
-copies that were hidden. Unrelated pairs share models, so their count is not a sample size: rates are not tested here.
+seeds. Analysed as stated before any number: own initializations and other initializations by each test, independently
+trained pairs by the tests that are exact between them, and how far two matchings of hidden units agree for independent
+models and for copies that were hidden. Unrelated pairs share models, so their count is not a sample size: rates are not
+tested here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from experiments.survival import persistence
 from experiments.survival.settings import PRECISION, changed
 
 TESTS = {"coordinates": SIGNLESS, "rotation": TOKEN_NEURONS, "matched units": MATCHED}
-"""Name -> evidence of fingerprints. Matched units are exact for a birth alone."""
+"""Name -> evidence of fingerprints. Matched units are exact for an initialization alone."""
 
 EXACT_BETWEEN_TRAINED = ("coordinates", "rotation")
 _NAMES = (*TESTS, "bilinear")  # the last is a test of records made before fingerprints
@@ -56,9 +57,9 @@ def run(context: Context) -> dict[str, Any]:
 def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
     seeds = settings["seeds"]
     cfg = ModelConfig.from_dict(persistence.facts_of(trained_run)["model"])
-    births = [persistence.load(persistence.birth(trained_run, seed)) for seed in seeds]
+    initializations = [persistence.load(persistence.initialization(trained_run, seed)) for seed in seeds]
     lives = [persistence.load(persistence.last(trained_run, seed)) for seed in seeds]
-    of_births = [sketch(Checkpoint.from_params(cfg, params)) for params in births]
+    of_initializations = [sketch(Checkpoint.from_params(cfg, params)) for params in initializations]
     of_lives = [sketch(Checkpoint.from_params(cfg, params)) for params in lives]
     hidden = [
         sketch(Checkpoint.from_params(*hide(cfg, params, seed))) for seed, params in zip(seeds, lives, strict=True)
@@ -67,19 +68,19 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
         sketch(Checkpoint.from_params(*hide(cfg, with_noise(params, settings["noise"], seed), seed)))
         for seed, params in zip(seeds, lives, strict=True)
     ]
-    # Own births, hidden copies, other seeds, and all pairs of trained models.
+    # Own initializations, hidden copies, other seeds, and all pairs of trained models.
     pairs = list(_pairs(len(seeds), settings["others"]))
     rows: list[dict[str, Any]] = []
     agreements: dict[str, list[Any]] = {TRAINED: [], "hidden copy": [], "hidden copy with noise": []}
     with progress.bar(len(pairs), "initialization in weights", unit="pairs", quiet=quiet) as advance:
         for relation, base_index, suspect_index in pairs:
-            base = of_lives[base_index] if relation == TRAINED else of_births[base_index]
+            base = of_lives[base_index] if relation == TRAINED else of_initializations[base_index]
             suspect = hidden[suspect_index] if relation == HIDDEN else of_lives[suspect_index]
             names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
             options = Options(has_untrained=relation != TRAINED)
             for name in names:
-                found = verdict(base, suspect, TESTS[name], options)
-                rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], found))
+                answer = verdict(base, suspect, TESTS[name], options)
+                rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], answer))
             if relation == TRAINED:
                 agreements[TRAINED].append(_agreement(base, suspect))
             if relation == OWN:
@@ -90,7 +91,7 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
 
 
 def _pairs(count: int, num_others: int) -> Iterator[tuple[str, int, int]]:
-    """Yield own births plain and hidden, each birth against ``num_others`` other trained models, all trained pairs."""
+    """Yield own initializations plain and hidden, each against ``num_others`` other models, all trained pairs."""
     for index in range(count):
         yield OWN, index, index
         yield HIDDEN, index, index
@@ -120,17 +121,17 @@ def with_noise(params: Params, size: float, seed: int) -> Params:
     return unflatten(flat)
 
 
-def _row(relation: str, name: str, base: int, suspect: int, found: Verdict) -> dict[str, Any]:
+def _row(relation: str, name: str, base: int, suspect: int, answer: Verdict) -> dict[str, Any]:
     return {
         "relation": relation,
         "test": name,
         "base": base,
         "suspect": suspect,
-        "verdict": found.verdict,
-        "z": found.z,
-        "log10_p": found.log10_p,
-        "log10_p_bound": found.detail.get("log10_p_bound"),
-        "by_module": found.detail.get("by_module") if name == "coordinates" and relation == OWN else None,
+        "verdict": answer.verdict,
+        "z": answer.z,
+        "log10_p": answer.log10_p,
+        "log10_p_bound": answer.detail.get("log10_p_bound"),
+        "by_module": answer.detail.get("by_module") if name == "coordinates" and relation == OWN else None,
     }
 
 
@@ -174,7 +175,7 @@ def tables(record: Record) -> Sequence[Table]:
         "units. The last two tests are exact for an initialization alone. Pairs share models."
     )
     verdicts = tabulate("An initialization in the weights", ["pair", "test"], rows, note=note, first_screen=False)
-    # z of own births by matrix.
+    # z of own initializations by matrix.
     modules = [
         ([name], {"z, smallest": (fixed(1), min(values)), "z, mean": (fixed(1), float(np.mean(values)))})
         for name, values in _modules(record).items()
@@ -217,7 +218,7 @@ def _modules(record: Record) -> dict[str, list[float]]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """State the least z of own births, largest of all others, and the largest agreement of unrelated models."""
+    """State the least z of own initializations, largest of others, and the largest agreement of unrelated models."""
     unrelated = [
         abs(value)
         for relation, test in itertools.product((OTHER, TRAINED), _NAMES)

@@ -27,7 +27,7 @@ KINDS = ("tokens", "gaussian")
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Train all seeds on the same data in the same order, and compare every snapshot with every birth."""
+    """Train all seeds on the same data in the same order, and compare every snapshot with every initialization."""
     settings = context.settings
     seeds, schedule = settings["seeds"], settings["schedule"]
     cfg = preset(settings["model"], **settings["changes"])
@@ -35,8 +35,8 @@ def run(context: Context) -> dict[str, Any]:
     data = load_data(config)
     inputs = {kind: random_inputs(kind, settings["num_inputs"], settings["seq_len"], cfg) for kind in KINDS}
     held_NT = held_out_rows(data.validation, 64)
-    born = [init_seed(cfg, seed) for seed in seeds]
-    births = {kind: [_outputs(cfg, params, inputs[kind]) for params in born] for kind in KINDS}
+    initial = [init_seed(cfg, seed) for seed in seeds]
+    initializations = {kind: [_outputs(cfg, params, inputs[kind]) for params in initial] for kind in KINDS}
     snapshots: list[dict[str, Any]] = []
     last: list[np.ndarray] = []
 
@@ -49,11 +49,11 @@ def run(context: Context) -> dict[str, Any]:
             if kind == "tokens":
                 last[:] = now
             for (base, base_ND), (suspect, suspect_ND) in itertools.product(
-                zip(seeds, births[kind], strict=True), zip(seeds, now, strict=True)
+                zip(seeds, initializations[kind], strict=True), zip(seeds, now, strict=True)
             ):
                 tests = verdicts(base_ND, suspect_ND)
                 rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
-        distances = [moved(start, other) for start, other in zip(born, weights, strict=True)]
+        distances = [moved(start, other) for start, other in zip(initial, weights, strict=True)]
         loss = [loss_of(cfg, params, held_NT) for params in weights]
         snapshots.append({"step": step, "pairs": rows, "moved": distances, "held_out_loss": loss})
 
@@ -69,7 +69,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _outputs(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarray:
-    """Compute outputs; vectors have the moments of an embedding at birth, the same for all models."""
+    """Compute outputs; vectors have the moments of an embedding at initialization, the same for all models."""
     mean, std = inputs.moments(0.0, cfg.embedding_std) or (0.0, 1.0)
     return last_outputs(cfg, params, inputs, mean=mean, std=std)
 

@@ -1,4 +1,4 @@
-"""Figures 11 and 14: every checkpoint of a run held against the births, by the birth's top coordinates and by tests."""
+"""Figures 11 and 14: every checkpoint of a run held against the initializations, by top coordinates and tests."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from experiments.survival.settings import PRECISION, settings, shared_cost
 from experiments.survival.trained_pairs import brief
 
 TOP = 50
-"""m of Section 5: the coordinates with the largest mean output of the birth."""
+"""m of Section 5: the coordinates with the largest mean output of the initialization."""
 
 
 def correlations(context: Context) -> dict[str, Any]:
-    """Compute Kendall's tau of the birth's top coordinates with those of its own and another seed's checkpoints.
+    """Compute Kendall's tau of the initialization's top coordinates with its own and another seed's checkpoints'.
 
     Returns:
-        ``facts``, ``steps`` [C], ``top``, ``seeds`` (the birth's, the other's), and by kind of inputs, by "own" and
-        "other": ``mean`` and ``std`` [C] over the top coordinates; ``progress`` [C] of both seeds.
+        ``facts``, ``steps`` [C], ``top``, ``seeds`` (the initialization's, the other's), and by kind of inputs, by
+        "own" and "other": ``mean`` and ``std`` [C] over the top coordinates; ``progress`` [C] of both seeds.
     """
     settings = context.settings
     run, (seed, other) = persistence.base_run(context), settings["seeds"][:2]
-    steps, moments = find_steps(run), persistence.birth_moments(settings)
-    born = persistence.birth(run, seed)
+    steps, moments = find_steps(run), persistence.initial_moments(settings)
+    initial = persistence.initialization(run, seed)
     top = min(TOP, persistence.model_config(settings).d_model)
     taus: dict[str, Any] = {}
     with progress.bar(4 * len(steps), "checkpoints", unit="checkpoints", quiet=context.quiet) as advance:
         # Tau of the top coordinates, own seed and another's.
         for kind in persistence.KINDS:
-            birth_ND = persistence.outputs(settings, born, kind, moments)
-            dims = top_mean(birth_ND, top)
+            initial_ND = persistence.outputs(settings, initial, kind, moments)
+            dims = top_mean(initial_ND, top)
             for name, who in (("own", seed), ("other", other)):
                 taus_CM = []
                 for step in steps:
                     suspect_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
-                    taus_CM.append(tau_b(birth_ND[:, dims], suspect_ND[:, dims]))
+                    taus_CM.append(tau_b(initial_ND[:, dims], suspect_ND[:, dims]))
                     advance(1)
                 mean, std = np.mean(taus_CM, axis=1), np.std(taus_CM, axis=1, ddof=1)
                 taus.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
@@ -64,15 +64,15 @@ def correlations(context: Context) -> dict[str, Any]:
 
 
 def every_checkpoint(context: Context) -> dict[str, Any]:
-    """Compare every checkpoint of every seed with its own birth and with the next seed's.
+    """Compare every checkpoint of every seed with its own initialization and with the next seed's.
 
     Returns:
-        ``facts``, ``steps`` [C] (the birth left out), ``seeds``, ``progress`` [S][C], and "own" and "other": by test
-        ("permutation" on tokens, "paper" on shared vectors, "paper_tokens") verdicts [S][C].
+        ``facts``, ``steps`` [C] (the initialization left out), ``seeds``, ``progress`` [S][C], and "own" and "other":
+        by test ("permutation" on tokens, "paper" on shared vectors, "paper_tokens") verdicts [S][C].
     """
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
-    steps, moments = find_steps(run)[1:], persistence.birth_moments(settings)
+    steps, moments = find_steps(run)[1:], persistence.initial_moments(settings)
     tests: dict[str, tuple[str, Callable[..., Verdict]]] = {
         "permutation": ("tokens", permutation_test),
         "paper": ("gaussian", paper_test),
@@ -81,17 +81,17 @@ def every_checkpoint(context: Context) -> dict[str, Any]:
     verdicts_by_relation: dict[str, Any] = {}
     total = 2 * len(tests) * len(seeds) * len(steps)
     with progress.bar(total, "checkpoints", unit="verdicts", quiet=context.quiet) as advance:
-        # Checkpoints against their own birth, then against the next seed's.
+        # Checkpoints against their own initialization, then against the next seed's.
         for name, shift in (("own", 0), ("other", 1)):
             for test, (kind, run_test) in tests.items():
                 by_seed = []
                 for index in range(len(seeds)):
-                    born = persistence.birth(run, seeds[(index + shift) % len(seeds)])
-                    birth_ND = persistence.outputs(settings, born, kind, moments)
+                    initial = persistence.initialization(run, seeds[(index + shift) % len(seeds)])
+                    initial_ND = persistence.outputs(settings, initial, kind, moments)
                     verdicts = []
                     for step in steps:
                         suspect_ND = persistence.outputs(settings, _at(run, seeds[index], step), kind, moments)
-                        verdicts.append(brief(run_test(birth_ND, suspect_ND)))
+                        verdicts.append(brief(run_test(initial_ND, suspect_ND)))
                         advance(1)
                     by_seed.append(verdicts)
                 verdicts_by_relation.setdefault(name, {})[test] = by_seed
@@ -125,18 +125,18 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
             figures.line(
                 ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", color=color, markers=True
             )
-        # Linear up to the first step, so that the birth at 0 has a place.
+        # Linear up to the first step, so that the initialization at 0 has a place.
         ax.set_xscale("symlog", base=2, linthresh=1)
         ax.set_xticks([step for step in steps if step & (step - 1) == 0][::3])
         ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
         ax.set_xlim(-0.3, 1.3 * steps[-1])
-        figures.label(ax, "step", "Kendall's τ with the birth", words)
+        figures.label(ax, "step", "Kendall's τ with the initialization", words)
         # Room for the legend above the lines, which begin at 1.
         ax.set_ylim(top=1.35)
         ax.set_yticks(np.linspace(0.0, 1.0, 6))
         figures.legend(ax)
     caption = (
-        f"Correlation of the {result['top']} coordinates with the largest mean output at the birth of seed "
+        f"Correlation of the {result['top']} coordinates with the largest mean output at the initialization of seed "
         f"{result['seeds'][0]}, mean and standard deviation over coordinates. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]
@@ -219,7 +219,7 @@ def _log10_p(verdict: Mapping[str, Any]) -> float:
 
 
 def counts(record: Record, name: str, test: str, index: int | None = None) -> str:
-    """Count the checkpoints that are called the birth's descendants: "52 of 52"; at one step if given."""
+    """Count the checkpoints that are called the initialization's descendants: "52 of 52"; at one step if given."""
     verdicts = [
         verdict
         for by_seed in record["result"][name][test]

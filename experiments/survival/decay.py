@@ -1,16 +1,16 @@
-"""How long a birth stays plain in the weights: every matrix against its own birth, checkpoint by checkpoint.
+"""How long an initialization stays plain in the weights: every matrix against its own, by checkpoint.
 
 No paper's table. Stated before any number was seen:
 
-- **Measured.** z of the trace of each matrix's cross-Gram between a birth and what became of it (the test ``weights``
-  with labels ``coordinates``, signed), over all log-spaced checkpoints and seeds: every matrix of every block, each
-  kind with its blocks summed, and all summed. Rows of the embedding and the head are those of ids that occur in the
-  training text: rows never touched would speak for the birth alone. As a control every trained model is held against
-  the birth of the next seed.
+- **Measured.** z of the trace of each matrix's cross-Gram between an initialization and what became of it (the test
+  ``weights`` with labels ``coordinates``, signed), over all log-spaced checkpoints and seeds: every matrix of every
+  block, each kind with its blocks summed, and all summed. Rows of the embedding and the head are those of ids that
+  occur in the training text: rows never touched would speak for the initialization alone. As a control every trained
+  model is held against the initialization of the next seed.
 - **Fitted.** Form, clock, window, check and extrapolation are those of :mod:`.decay_fit`, to means over seeds.
-- **What would refute.** "The birth survives in the weights": a kind of matrix whose z at the last checkpoint is below
-  4 in any seed. "Its decay is a power law of tokens": a held-out check that fails. "The matrices differ": the same
-  order of z at the end in no two runs. Another birth beyond |z| = 5 would refute the test.
+- **What would refute.** "The initialization survives in the weights": a kind of matrix whose z at the last checkpoint
+  is below 4 in any seed. "Its decay is a power law of tokens": a held-out check that fails. "The matrices differ": the
+  same order of z at the end in no two runs. Another initialization beyond |z| = 5 would refute the test.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ _TINY = 1e-30
 _VOCABULARY = ("embed", "head")
 
 
-def cross_grams(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> Iterator[tuple[str, str | None, np.ndarray]]:
+def cross_grams(
+    initial: Checkpoint, now: Checkpoint, ids_I: np.ndarray
+) -> Iterator[tuple[str, str | None, np.ndarray]]:
     """Yield every matrix of both models: its name, its kind in blocks, cosines of coordinates [D, D].
 
     Rows have unit norm, so that scales moved between matrices change nothing; those of the embedding and the head are
     of the tokens ``ids_I``. Matrices of zeros are left out.
     """
-    for module, layer in _matrices(birth.cfg):
-        born_nD, lived_nD = (_rows(model, module, layer, ids_I) for model in (birth, now))
-        if born_nD.any() and lived_nD.any():
-            cross_DD = born_nD.T @ lived_nD
-            cross_DD /= _column_norms(born_nD)[:, None]
+    for module, layer in _matrices(initial.cfg):
+        initial_nD, lived_nD = (_rows(model, module, layer, ids_I) for model in (initial, now))
+        if initial_nD.any() and lived_nD.any():
+            cross_DD = initial_nD.T @ lived_nD
+            cross_DD /= _column_norms(initial_nD)[:, None]
             cross_DD /= _column_norms(lived_nD)
             yield (module, None, cross_DD) if layer is None else (f"blocks/{layer + 1}/{module}", module, cross_DD)
 
@@ -134,19 +136,21 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
     """
     ids_I = run.seen_ids()
     steps = [0, *(step for step in run.steps if step > 0)]
-    births = [Checkpoint.from_params(run.cfg, run.birth(seed), seed=seed, is_initial=True) for seed in run.seeds]
+    initializations = [
+        Checkpoint.from_params(run.cfg, run.initial(seed), seed=seed, is_initial=True) for seed in run.seeds
+    ]
     series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
     other: dict[str, list[float]] = {}
-    with progress.bar(len(births) * len(steps), "decay", unit="checkpoints", quiet=quiet) as advance:
-        for index, (seed, birth) in enumerate(zip(run.seeds, births, strict=True)):
+    with progress.bar(len(initializations) * len(steps), "decay", unit="checkpoints", quiet=quiet) as advance:
+        for index, (seed, initial) in enumerate(zip(run.seeds, initializations, strict=True)):
             for step in steps:
-                now = birth if step == 0 else Checkpoint.from_params(run.cfg, run.at(seed, step))
-                for matrix, values in by_matrix(birth, now, ids_I).items():
+                now = initial if step == 0 else Checkpoint.from_params(run.cfg, run.at(seed, step))
+                for matrix, values in by_matrix(initial, now, ids_I).items():
                     for measure, value in values.items():
-                        series[measure].setdefault(matrix, [[] for _ in births])[index].append(value)
+                        series[measure].setdefault(matrix, [[] for _ in initializations])[index].append(value)
                 if step == steps[-1]:
-                    unrelated = births[(index + 1) % len(births)]
-                    for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(births) > 1 else ():
+                    unrelated = initializations[(index + 1) % len(initializations)]
+                    for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(initializations) > 1 else ():
                         other.setdefault(matrix, []).append(values["z"])
                 advance()
     # The decay is fitted by tokens and by summed learning rate.
@@ -165,7 +169,7 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
     }
 
 
-def by_matrix(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> dict[str, dict[str, float]]:
+def by_matrix(initial: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> dict[str, dict[str, float]]:
     """Compute by matrix z of the trace and of the trace of squares (the default test's), and the mean diagonal cosine.
 
     Matrices are "embed", "head", "blocks/1/mlp/up" …, "mlp/up" (blocks summed) and "all".
@@ -173,7 +177,7 @@ def by_matrix(birth: Checkpoint, now: Checkpoint, ids_I: np.ndarray) -> dict[str
     sums: dict[str, np.ndarray] = {}
     counts: Counter[str] = Counter()
     values_by_matrix = {}
-    for matrix, kind, cross_DD in cross_grams(birth, now, ids_I):
+    for matrix, kind, cross_DD in cross_grams(initial, now, ids_I):
         values_by_matrix[matrix] = _values(cross_DD)
         for name in (ALL,) if kind is None else (ALL, kind):
             sums[name] = sums.get(name, 0.0) + cross_DD.astype(np.float64)

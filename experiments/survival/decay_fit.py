@@ -1,11 +1,11 @@
-"""How far z of a birth falls with training: one form, fitted to the first decades and held against the last.
+"""How far z of an initialization falls with training: one form, fitted to the first decades and held against the last.
 
 Stated before any number was seen:
 
-- **Form.** The mean cosine of a coordinate of the birth with its own after training falls as
+- **Form.** The mean cosine of a coordinate of the initialization with its own after training falls as
   c(x) = (1 + x/τ)^(−β): one while x ≪ τ, a power law beyond. z is not proportional to c: the trace's own diagonal adds
   to the variance over permutations, so z(x) = (D − 1)·c/√(c² + s²), where s² = ((D − 1)/z₀)² − 1 is known from z₀, what
-  the birth itself reaches (n rows: s² ≈ D/n). τ and β are fitted, nothing else.
+  the initialization itself reaches (n rows: s² ≈ D/n). τ and β are fitted, nothing else.
 - **Clock.** x is the number of training tokens; and once more the learning rate summed over updates, which slows
   down as the schedule does. The second is not chosen where the first fails: both are reported.
 - **Window.** With E the last checkpoint, checkpoints with 0 < tokens ≤ E/10 are fitted (means over seeds, weight
@@ -42,7 +42,7 @@ class Decay:
     """A fitted decay of z.
 
     Attributes:
-        ceiling: z₀ of the birth with itself.
+        ceiling: z₀ of the initialization with itself.
         width: D, the number of coordinates.
         scale: τ, in units of the clock.
         exponent: β.

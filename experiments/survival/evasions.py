@@ -153,24 +153,26 @@ def run(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(trained_run), **measured}
 
 
-def untrained_ids(birth: Params, life: Params) -> np.ndarray:
+def untrained_ids(initial: Params, life: Params) -> np.ndarray:
     """List tokens that no text had: their embedding rows still point where they were drawn, whatever decay did.
 
     Returns:
-        The ids whose rows have a cosine above 0.9999 with the birth's.
+        The ids whose rows have a cosine above 0.9999 with the initialization's.
     """
-    born_VD, lived_VD = (np.asarray(params["embed"]["embedding"], np.float64) for params in (birth, life))
-    norms_V = np.linalg.norm(born_VD, axis=1) * np.linalg.norm(lived_VD, axis=1)
-    return np.flatnonzero((born_VD * lived_VD).sum(axis=1) > 0.9999 * norms_V)
+    initial_VD, lived_VD = (np.asarray(params["embed"]["embedding"], np.float64) for params in (initial, life))
+    norms_V = np.linalg.norm(initial_VD, axis=1) * np.linalg.norm(lived_VD, axis=1)
+    return np.flatnonzero((initial_VD * lived_VD).sum(axis=1) > 0.9999 * norms_V)
 
 
 def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
     cfg = ModelConfig.from_dict(persistence.facts_of(trained_run)["model"])
     seeds = settings["seeds"][: settings["copied"] + 1]
     lives = {seed: persistence.load(persistence.last(trained_run, seed)) for seed in seeds}
-    births = {seed: persistence.load(persistence.birth(trained_run, seed)) for seed in seeds}
+    initializations = {seed: persistence.load(persistence.initial(trained_run, seed)) for seed in seeds}
     bases = {seed: sketch(Checkpoint.from_params(cfg, lives[seed])) for seed in seeds}
-    unused: list[int] = sorted(set.intersection(*(set(untrained_ids(births[seed], lives[seed])) for seed in seeds)))
+    unused: list[int] = sorted(
+        set.intersection(*(set(untrained_ids(initializations[seed], lives[seed])) for seed in seeds))
+    )
     used = np.setdiff1d(np.arange(cfg.vocab_size), unused)
     probe_BT = np.random.default_rng(0).choice(used, (2, 16)).astype(np.int32)
     rows = []

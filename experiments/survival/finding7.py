@@ -80,7 +80,7 @@ def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[s
         SEEN: seen_I,
         UNSEEN: np.setdiff1d(np.arange(run.cfg.vocab_size), seen_I),
     }
-    initializations = [run.birth(seed) for seed in run.seeds]
+    initializations = [run.initialization(seed) for seed in run.seeds]
     donors = [init_seed(run.cfg, _FIRST_DONOR + index) for index in range(len(run.seeds))]
     vocabularies = {}
     names = [name for name in ids_by_vocabulary if name in inputs_by_vocabulary]

@@ -156,7 +156,7 @@ def facts_of(run: Path) -> dict[str, Any]:
     return io.read_json(run / "value.json")["value"]
 
 
-def birth(run: Path, seed: int) -> Model:
+def initialization(run: Path, seed: int) -> Model:
     """Return the model of a seed before its first step."""
     return {"run": str(run), "seed": seed, "step": 0}
 
@@ -180,7 +180,7 @@ def moved(before: Params, after: Params) -> float:
 
 
 def progress_of(model: Model) -> dict[str, float]:
-    """Measure how far a model is from its birth, how well it predicts held-out text, and what counting alone reaches.
+    """Measure how far a model is from its initialization, how well it predicts held-out text, what counting reaches.
 
     Returns:
         ``moved`` (from the weights that its run began with), ``loss`` (nats a token on the run's held-out text),
@@ -191,7 +191,7 @@ def progress_of(model: Model) -> dict[str, float]:
     def compute(_folder: Path) -> dict[str, float]:
         facts, params = facts_of(run), load(model)
         return {
-            "moved": moved(load(birth(run, model["seed"])), params),
+            "moved": moved(load(initialization(run, model["seed"])), params),
             "loss": loss_of(ModelConfig.from_dict(facts["model"]), params, np.load(run / "held_out.npy")),
             "unigram_entropy": facts["unigram_entropy"],
             "bigram_loss": facts["bigram_loss"],
@@ -211,8 +211,8 @@ def probe_inputs(settings: Mapping[str, Any], kind: str) -> Inputs:
     return random_inputs(kind, probe["num_inputs"], probe["seq_len"], model_config(settings))
 
 
-def birth_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the mean and standard deviation of an embedding at birth."""
+def initial_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the mean and standard deviation of an embedding at initialization."""
     return 0.0, model_config(settings).embedding_std
 
 

@@ -83,8 +83,8 @@ def printed(values: tuple[float, float] | None, record: Record) -> dict[str, Val
     }
 
 
-def birth_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tuple[float, float]]) -> Table:
-    """Tabulate births against trained models: the pairs that the paper printed, and their like among those trained."""
+def initialization_table(record: Record, title: str, numbers: Mapping[tuple[int, int], tuple[float, float]]) -> Table:
+    """Tabulate initializations against trained models: the pairs that the paper printed, and their like here."""
     same_seed = all(a == b for a, b in numbers)
     rows: list[tuple[Any, ...]] = []
     for pair in record["result"]["pairs"]:
@@ -103,7 +103,7 @@ def called_related(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, 
     return decided.count("same-lineage"), len(decided)
 
 
-def birth_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]:
+def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]:
     """State how many pairs each test calls the same lineage."""
     pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == same_seed]
     facts = record["result"]["facts"]
@@ -166,7 +166,7 @@ def baseline_text(row: Mapping[str, Any], related: bool) -> str:
 
 
 def table_8(record: Record, numbers: Mapping[int, tuple[float, ...]]) -> Table:
-    """Tabulate baselines on births and their trained models, alongside their scores between different seeds."""
+    """Tabulate baselines on initializations and their trained models, alongside scores between different seeds."""
     result = record["result"]
     rows: list[tuple[Any, ...]] = []
     for row in result["own"]:

@@ -1,8 +1,8 @@
 """Prefix-Tuning+ beside prefix tuning and LoRA, with the same number of trained parameters.
 
-Births of several seeds are trained briefly on one text and then adapted to another, the backbone frozen. Prefix tuning
-puts its keys and values into the softmax, where they share one unit of weight with the input; Prefix-Tuning+ adds
-φ(q)ᵀ M outside of it (Wang et al., 2025, "Prefix-Tuning+").
+Initializations of several seeds are trained briefly on one text and then adapted to another, the backbone frozen.
+Prefix tuning puts its keys and values into the softmax, where they share one unit of weight with the input;
+Prefix-Tuning+ adds φ(q)ᵀ M outside of it (Wang et al., 2025, "Prefix-Tuning+").
 """
 
 from __future__ import annotations

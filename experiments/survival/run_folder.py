@@ -1,6 +1,7 @@
-"""A folder that ``bornbiased pretrain`` left, read as the life of its seeds: births, checkpoints, tokens, and ids seen.
+"""A folder that ``bornbiased pretrain`` left, read as the life of its seeds: initializations, checkpoints, tokens, ids.
 
-Births are drawn again from the seeds and the architecture in ``run.json``; where step 0 was kept it must be them.
+Initializations are drawn again from the seeds and the architecture in ``run.json``; where step 0 was kept it must be
+them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _CHUNK = 1 << 22
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunFolder:
-    """A run whose seeds began as births.
+    """A run whose seeds began as initializations.
 
     Attributes:
         folder: where it lies.
@@ -93,7 +94,7 @@ class RunFolder:
         rate = learning_rate(self.config, self.content["steps"])
         return float(np.sum(np.asarray(jax.vmap(rate)(jnp.arange(step)), np.float64))) if step else 0.0
 
-    def birth(self, seed: int) -> Params:
+    def initialization(self, seed: int) -> Params:
         """Draw a seed's initial weights anew.
 
         Raises:
@@ -154,7 +155,8 @@ def open_run(folder: Path | str) -> RunFolder:
     """Open a folder of ``bornbiased pretrain``.
 
     Raises:
-        InputError: it is none, holds no checkpoint after the first step, or went on from other weights than births.
+        InputError: it is none, holds no checkpoint after the first step, or went on from other weights than
+            initializations.
     """
     folder = io.user_path(folder)
     content = read_run(folder)

@@ -1,4 +1,4 @@
-"""Tables 4b, 4c, 5 and 8, and their like for Qwen-style models, Tables 10 to 12: births against trained models.
+"""Tables 4b, 4c, 5 and 8, their like for Qwen-style models, Tables 10 to 12: initializations against trained models.
 
 A family's models are trained once, for the first of its tables; the others find them trained.
 """
@@ -71,15 +71,15 @@ def _name(model: Model) -> dict[str, Any]:
 
 
 def own_and_other(context: Context) -> dict[str, Any]:
-    """Compare births with trained models of the base run: the same seed (Table 4b) and another (Table 4c)."""
+    """Compare initializations with trained models of the base run: the same seed (Table 4b) and another (Table 4c)."""
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
-    moments = persistence.birth_moments(settings)
+    moments = persistence.initial_moments(settings)
     pairs = []
     with progress.bar(len(seeds) ** 2, "pairs", unit="pairs", quiet=context.quiet) as advance:
-        for born in seeds:
+        for initial in seeds:
             for trained in seeds:
-                base, suspect = persistence.birth(run, born), persistence.last(run, trained)
+                base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
                 pairs.append(tested(settings, base, suspect, moments))
                 advance(1)
     return {"facts": persistence.facts_of(run), "pairs": pairs}
@@ -99,8 +99,8 @@ def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run:
     }
 
 
-def baselines_of_births(context: Context) -> dict[str, Any]:
-    """Compute baselines on every birth and trained model of the base run, pairs of one seed against pairs of two.
+def baselines_of_initializations(context: Context) -> dict[str, Any]:
+    """Compute baselines on every initialization and trained model of the base run, pairs of one seed and of two.
 
     Returns:
         ``facts``, and ``own``: for each seed its ``progress`` and by baseline ``score``, ``same_at_0.8``, and where
@@ -111,10 +111,10 @@ def baselines_of_births(context: Context) -> dict[str, Any]:
     run, seeds = persistence.base_run(context), settings["seeds"]
     scores_by_pair: dict[tuple[int, int], dict[str, Score]] = {}
     with progress.bar(len(seeds) ** 2, "baselines", unit="pairs", quiet=context.quiet) as advance:
-        for born in seeds:
+        for initial in seeds:
             for trained in seeds:
-                base, suspect = persistence.birth(run, born), persistence.last(run, trained)
-                scores_by_pair[born, trained] = compared(settings, base, suspect, run)
+                base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
+                scores_by_pair[initial, trained] = compared(settings, base, suspect, run)
                 advance(1)
     other = {
         name: np.array([np.nan if scores[name].value is None else scores[name].value
@@ -163,7 +163,7 @@ Pairs = Mapping[tuple[int, int], tuple[float, float]]
 
 TRAINERS = {"llama": "table4b", "qwen": "table10"}
 
-# (birth, trained) -> (t-test, U-test) as printed.
+# (initialization, trained) -> (t-test, U-test) as printed.
 OWN_LLAMA = {
     (42, 42): (2.20e-8, 6.28e-8),
     (123, 123): (7.09e-6, 1.37e-5),
@@ -209,7 +209,7 @@ BASELINES_LLAMA = {
 
 
 def recognized(record: Record) -> Sequence[Claim]:
-    """Count births found by each baseline: at 0.8, and among the scores of other seeds."""
+    """Count initializations found by each baseline: at 0.8, and among the scores of other seeds."""
     own_rows = record["result"]["own"]
     statements = []
     for name in BASELINES:
@@ -243,7 +243,7 @@ def _experiment(
     )
 
 
-def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any]) -> Experiment:
+def _same_seed(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any]) -> Experiment:
     title = "An initialization and its own trained model"
     return _experiment(
         name,
@@ -255,8 +255,8 @@ def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any
         "would of course be recognized.",
         own_and_other,
         COST,
-        tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
-        claims=functools.partial(persistence_tables.birth_claims, same_seed=True),
+        tables=lambda record: [persistence_tables.initialization_table(record, title, numbers)],
+        claims=functools.partial(persistence_tables.initialization_claims, same_seed=True),
         **shown,
     )
 
@@ -267,13 +267,13 @@ def _other(name: str, family: str, numbers: Pairs) -> Experiment:
         name,
         family,
         f"The same text in the same order does not make two seeds one: {FAMILIES[family]}",
-        "The models of the table before, each held against the births of the other seeds: all pairs, of which the "
-        "paper printed four. A test that calls these one lineage sees the shared data, the shared inputs or the shared "
-        "architecture, not the birth.",
+        "The models of the table before, each held against the initializations of the other seeds: all pairs, of which "
+        "the paper printed four. A test that calls these one lineage sees the shared data, the shared inputs or the "
+        "shared architecture, not the initialization.",
         own_and_other,
         shared_cost(TRAINERS[family]),
-        tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
-        claims=functools.partial(persistence_tables.birth_claims, same_seed=False),
+        tables=lambda record: [persistence_tables.initialization_table(record, title, numbers)],
+        claims=functools.partial(persistence_tables.initialization_claims, same_seed=False),
     )
 
 
@@ -299,22 +299,22 @@ def _continued(name: str, family: str, numbers: Mapping[tuple[str, bool], tuple[
 
 
 EXPERIMENTS = {
-    "table4b": _own("table4b", "llama", OWN_LLAMA, headline=persistence_tables.survival_headline),
+    "table4b": _same_seed("table4b", "llama", OWN_LLAMA, headline=persistence_tables.survival_headline),
     "table4c": _other("table4c", "llama", OTHER_LLAMA),
     "table5": _continued("table5", "llama", CONTINUED_LLAMA),
     "table8": _experiment(
         "table8",
         "llama",
-        "Published fingerprints on a birth and its trained model",
-        "Four fingerprints that read weights or representations, on a birth and its trained model. At their published "
-        "threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores of a birth "
-        "and another seed's trained model, the cosine of the weights tells every seed.",
-        baselines_of_births,
+        "Published fingerprints on an initialization and its trained model",
+        "Four fingerprints that read weights or representations, on an initialization and its trained model. At their "
+        "published threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores "
+        "of an initialization and another seed's trained model, the cosine of the weights tells every seed.",
+        baselines_of_initializations,
         shared_cost("table4b"),
         tables=lambda record: [persistence_tables.table_8(record, BASELINES_LLAMA)],
         claims=recognized,
     ),
-    "table10": _own("table10", "qwen", OWN_QWEN),
+    "table10": _same_seed("table10", "qwen", OWN_QWEN),
     "table11": _other("table11", "qwen", OTHER_QWEN),
     "table12": _continued("table12", "qwen", CONTINUED_QWEN),
 }

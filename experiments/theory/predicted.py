@@ -14,7 +14,7 @@ from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import ablations, births
+from experiments._shared import ablations, probing
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.birth import findings1
 from theory.logits import Scatter
@@ -46,7 +46,7 @@ def ranks(fraction: TopFraction, counts: np.ndarray) -> np.ndarray:
     return low + (high - low) * np.random.default_rng(0).uniform(size=counts.shape)
 
 
-def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool = False) -> TopFraction:
+def expected_fraction(group: probing.Group, factor: float = 1.0, isotropic: bool = False) -> TopFraction:
     """Return theory's distribution of the top count over seeds, with the cosine multiplied by ``factor``.
 
     With ``isotropic``, inputs scatter evenly around their mean, which real ones do not. The group's inputs are
@@ -61,7 +61,7 @@ def expected_fraction(group: births.Group, factor: float = 1.0, isotropic: bool 
     return top1_distribution(rho, cfg.vocab_size, group["num_inputs"], rho_std=std, **scattered._asdict())
 
 
-def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
+def fit(group: probing.Group, counts: Sequence[int]) -> dict[str, Any]:
     """Test the fit of the top counts over seeds: Kolmogorov and Smirnov's, of their ranks under theory.
 
     Controls are the same test of a theory whose cosine is ``WRONG`` times as large, and of one whose inputs scatter
@@ -92,38 +92,38 @@ def fit(group: births.Group, counts: Sequence[int]) -> dict[str, Any]:
 
 def run(context: Context) -> dict[str, Any]:
     """Run all groups; those whose places ``fits`` lists are tested for fit."""
-    probed_groups = births.run_groups(context)
+    probed_groups = probing.run_groups(context)
     fits: list[dict[str, Any] | None] = [None] * len(probed_groups["groups"])
     for place in context.settings["fits"]:
         group = probed_groups["groups"][place]
-        fits[place] = fit(group["group"], births.values(group, "preference", "top1_count"))
+        fits[place] = fit(group["group"], probing.values(group, "preference", "top1_count"))
     return {**probed_groups, "fits": fits, "coverage": coverage(probed_groups["groups"])}
 
 
-def deviations(outcome: births.Probed) -> np.ndarray:
+def deviations(outcome: probing.Probed) -> np.ndarray:
     """Return (measured − predicted)/predicted std of each seed's cosine after the last block [S]."""
     theory = outcome["theory"]
     return np.asarray(
-        (np.asarray(births.cosines(outcome)) - theory["inter_cosine_by_layer"][-1])
+        (np.asarray(probing.cosines(outcome)) - theory["inter_cosine_by_layer"][-1])
         / theory["inter_cosine_by_layer_std"][-1]
     )
 
 
-def inside(outcome: births.Probed) -> int:
+def inside(outcome: probing.Probed) -> int:
     """Count the seeds whose cosines lie within theory's interval."""
     theory = outcome["theory"]
     low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-    return sum(low <= cosine <= high for cosine in births.cosines(outcome))
+    return sum(low <= cosine <= high for cosine in probing.cosines(outcome))
 
 
-def half_width(outcome: births.Probed) -> float:
+def half_width(outcome: probing.Probed) -> float:
     """Return half the width of theory's interval, in standard deviations of the measured cosine over seeds."""
     theory = outcome["theory"]
     width = theory["inter_cosine_by_layer_high"][-1] - theory["inter_cosine_by_layer_low"][-1]
-    return float(width / 2 / np.std(births.cosines(outcome), ddof=1))
+    return float(width / 2 / np.std(probing.cosines(outcome), ddof=1))
 
 
-def by_model(groups: Sequence[births.Probed]) -> np.ndarray:
+def by_model(groups: Sequence[probing.Probed]) -> np.ndarray:
     """Count per untrained model its measurements inside their interval, and all its measurements [models, 2].
 
     A model is a configuration, with how its embeddings are drawn, and a seed: at three lengths it is measured three
@@ -133,7 +133,7 @@ def by_model(groups: Sequence[births.Probed]) -> np.ndarray:
     for outcome in groups:
         group, theory = outcome["group"], outcome["theory"]
         low, high = theory["inter_cosine_by_layer_low"][-1], theory["inter_cosine_by_layer_high"][-1]
-        for seed, cosine in zip(group["seeds"], births.cosines(outcome), strict=True):
+        for seed, cosine in zip(group["seeds"], probing.cosines(outcome), strict=True):
             key = json.dumps([group["model"], group["changes"], group["fix_embeddings"], seed], sort_keys=True)
             counts = models.setdefault(key, [0, 0])
             counts[0] += low <= cosine <= high
@@ -141,7 +141,7 @@ def by_model(groups: Sequence[births.Probed]) -> np.ndarray:
     return np.array(list(models.values()))
 
 
-def coverage(groups: Sequence[births.Probed]) -> dict[str, Any]:
+def coverage(groups: Sequence[probing.Probed]) -> dict[str, Any]:
     """Count measurements inside their interval, with a 95% interval of that fraction, resampled by model.
 
     Percentiles of ``RESAMPLES`` draws of as many models as there are, each with all of its measurements. Where every
@@ -180,7 +180,7 @@ def panels(record: Record) -> Sequence[Panel]:
     for outcome in groups:
         x, y = series.setdefault(outcome["group"]["model"], ([], []))
         x += [outcome["theory"]["inter_cosine_by_layer"][-1]] * len(outcome["records"])
-        y += births.cosines(outcome)
+        y += probing.cosines(outcome)
     # All configurations: predicted against measured cosine.
     figure, ax = figures.new(height=4.6)
     figures.predicted_against_measured(ax, series)
@@ -195,9 +195,9 @@ def panels(record: Record) -> Sequence[Panel]:
             continue
         figure, (left, right) = figures.new(columns=2, width=8.6)
         # Distribution of the fraction over seeds.
-        fractions = np.sort(births.values(outcome, "preference", "top1_share"))
+        fractions = np.sort(probing.values(outcome, "preference", "top1_share"))
         curve = fit["curve"]
-        name = f"{births.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
+        name = f"{probing.name_of(outcome['group'])}, T = {outcome['group']['seq_len']}"
         expected = 100 * np.asarray(curve["share"])
         figures.line(left, expected, curve["cdf"], name="theory", color=figures.THEORY, dashed=True)
         left.step(
@@ -220,7 +220,7 @@ def _unseen(record: Record) -> str:
     places = [place for place in record["settings"].get("unseen", []) if fits[place] is not None]
     if not places:
         return ""
-    rejected = [births.name_of(groups[place]["group"]) for place in places if fits[place]["p"] < SIGNIFICANCE]
+    rejected = [probing.name_of(groups[place]["group"]) for place in places if fits[place]["p"] < SIGNIFICANCE]
     which = f": {'; '.join(rejected)}" if rejected else ""
     return (
         f" Of the last {len(places)} configurations, which nothing was looked at for, {len(rejected)} "
@@ -237,9 +237,15 @@ def tables(record: Record) -> Sequence[Table]:
     for outcome, fit in zip(groups, fits, strict=True):
         group, theory = outcome["group"], outcome["theory"]
         # The cosine of every configuration.
-        cosines = births.cosines(outcome)
+        cosines = probing.cosines(outcome)
         z = deviations(outcome)
-        settings = [births.name_of(group), births.inputs_of(group), group["seq_len"], group["num_inputs"], len(cosines)]
+        settings = [
+            probing.name_of(group),
+            probing.inputs_of(group),
+            group["seq_len"],
+            group["num_inputs"],
+            len(cosines),
+        ]
         measured = {
             "cosine": (fixed(4), mean_std(cosines)),
             "deviation": (fixed(2), mean_std(z)),
@@ -251,7 +257,7 @@ def tables(record: Record) -> Sequence[Table]:
         if fit is None:
             continue
         # The fraction, only of configurations tested for fit.
-        fractions = births.values(outcome, "preference", "top1_share")
+        fractions = probing.values(outcome, "preference", "top1_share")
         measured_fraction = {
             "fraction": (percent(2), mean_std(fractions)),
             "p10": (percent(2), float(np.quantile(fractions, 0.1))),
@@ -324,11 +330,11 @@ def claims(record: Record) -> Sequence[Claim]:
     for outcome, fit in zip(record["result"]["groups"], record["result"]["fits"], strict=True):
         if fit is None:
             continue
-        fractions = births.values(outcome, "preference", "top1_share")
+        fractions = probing.values(outcome, "preference", "top1_share")
         page_claims.append(
             Claim(
                 f"Mean fraction of the top-1 token over {len(fractions)} seeds of "
-                f"{births.name_of(outcome['group'])} (test of fit: p = {fit['p']:.2g})",
+                f"{probing.name_of(outcome['group'])} (test of fit: p = {fit['p']:.2g})",
                 float(np.mean(fractions)),
                 theory=fit["share_mean"],
                 format=percent(2),
@@ -349,9 +355,9 @@ def headline(record: Record) -> str:
     )
 
 
-def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: object) -> births.Group:
+def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: object) -> probing.Group:
     fields: dict[str, Any] = {"inputs": "gaussian", "fix_embeddings": False, **changes}
-    return births.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
+    return probing.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
 
 
 def _width(width: int) -> dict[str, Any]:
@@ -361,20 +367,20 @@ def _width(width: int) -> dict[str, Any]:
 _NANO: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, vocab_size=1_024)
 # Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
 _NANO_LAPTOP = [
-    births.group("gpt2-nano", range(300, 316), 8, 64, **_NANO),
-    births.group("llama-nano", range(300, 312), 4, 128, **_NANO),
+    probing.group("gpt2-nano", range(300, 316), 8, 64, **_NANO),
+    probing.group("llama-nano", range(300, 312), 4, 128, **_NANO),
 ]
-_OWN: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, init="normal-0.02")
+_UNFIXED: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, init="normal-0.02")
 _SCHEMES_LAPTOP = [
-    births.group("gpt2-tiny", range(300, 316), 16, 200, norm="rmsnorm", activation="relu", **_OWN),
-    births.group("llama-tiny", range(300, 316), 24, 200, norm="layernorm", num_layers=8, **_OWN),
-    births.group("gpt2-tiny", range(300, 316), 48, 100, num_layers=9, d_model=96, d_ff=480, num_heads=3, **_OWN),
-    births.group("olmo2-tiny", range(300, 316), 12, 200, **_OWN),
+    probing.group("gpt2-tiny", range(300, 316), 16, 200, norm="rmsnorm", activation="relu", **_UNFIXED),
+    probing.group("llama-tiny", range(300, 316), 24, 200, norm="layernorm", num_layers=8, **_UNFIXED),
+    probing.group("gpt2-tiny", range(300, 316), 48, 100, num_layers=9, d_model=96, d_ff=480, num_heads=3, **_UNFIXED),
+    probing.group("olmo2-tiny", range(300, 316), 12, 200, **_UNFIXED),
 ]
 _UNSEEN_LAPTOP = [*_SCHEMES_LAPTOP, *_NANO_LAPTOP]
 _WIDE: dict[str, Any] = dict(d_model=256, d_ff=1024, num_layers=6)
 # What findings1 measures in any case, so that both together cost no more than one.
-_LAPTOP_GRID: list[births.Group] = findings1.EXPERIMENT.settings["laptop"]["groups"]
+_LAPTOP_GRID: list[probing.Group] = findings1.EXPERIMENT.settings["laptop"]["groups"]
 _LAPTOP_FITS = [
     _fit_group("gpt2-tiny", 64, 1, 2_000, attention=False, activation="relu", **_WIDE),
     _fit_group("gpt2-tiny", 64, 4, 1_000, **_WIDE),
@@ -387,7 +393,7 @@ _PAPER_FITS = [
     _fit_group("gpt2-tiny", 256, 32, 2_000, norm="rmsnorm", activation="relu", **_WIDE),
 ]
 _PAPER_GRID = _LAPTOP_GRID + [
-    births.group(model, range(16), length, 2_000, num_layers=depth, **_width(width))
+    probing.group(model, range(16), length, 2_000, num_layers=depth, **_width(width))
     for model in ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "neox-tiny", "olmo2-tiny")
     for width, depth, length in ((128, 4, 64), (256, 4, 64), (128, 12, 64), (128, 4, 512))
 ]

@@ -270,8 +270,8 @@ def test_parameter_absent_from_architecture_refused():
 
 
 def assert_first_rows(reader, rows=3):
-    for path, law in parameter_table(reader.cfg).items():
-        for layer in range(law.shape[0]) if law.is_stacked else (None,):
+    for path, distribution in parameter_table(reader.cfg).items():
+        for layer in range(distribution.shape[0]) if distribution.is_stacked else (None,):
             whole = reader.read(path, layer)
             wanted = whole if whole.ndim == 1 else whole[:rows]
             np.testing.assert_array_equal(reader.read(path, layer, rows=rows), wanted, err_msg=f"{path} {layer}")

@@ -247,9 +247,9 @@ def test_a_model_is_not_exported_onto_itself(tmp_path, capsys):
 
 
 def test_an_export_knows_the_context_of_its_training(tmp_path):
-    born = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=64")
-    export_hugging_face(born.cfg, born.params(), tmp_path / "trained", context=48)
-    export_hugging_face(born.cfg, born.params(), tmp_path / "born")
+    initial = open_checkpoint("seed:1@llama-tiny,num_layers=1,d_model=16,num_heads=2,d_ff=32,vocab_size=64")
+    export_hugging_face(initial.cfg, initial.params(), tmp_path / "trained", context=48)
+    export_hugging_face(initial.cfg, initial.params(), tmp_path / "born")
     assert open_checkpoint(tmp_path / "trained").info == {"context": 48}
     assert open_checkpoint(tmp_path / "born").info == {}
     told = json.loads((tmp_path / "trained" / "config.json").read_text())

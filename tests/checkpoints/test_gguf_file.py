@@ -23,7 +23,7 @@ def write(path, cfg, params, folder, **choices):
     return convert(path, folder, **choices)
 
 
-def born(name, **changes):
+def initial(name, **changes):
     cfg = preset(name, **SIZES, **changes)
     params = init_seed(cfg, 3)
     return cfg, params
@@ -40,7 +40,7 @@ def born(name, **changes):
     ],
 )
 def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
-    cfg, params = born(name, **changes)
+    cfg, params = initial(name, **changes)
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", architecture=architecture)
     checkpoint = open_checkpoint(path)
     assert checkpoint.cfg.replace(init=cfg.init) == cfg
@@ -54,7 +54,7 @@ def test_float_files_give_back_every_bit(tmp_path, name, architecture, changes):
 )
 def test_gguf_rope_base_defaults_to_10000(architecture, name, tmp_path, monkeypatch):
     """10,000, in llama.cpp and in transformers' reading of such files."""
-    cfg, params = born(name, rope_theta=500.0)
+    cfg, params = initial(name, rope_theta=500.0)
     monkeypatch.setattr(gguf.GGUFWriter, "add_rope_freq_base", lambda self, value: None)
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", architecture=architecture)
     assert open_checkpoint(path).cfg.rope_theta == 10_000.0
@@ -67,7 +67,7 @@ def test_quantized_tensors_come_back_within_a_step(tmp_path, kind, steps):
     Rounding errs by half a step (a whole one at the clipped end of Q4_0); the step itself is float16, so that
     the largest code carries up to steps × 2⁻¹¹ of error more.
     """
-    cfg, params = born("llama-tiny")
+    cfg, params = initial("llama-tiny")
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind)
     found = np.asarray(open_checkpoint(path).params()["blocks"]["mlp"]["up"]["kernel"])
     exact = np.asarray(params["blocks"]["mlp"]["up"]["kernel"])
@@ -84,7 +84,7 @@ def test_quantized_tensors_come_back_within_a_step(tmp_path, kind, steps):
 
 def test_llama3_scaling_is_told_from_its_divisors(tmp_path):
     scaling = dict(rope_scaling="llama3", rope_scaling_factor=32.0, rope_theta=500_000.0, head_dim=64)
-    cfg, params = born("llama-tiny", **scaling)
+    cfg, params = initial("llama-tiny", **scaling)
     # The formula of convert_hf_to_gguf.py (LlamaModel.generate_extra_tensors).
     base = 1.0 / 500_000.0 ** (np.arange(0, 64, 2, dtype=np.float32) / 64)
     divisors = []
@@ -107,7 +107,7 @@ def test_llama3_scaling_is_told_from_its_divisors(tmp_path):
 
 
 def test_linear_scaling(tmp_path):
-    cfg, params = born("llama-tiny", rope_scaling="linear", rope_scaling_factor=2.5)
+    cfg, params = initial("llama-tiny", rope_scaling="linear", rope_scaling_factor=2.5)
     fields = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.5}
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", fields=fields)
     assert open_checkpoint(path).cfg.replace(init=cfg.init) == cfg
@@ -127,7 +127,7 @@ def test_linear_scaling(tmp_path):
     ],
 )
 def test_unsupported_gguf_fields_refused_by_name(tmp_path, settings_, words):
-    cfg, params = born("llama-tiny")
+    cfg, params = initial("llama-tiny")
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", **settings_)
     with pytest.raises(InputError, match=words):
         open_checkpoint(path)
@@ -136,7 +136,7 @@ def test_unsupported_gguf_fields_refused_by_name(tmp_path, settings_, words):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gguf")
-    cfg, params = born("llama-tiny")
+    cfg, params = initial("llama-tiny")
     return write(folder / "model.gguf", cfg, params, folder / "hf").read_bytes()
 
 
@@ -187,7 +187,7 @@ def test_reading_tensor_by_tensor_dequantizes_and_unpairs(tmp_path):
 def test_the_first_rows_need_the_first_blocks_alone(tmp_path, monkeypatch, kind):
     """Along either axis of the file, for a matrix that is decoded a few rows at a time."""
     monkeypatch.setattr(gguf_format, "_CHUNK", 200)
-    cfg, params = born("llama-tiny")
+    cfg, params = initial("llama-tiny")
     reader = open_checkpoint(write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind))
     for path, layer in (("embed/embedding", None), ("head/kernel", None), ("blocks/attention/query/kernel", 1)):
         for rows in (1, 33, 5000):

@@ -14,7 +14,7 @@ from bornbiased_jax.checkpoints.weight_files import INDEX, WEIGHTS
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from tests.fixtures.hub_server import point_to, serving
-from tests.fixtures.suites import birth, write
+from tests.fixtures.suites import initialization, write
 
 NAME = "hf:owner/tiny"
 
@@ -22,7 +22,7 @@ NAME = "hf:owner/tiny"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A directory with a tokenizer and, beside the weights, what is not to be fetched."""
-    folder = write(tmp_path_factory.mktemp("models"), "tiny", birth(1))
+    folder = write(tmp_path_factory.mktemp("models"), "tiny", initialization(1))
     words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     (folder / "tokenizer.json").write_text(words.to_str())
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04 a pickle")
@@ -66,7 +66,7 @@ def test_a_name_is_fetched_once_and_then_read_without_a_network(remote, model, t
 
 
 def test_a_revision_is_another_model(remote, model, tmp_path):
-    other = write(tmp_path, "other", birth(2))
+    other = write(tmp_path, "other", initialization(2))
     remote.add("owner/tiny", "step100", other)
     assert (
         open_checkpoint(f"{NAME}@step100").digest() == open_checkpoint(other).digest() != open_checkpoint(NAME).digest()

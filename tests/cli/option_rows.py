@@ -322,7 +322,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--num-permutations 500", COMPARE, {"num_permutations": 500}),
         (
             "--test population --num-references 150",
-            "bornbiased_jax.lineage.births:final_outputs",
+            "bornbiased_jax.lineage.untrained_outputs:final_outputs",
             {"seeds": range(3_000_000_000, 3_000_000_150)},
         ),
         *streamed("seed:1@gpt2-tiny"),

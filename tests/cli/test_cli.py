@@ -264,8 +264,8 @@ def test_vectors_of_unequal_widths_are_undefined(tmp_path, capsys):
     assert run(["seedprint", str(tmp_path / "a"), str(tmp_path / "b"), "--json", "-", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] == "undefined"
     # Where widths are equal, the answer names what would decide.
-    born = [f"seed:{seed}@{small},d_model=32" for seed in (1, 2)]
-    assert run(["seedprint", *born, *sizes, "--test", "permutation", "--json", "-"]) == 0
+    initial = [f"seed:{seed}@{small},d_model=32" for seed in (1, 2)]
+    assert run(["seedprint", *initial, *sizes, "--test", "permutation", "--json", "-"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["verdict"] == "undefined" and "--test population" in value["reason"]
 

@@ -106,7 +106,10 @@ def test_identical_base_and_suspect_reported(verdict, words):
     found = verdict(BASE, BASE, *words)
     assert found["verdict"] == "same-lineage"
     said = " ".join([found["reason"], *found["notes"]]).lower()
-    assert "the base is the suspect: both are the birth of seed 1" in said or "identical weights, bit for bit" in said
+    assert (
+        "the base is the suspect: both are the initialization of seed 1" in said
+        or "identical weights, bit for bit" in said
+    )
 
 
 def test_base_of_equal_bytes_reported(verdict, exported, tmp_path):

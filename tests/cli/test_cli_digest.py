@@ -13,21 +13,21 @@ from bornbiased_jax.lineage import Settings, fingerprint
 from bornbiased_jax.lineage.scores import neuron_scores
 from bornbiased_jax.lineage.verdict import WORD
 
-BIRTH = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
+INITIAL = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
 
 def test_digest_covers_weights_alone(tmp_path, capsys):
-    assert run(["digest", BIRTH, "--json", str(tmp_path / "digest.json")]) == 0
+    assert run(["digest", INITIAL, "--json", str(tmp_path / "digest.json")]) == 0
     printed = capsys.readouterr().out.strip()
-    opened = open_checkpoint(BIRTH)
+    opened = open_checkpoint(INITIAL)
     assert printed == opened.digest() == json.loads((tmp_path / "digest.json").read_text())["digest"]
     export_hugging_face(opened.cfg, opened.params(), tmp_path / "model")
     assert run(["digest", str(tmp_path / "model")]) == 0
     assert capsys.readouterr().out.strip() == printed
 
 
-def test_renumbered_hidden_units_have_another_digest(tmp_path, capsys):
-    opened = open_checkpoint(BIRTH)
+def test_permuted_hidden_units_have_another_digest(tmp_path, capsys):
+    opened = open_checkpoint(INITIAL)
     mlp = {name: {"kernel": np.array(leaf["kernel"])} for name, leaf in opened.params()["blocks"]["mlp"].items()}
     order = np.roll(np.arange(opened.cfg.d_ff), 1)
     mlp["up"]["kernel"], mlp["gate"]["kernel"] = mlp["up"]["kernel"][..., order], mlp["gate"]["kernel"][..., order]
@@ -40,7 +40,7 @@ def test_renumbered_hidden_units_have_another_digest(tmp_path, capsys):
 
 @pytest.mark.parametrize("change", ["tie_embeddings=true", "norm=layernorm", "bias=true"])
 def test_digest_equal_when_read_tensor_by_tensor(change):
-    opened = open_checkpoint(f"{BIRTH},{change}")
+    opened = open_checkpoint(f"{INITIAL},{change}")
     assert opened.tensor_digests() == tensor_digests(opened.params())
     assert opened.digest() == digest(opened.params())
 
@@ -51,33 +51,33 @@ def test_a_base_committed_to_beforehand(tmp_path, capsys):
         code = run(["seedprint", *arguments, "--quiet", "--json", str(tmp_path / "verdict.json")])
         return json.loads((tmp_path / "verdict.json").read_text()) if code == 0 else code
 
-    published = open_checkpoint(BIRTH).digest()
-    suspect = BIRTH.replace("seed:3", "seed:4")
-    word = seedprint(BIRTH, suspect)
+    published = open_checkpoint(INITIAL).digest()
+    suspect = INITIAL.replace("seed:3", "seed:4")
+    word = seedprint(INITIAL, suspect)
     assert (word["base_digest"], word["committed"]) == (published, False)
     assert WORD in word["notes"] and "rests on the word of" in capsys.readouterr().out
-    committed = seedprint(BIRTH, suspect, "--base-digest", published.upper())
+    committed = seedprint(INITIAL, suspect, "--base-digest", published.upper())
     assert (committed["base_digest"], committed["committed"]) == (published, True)
     assert WORD not in committed["notes"]
     assert any("published before the suspect was seen" in note for note in committed["notes"])
     # Stored fingerprints and tests of outputs know their digest too.
     sizes = ["--num-inputs", "40", "--seq-len", "4", "--quiet"]
-    assert run(["fingerprint", "--outputs", BIRTH, "--out", str(tmp_path / "base"), *sizes]) == 0
+    assert run(["fingerprint", "--outputs", INITIAL, "--out", str(tmp_path / "base"), *sizes]) == 0
     stored = seedprint(str(tmp_path / "base"), suspect, "--base-digest", published)
     assert (stored["test"], stored["base_digest"], stored["committed"]) == ("permutation", published, True)
-    assert WORD in seedprint(BIRTH, suspect, "--test", "iclr", *sizes)["notes"]
+    assert WORD in seedprint(INITIAL, suspect, "--test", "iclr", *sizes)["notes"]
     # Another base is refused, and so is what is no digest.
     capsys.readouterr()
-    assert seedprint(suspect, BIRTH, "--base-digest", published) == 2
+    assert seedprint(suspect, INITIAL, "--base-digest", published) == 2
     assert f"not {published}: name the model whose digest was published" in capsys.readouterr().err
-    assert seedprint(BIRTH, suspect, "--base-digest", published[:12]) == 2
+    assert seedprint(INITIAL, suspect, "--base-digest", published[:12]) == 2
     assert "64 hexadecimal digits" in capsys.readouterr().err
 
 
-def test_an_accuser_who_renumbers_their_own_model_is_stopped_by_the_commitment(tmp_path, capsys):
+def test_an_accuser_who_permutes_their_own_model_is_stopped_by_the_commitment(tmp_path, capsys):
     """Hidden units matched to an unrelated suspect's: a p of nothing, from a model that was never published."""
-    base, suspect = open_checkpoint(BIRTH), BIRTH.replace("seed:3", "seed:4")
-    sketches = [fingerprint(ref, Settings(sign_key=b"key")).components["language"] for ref in (BIRTH, suspect)]
+    base, suspect = open_checkpoint(INITIAL), INITIAL.replace("seed:3", "seed:4")
+    sketches = [fingerprint(ref, Settings(sign_key=b"key")).components["language"] for ref in (INITIAL, suspect)]
     pair = [component.neurons[0] for component in sketches]
     cosines_FF = neuron_scores(pair[0], pair[1], "token", sketches[0].shape).combined
     order = linear_sum_assignment(cosines_FF.T, maximize=True)[1]

@@ -11,7 +11,7 @@ from tests.lineage.descendants import edited, heads, negated, rescaled, rotated,
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=48, d_ff=96, vocab_size=256)
 SETTINGS = [word for name, value in SIZES.items() for word in ("--set", f"{name}={value}")]
-BIRTH = "seed:7@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
+INITIAL = "seed:7@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +59,14 @@ def test_every_free_change_noise_and_rounding(trained, tmp_path, capsys):
 
     free = (rescaled, heads, negated, rotated)
     suspect = hidden(trained, tmp_path / "all", *free, shuffled, noise_and_rounding)
-    birth = seedprint(BIRTH, suspect)
-    assert (birth["verdict"], birth["null"], birth["identity"]) == ("same-lineage", "exact", None)
-    assert birth["p_value"] < 1e-4
-    assert seedprint(BIRTH.replace("seed:7", "seed:8"), suspect)["verdict"] == "unrelated"
+    initialization = seedprint(INITIAL, suspect)
+    assert (initialization["verdict"], initialization["null"], initialization["identity"]) == (
+        "same-lineage",
+        "exact",
+        None,
+    )
+    assert initialization["p_value"] < 1e-4
+    assert seedprint(INITIAL.replace("seed:7", "seed:8"), suspect)["verdict"] == "unrelated"
     base = seedprint(trained, suspect)
     assert (base["verdict"], base["null"], base["p_value"]) == ("same-lineage", "population", None)
     # With the units in their order the test is exact between trained models too.

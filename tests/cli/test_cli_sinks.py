@@ -11,7 +11,7 @@ from bornbiased_jax.folders import MARKER
 from bornbiased_jax.results import Listing
 
 LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")
-BORN = "seed:1@llama-tiny"
+UNTRAINED = "seed:1@llama-tiny"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def text(tmp_path):
 
 def test_json_figures_and_table(text, tmp_path, capsys):
     target, folder = tmp_path / "sinks.json", tmp_path / "figures"
-    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8,16", "--num-sequences", "3"]
+    call = ["sinks", UNTRAINED, "--text", text, "--tokenizer", "bytes", "--lengths", "8,16", "--num-sequences", "3"]
     call += ["--epsilon", "0.1", "--position", "2", "--convention", "rows_from_k", "--normalise", "--quiet"]
     assert run([*call, "--json", str(target), "--figures", str(folder)]) == 0
     found = json.loads(target.read_text())
@@ -31,7 +31,7 @@ def test_json_figures_and_table(text, tmp_path, capsys):
     assert all(0.0 <= rate <= 1.0 for rate in found["sink_rate"].values())
     chosen = [found[name] for name in ("epsilon", "position", "convention", "normalised_rows", "num_sequences")]
     assert chosen == [0.1, 2, "rows_from_k", True, 3]
-    # At birth attention is all but uniform: position 2 of 8 receives the mean of 1/i over i = 2 … 8.
+    # At initialization attention is all but uniform: position 2 of 8 receives the mean of 1/i over i = 2 … 8.
     uniform = sum(1 / i for i in range(2, 9)) / 7
     assert found["score_by_layer_head"]["8"][0][0] == pytest.approx(uniform, rel=0.1)
     stems = ("sink-map", "variance-attention_output", "variance-residual", "top-channels")
@@ -45,7 +45,19 @@ def test_json_figures_and_table(text, tmp_path, capsys):
 
 
 def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
-    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "2", "--quiet"]
+    call = [
+        "sinks",
+        UNTRAINED,
+        "--text",
+        text,
+        "--tokenizer",
+        "bytes",
+        "--lengths",
+        "8",
+        "--num-sequences",
+        "2",
+        "--quiet",
+    ]
     assert run([*call, "--no-details", "--figures", str(tmp_path / "figures"), "--json", "-"]) == 0
     assert "outliers" not in json.loads(capsys.readouterr().out)
     names = {path.name for path in (tmp_path / "figures").glob("[!.]*")}
@@ -55,21 +67,21 @@ def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([BORN, "--tokenizer", "bytes", "--lengths", "64,512"], "fewer than the length 512"),
-        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "0"], "epsilon=0.0 is not between 0 and 1"),
-        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "1"], "epsilon=1.0 is not between 0 and 1"),
+        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "64,512"], "fewer than the length 512"),
+        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "0"], "epsilon=0.0 is not between 0 and 1"),
+        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "1"], "epsilon=1.0 is not between 0 and 1"),
         (
-            [BORN, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "nan"],
+            [UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--epsilon", "nan"],
             "--epsilon nan is not a number from 0 to 1",
         ),
         ([LLAMA, "--tokenizer", "bytes", "--lengths", "8"], "vocabulary of 53"),
         ([LLAMA, "--lengths", "8"], "has no tokenizer"),
-        ([BORN, "--tokenizer", "bytes", "--lengths", "8", "--position", "9"], "position 9"),
+        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--position", "9"], "position 9"),
         (
-            [BORN, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "0"],
+            [UNTRAINED, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "0"],
             "--num-sequences 0 is not an integer from 1",
         ),
-        ([BORN, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
+        ([UNTRAINED, "--tokenizer", "bytes", "--lengths", "8,x"], "--lengths"),
     ],
 )
 def test_contradicting_sink_options_refused_in_one_sentence(arguments, words, text, capsys):
@@ -87,7 +99,19 @@ def test_a_title_stays_on_its_line(capsys):
 @pytest.mark.slow
 def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"
-    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
+    call = [
+        "sinks",
+        UNTRAINED,
+        "--text",
+        text,
+        "--tokenizer",
+        "bytes",
+        "--lengths",
+        "8",
+        "--num-sequences",
+        "3",
+        "--quiet",
+    ]
     call += ["--no-details", "--quantise", "w8a8,kv2", "--granularity", "token", "--keep-sinks", "0,2"]
     assert run([*call, "--json", str(target)]) == 0
     cells = json.loads(target.read_text())["quantisation"]
@@ -108,7 +132,19 @@ def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
     ],
 )
 def test_a_quantization_that_is_none_is_refused(text, options, words, capsys):
-    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3", "--quiet"]
+    call = [
+        "sinks",
+        UNTRAINED,
+        "--text",
+        text,
+        "--tokenizer",
+        "bytes",
+        "--lengths",
+        "8",
+        "--num-sequences",
+        "3",
+        "--quiet",
+    ]
     assert run([*call, "--no-details", *options]) == 2
     said = capsys.readouterr().err.strip()
     assert words in said and "\n" not in said
@@ -117,12 +153,24 @@ def test_a_quantization_that_is_none_is_refused(text, options, words, capsys):
 @pytest.mark.slow
 def test_a_rolling_cache_joins_the_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"
-    call = ["sinks", BORN, "--text", text, "--tokenizer", "bytes", "--lengths", "16", "--num-sequences", "2", "--quiet"]
+    call = [
+        "sinks",
+        UNTRAINED,
+        "--text",
+        text,
+        "--tokenizer",
+        "bytes",
+        "--lengths",
+        "16",
+        "--num-sequences",
+        "2",
+        "--quiet",
+    ]
     call += ["--no-details", "--keep-sinks", "0,2"]
     assert run([*call, "--streaming", "6", "--json", str(target)]) == 0
     entries = json.loads(target.read_text())["streaming"]
     assert [(entry["window"], entry["keep_sinks"]) for entry in entries] == [(6, 0), (6, 2), (None, 0)]
-    # A newborn model knows nothing, with whatever cache.
+    # An untrained model knows nothing, with whatever cache.
     assert all(abs(entry["loss"] - entries[-1]["loss"]) < 0.1 for entry in entries)
     assert "Loss in nats a token with a rolling cache, from position 9 on" in capsys.readouterr().out
     assert run([*call, "--streaming", "14"]) == 2

@@ -11,7 +11,7 @@ from bornbiased_jax.lineage.evidence import KINDS
 from tests.lineage.descendants import config, descend, everything
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
-BIRTH = "@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
+INITIAL = "@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +34,17 @@ def seedprint(capsys):
 
 def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, suspect):
     for labels in ("coordinates", "units"):
-        plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--labels", labels)
+        plain = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights", "--labels", labels)
         assert (plain["verdict"], plain["labels"], plain["align"]) == ("unrelated", labels, "none")
     assert plain["alpha"] == 1e-4 and plain["by_module"][0]["module"] == "embed"
-    assert seedprint(f"seed:8{BIRTH}", suspect)["verdict"] == "unrelated"
+    assert seedprint(f"seed:8{INITIAL}", suspect)["verdict"] == "unrelated"
 
 
 def test_choices_are_labeled(seedprint, suspect):
-    chosen = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights", "--labels", "units", "--alpha", "0.01")
+    chosen = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights", "--labels", "units", "--alpha", "0.01")
     assert chosen["exploratory"] == ["alpha = 0.01", "labels = units"]
     assert sum("Exploratory: alpha = 0.01, labels = units was chosen" in note for note in chosen["notes"]) == 1
-    plain = seedprint(f"seed:7{BIRTH}", suspect, "--test", "weights")
+    plain = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights")
     assert plain["exploratory"] == [] and not any("Exploratory" in note for note in plain["notes"])
     assert (plain["alpha"], plain["num_permutations"]) == (1e-4, 9_999)
 
@@ -64,7 +64,7 @@ def test_bad_weight_test_options_refused_by_name(suspect, capsys, arguments, rea
 
 
 def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(seedprint, suspect, tmp_path, capsys):
-    base = f"seed:7{BIRTH}"
+    base = f"seed:7{INITIAL}"
     first = seedprint(base, suspect)
     assert len(first["sign_key"]) == 32 and first["sign_key"] == seedprint(base, suspect)["sign_key"]
     assert seedprint(base, base)["sign_key"] != first["sign_key"]
@@ -82,7 +82,7 @@ def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(
 
 
 def test_auto_needs_nothing_but_two_models(seedprint, suspect):
-    found = seedprint(f"seed:7{BIRTH}", suspect)
+    found = seedprint(f"seed:7{INITIAL}", suspect)
     assert found["test"] == "auto"
     assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)
     assert [row["name"] for row in found["tests"]] == list(KINDS)
@@ -106,5 +106,8 @@ def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):
         said = f"{other['reason']} {' '.join(other['notes'])}".lower()
         assert "weight files are the same, byte for byte; settings differ: rope_theta" in said
     assert seedprint(suspect, f"{suspect}/.")["reason"].startswith("the base is the suspect: both are read from")
-    born = seedprint(f"seed:7{BIRTH}", f"seed:7{BIRTH}")
-    assert (born["identity"], born["reason"]) == ("tensors", "the base is the suspect: both are the birth of seed 7")
+    initial = seedprint(f"seed:7{INITIAL}", f"seed:7{INITIAL}")
+    assert (initial["identity"], initial["reason"]) == (
+        "tensors",
+        "the base is the suspect: both are the initialization of seed 7",
+    )

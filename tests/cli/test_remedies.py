@@ -13,7 +13,7 @@ from tests.cli.commands import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
-BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
+UNTRAINED = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 SIZES = ["--num-inputs", "12", "--seq-len", "4", "--quiet"]
 
 
@@ -77,14 +77,14 @@ def a_model(tmp_path, capsys):
     assert run(["models"]) == 0
     listed = capsys.readouterr().out
     assert "llama-tiny" in listed
-    assert run(["predict", *BORN, "--seq-len", "4"]) == 0
+    assert run(["predict", *UNTRAINED, "--seq-len", "4"]) == 0
 
 
 def a_run(tmp_path, capsys):
     error = refused(capsys, ["runs", str(tmp_path)], "holds no pretraining run: `bornbiased pretrain --out")
     words = re.search(r"`bornbiased (.*?)`", error)[1].split()
     sizes = "--data builtin:code --tokenizer bytes --steps 1 --context 8 --batch-size 2 --warmup 0 --eval-sequences 2"
-    more = [*BORN, *sizes.split(), "--no-tensorboard", "--quiet", "--token-cache", str(tmp_path / "tokens")]
+    more = [*UNTRAINED, *sizes.split(), "--no-tensorboard", "--quiet", "--token-cache", str(tmp_path / "tokens")]
     assert run([*words, *more]) == 0 and run(["runs", str(tmp_path)]) == 0
 
 
@@ -98,7 +98,15 @@ def an_export(tmp_path, capsys):
 
 def another_folder(tmp_path, capsys):
     sizes = "--data builtin:code --tokenizer bytes --context 8 --batch-size 2 --warmup 0 --eval-sequences 2"
-    call = ["pretrain", *BORN, *sizes.split(), "--no-tensorboard", "--quiet", "--token-cache", str(tmp_path / "tokens")]
+    call = [
+        "pretrain",
+        *UNTRAINED,
+        *sizes.split(),
+        "--no-tensorboard",
+        "--quiet",
+        "--token-cache",
+        str(tmp_path / "tokens"),
+    ]
     first, other = str(tmp_path / "a"), str(tmp_path / "b")
     assert run([*call, "--steps", "1", "--out", first]) == 0
     refused(capsys, [*call, "--steps", "2", "--out", first], "name another --out (--schedule-steps leaves room)")
@@ -172,9 +180,9 @@ SEEDS = [f"seed:{seed}@{TINY}" for seed in (1, 2)]
 TEXT = ["--text", "text.txt", "--tokenizer", "bytes", "--num-sequences", "2"]
 EDIT = ["intervene", SEEDS[0], *TEXT, "--length", "8", "--quiet"]
 OUTPUTS = ["fingerprint", SEEDS[0], "--outputs", *SIZES, "--out", "a"]
-PREFERENCE = ["probe", "preference", *BORN, *SIZES]
-PREDICT = ["predict", *BORN, "--seq-len", "4"]
-SCALING = ["probe", "scaling", *BORN, "--widths", "8,16", "--steps", "1", "--seeds", "0:2"]
+PREFERENCE = ["probe", "preference", *UNTRAINED, *SIZES]
+PREDICT = ["predict", *UNTRAINED, "--seq-len", "4"]
+SCALING = ["probe", "scaling", *UNTRAINED, "--widths", "8,16", "--steps", "1", "--seeds", "0:2"]
 ELSEWHERE = ["--engine", "processes"]
 SEARCH = ["whichseed", SEEDS[0], "--quiet", "--seeds", "0:2"]
 NOTHING = "nothing to intervene with: give --silence, --write, --clear or --first-token"
@@ -193,7 +201,7 @@ HELPS = (
     Help("no seeds: give at least one, as in --seeds", [*PREFERENCE, "--seeds", ","], 1, ["42,43"]),
     Help("is not of the form 0:64 or 42,43", [*PREFERENCE, "--seeds", "x"], 1, ["0:2"]),
     Help("--checkpoint and --model exclude each other: give one of them",
-         ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], *BORN], len(BORN), []),
+         ["probe", "contraction", *SIZES, "--checkpoint", SEEDS[0], *UNTRAINED], len(UNTRAINED), []),
     Help("leave --sweep and --gradients out", [*PREDICT, "--page", "d.html", "--diagram", "--gradients"], 1, []),
     Help("say where with --page FILE", [*PREDICT, "--diagram"], 0, ["--page", "d.html"]),
     Help("choose widths that are multiples of 2", [*SCALING, "--widths", "8,9"], 1, ["8,16"]),
@@ -208,14 +216,14 @@ HELPS = (
     Help("has no address: leave --ray-address out",
          [*PREFERENCE, "--resume", "kept", "--ray-address", "h:1"], 2, []),
     Help("is not a range such as 0:1000000", [*SEARCH[:-1], "x"], 1, ["0:2"]),
-    Help("--set changes the model of --model: name that too", [*SEARCH, *BORN[2:]], 0, BORN[:2]),
-    Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, BORN),
+    Help("--set changes the model of --model: name that too", [*SEARCH, *UNTRAINED[2:]], 0, UNTRAINED[:2]),
+    Help("give the suspect's own sizes by --model and --set", [*SEARCH, "--model", "llama-tiny"], 2, UNTRAINED),
     Help("add --outputs", ["fingerprint", SEEDS[0], *SIZES, "--out", "a"], 0, ["--outputs"]),
     Help("raise --max-bytes", ["fingerprint", SEEDS[0], "--out", "a", "--max-bytes", "2000"], 1, ["200000"]),
     Help("give --stream too", [*OUTPUTS, "--scratch", "s"], 0, ["--stream"]),
     Help("leave out --resume and --mesh", [*OUTPUTS, "--stream", "--scratch", "s", "--resume", "kept"], 2, []),
     Help("leave --storage out", [*OUTPUTS, "--stream", "--scratch", "s", "--storage", "bfloat16"], 2, []),
-    Help("give --steps", ["pretrain", *BORN, "--data", "text.txt", "--out", "b", "--schedule", "seedprint",
+    Help("give --steps", ["pretrain", *UNTRAINED, "--data", "text.txt", "--out", "b", "--schedule", "seedprint",
                           "--dry-run"], 0, ["--steps", "3"]),
     Help("Missing option '--change'", ["derive", SEEDS[0], "--out", "derived"], 0, ["--change", "rotate:7"]),
     Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,

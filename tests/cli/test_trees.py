@@ -19,17 +19,17 @@ from tests.robustness.kinds import KINDS
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
 SIZES = ["--num-inputs", "4", "--seq-len", "4", "--quiet"]
-BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
+UNTRAINED = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 WIDTHS = ["--widths", "16,32", "--steps", "1", "--seeds", "0:2"]
 EDIT = [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--length", "8", "--quiet"]
 EDIT += ["--silence", "blocks/1/mlp:3"]
 # Calls that fill the folder at their end, and calls that write the file at their end.
 FOLDERS = {
-    "probe preference": [*BORN, *SIZES, "--resume"],
-    "probe contraction": [*BORN, *SIZES, "--resume"],
+    "probe preference": [*UNTRAINED, *SIZES, "--resume"],
+    "probe contraction": [*UNTRAINED, *SIZES, "--resume"],
     "sinks": [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--lengths", "4", "--no-details",
               "--num-sequences", "2", "--quiet", "--figures"],
-    "pretrain": [*BORN, "--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1", "--quiet", "--out"],
+    "pretrain": [*UNTRAINED, "--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1", "--quiet", "--out"],
     "export": [f"seed:1@{TINY}"],
     "reproduce": ["table3", "--scale", "smoke", "--quiet", "--out"],
     "adapt": [f"seed:1@{TINY}", "--method", "lora", "--data", "builtin:prose", "--tokenizer", "bytes", "--steps", "1",
@@ -37,10 +37,10 @@ FOLDERS = {
     "derive": [f"seed:1@{TINY}", "--change", "noise:0.1", "--out"],
     "whichseed": [f"seed:1@{TINY}", "--seeds", "0:2", "--quiet", "--resume"],
     "fingerprint ledger": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out", "a.fingerprint", "--resume"],
-    "probe preference figures": [*BORN, *SIZES, "--figures"],
-    "probe contraction figures": [*BORN, *SIZES, "--figures"],
-    "probe scaling figures": [*BORN, *WIDTHS, "--figures"],
-    "predict figures": [*BORN, "--seq-len", "4", "--figures"],
+    "probe preference figures": [*UNTRAINED, *SIZES, "--figures"],
+    "probe contraction figures": [*UNTRAINED, *SIZES, "--figures"],
+    "probe scaling figures": [*UNTRAINED, *WIDTHS, "--figures"],
+    "predict figures": [*UNTRAINED, "--seq-len", "4", "--figures"],
     "seedprint figures": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--figures"],
     "scan figures": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--figures"],
     "intervene figures": [*EDIT, "--figures"],
@@ -49,10 +49,10 @@ FILES = {
     "fingerprint": [f"seed:1@{TINY}", "--outputs", *SIZES, "--out"],
     "seedprint": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--test", "weights", "--page"],
     "scan": [f"seed:1@{TINY}", f"seed:2@{TINY}", "--page"],
-    "probe preference page": [*BORN, *SIZES, "--page"],
-    "probe contraction page": [*BORN, *SIZES, "--page"],
-    "probe scaling page": [*BORN, *WIDTHS, "--page"],
-    "predict page": [*BORN, "--seq-len", "4", "--page"],
+    "probe preference page": [*UNTRAINED, *SIZES, "--page"],
+    "probe contraction page": [*UNTRAINED, *SIZES, "--page"],
+    "probe scaling page": [*UNTRAINED, *WIDTHS, "--page"],
+    "predict page": [*UNTRAINED, "--seq-len", "4", "--page"],
     "sinks page": [f"seed:1@{TINY}", "--text", "builtin:prose", "--tokenizer", "bytes", "--lengths", "4",
                    "--num-sequences", "2", "--quiet", "--page"],
     "intervene page": [*EDIT, "--page"],
@@ -220,7 +220,7 @@ def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path,
 
 def test_a_probe_goes_on_after_a_full_disk(tmp_path, monkeypatch, capsys):
     """What was kept before is used; what was half written is not taken for whole."""
-    call = ["probe", "preference", *BORN, *SIZES, "--seeds", "0:3", "--json"]
+    call = ["probe", "preference", *UNTRAINED, *SIZES, "--seeds", "0:3", "--json"]
     assert run([*call, str(tmp_path / "calm.json"), "--resume", str(tmp_path / "calm")]) == 0
     real, left = os.fsync, 5
 

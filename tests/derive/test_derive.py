@@ -27,7 +27,7 @@ SYMMETRIES = ("rotate:5", "renumber:5", "negate:5", "permute:5", "rescale:5", "h
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Models whose scales and biases are no longer constant, as directories by the reference of their birth."""
+    """Models whose scales and biases are no longer constant, as directories by their initialization's reference."""
     places = {}
     for name, reference in (("llama", LLAMA), ("gpt2", GPT2), ("olmo2", OLMO2)):
         opened = open_checkpoint(reference)

@@ -50,7 +50,7 @@ REFUSED = {
 
 
 def model(name, seed=0):
-    """A birth that is no longer one: scales and biases are not constant, and every weight is larger."""
+    """An initialization that is no longer one: scales and biases are not constant, and every weight is larger."""
     cfg = MODELS[name]
     draws = np.random.default_rng(seed)
     flat = {}

@@ -16,7 +16,7 @@ REFUTED = {
     r"unrelated models are called one lineage, before and after": "two models trained apart: 0 of 544",
     r"more often than they say": "scores state no rate",
     r"Calibrated variance removes sinks \([^|]*\| reproduced at small size;": "15% of 44% are left 2 × 128 wide",
-    r"reproduced at birth and in a trained model": "amplification works from block 3 of one model alone",
+    r"reproduced at initialization and in a trained model": "amplification works from block 3 of one model alone",
     r"shows where\s+(attention\s+)?sinks come from": "it tests the proposed causes",
     r"reproduced with small models; on tokens": "4 × 96, 0.33 M tokens; Table 6 not attempted",
     r"sets every number (beside|alongside) what was printed": "not of Tables 4 to 12",
@@ -31,7 +31,7 @@ REFUTED = {
     r"about 0\.003 after 12 (layers|blocks)": "0.0042",
     r"at least 394 for": "393",
     r"1\.6e−91": "2.0e−91",
-    r"births of one\s+architecture related": "at the paper's size no pair exceeds 0.8",
+    r"initializations of one\s+architecture related": "at the paper's size no pair exceeds 0.8",
 }
 
 

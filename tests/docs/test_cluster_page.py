@@ -15,7 +15,7 @@ from tests.docs.test_doc_pages import ROOT, _blocks
 pytestmark = pytest.mark.slow
 
 SMALL = "num_layers=1,d_model=16,num_heads=2,num_kv_heads=2,d_ff=16,vocab_size=64"
-BIRTH = f"seed:3@gpt2-tiny,{SMALL}"
+INITIAL = f"seed:3@gpt2-tiny,{SMALL}"
 SIZES = ["--num-inputs", "16", "--seq-len", "8"]
 # What is put in the place of what only a cluster has, or takes hours; the later option of two counts.
 INSTEAD = {
@@ -43,7 +43,7 @@ def called(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
 
 def small(words: list[str]) -> list[str]:
     """A command of the page without the cluster's own names."""
-    words = [BIRTH if word in ("model", "suspect") else word for word in words[1:]]
+    words = [INITIAL if word in ("model", "suspect") else word for word in words[1:]]
     words = [part for word in words for part in EXPERIMENTS.get(word, [word])]
     for option in ("--ray-address", "--coordinator"):
         if option in words:

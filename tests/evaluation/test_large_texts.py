@@ -11,7 +11,7 @@ from bornbiased_jax.cli.main import run
 SIZE = 2**30
 # Where a text has its separators is told from its first 64 MiB, which are read and not kept.
 LOOK = 64 * 2**20
-BORN = "seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=256,max_seq_len=64"
+UNTRAINED = "seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=256,max_seq_len=64"
 CALLS = {
     "evaluate": ["--context", "16", "--num-sequences", "4"],
     "sinks": ["--lengths", "16", "--num-sequences", "2", "--no-details"],
@@ -31,7 +31,7 @@ def test_a_gigabyte(command, lines, tmp_path, capsys):
     line = "the bird and the river under the sun" + ("\n" if lines else " ")
     text.write_text(line * 60_000)
     os.truncate(text, SIZE)  # zeros without a line end, which take no room
-    call = [command, BORN, "--text", str(text), "--tokenizer", "bytes", "--quiet", *CALLS[command]]
+    call = [command, UNTRAINED, "--text", str(text), "--tokenizer", "bytes", "--quiet", *CALLS[command]]
     # What is imported and compiled does not count.
     short = tmp_path / "short.txt"
     short.write_text(line * 1000)

@@ -128,10 +128,10 @@ def test_training_text_is_known_by_name_or_content(data, source, same, monkeypat
     monkeypatch.chdir(tmp_path)
     for name, text in {"a.txt": "one", "copy.txt": "one", "other.txt": "two"}.items():
         (tmp_path / name).write_text(text)
-    born = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260")
+    initial = open_checkpoint("seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260")
     monkeypatch.setattr(perplexity, "read_run", lambda folder: {"config": {"data": data}})
-    assert perplexity.is_training_text(with_info(born, {"run": "runs/a"}), source) is same
-    assert perplexity.is_training_text(born, source) is None
+    assert perplexity.is_training_text(with_info(initial, {"run": "runs/a"}), source) is same
+    assert perplexity.is_training_text(initial, source) is None
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_training_text_is_known_by_name_or_content(data, source, same, monkeypat
     [(33, 128, 64, 33), (None, 128, 512, 128), (None, None, 64, 64), (None, None, 4096, 2048)],
 )
 def test_context_defaults_to_run_then_model(asked, trained, positions, used, monkeypatch):
-    born = open_checkpoint(
+    initial = open_checkpoint(
         f"seed:0@gpt2-tiny,num_layers=1,d_model=8,num_heads=1,vocab_size=260,max_seq_len={positions}"
     )
     info = {"seed": 7, "step": 3} | ({} if trained is None else {"context": trained})
     monkeypatch.setattr(perplexity, "evaluate", lambda *arguments, **options: {"context": options["context"]})
     monkeypatch.setattr(perplexity, "read_documents", lambda source: [source])
-    run = with_info(born, info)
+    run = with_info(initial, info)
     found = evaluate_checkpoint(run, "text", tokenizer=BYTES, context=asked)
-    assert found == {"context": used, "checkpoint": born.reference, "seed": 7, "step": 3, "training_text": None}
+    assert found == {"context": used, "checkpoint": initial.reference, "seed": 7, "step": 3, "training_text": None}
     with pytest.raises(InputError, match="context=0"):
         evaluate_checkpoint(run, "text", tokenizer=BYTES, context=0)
     with pytest.raises(InputError, match="has no tokenizer"):

@@ -20,9 +20,9 @@ TOKENS = np.random.default_rng(0).integers(0, 41, (2, T))
 
 
 def weights(cfg, seed=1):
-    """Far from birth, where attention would be uniform; what is zero at birth is not."""
-    born = init_seed(cfg, seed)
-    leaves, tree = jax.tree.flatten(born)
+    """Far from initialization, where attention would be uniform; what is zero at initialization is not."""
+    initial = init_seed(cfg, seed)
+    leaves, tree = jax.tree.flatten(initial)
     draws = np.random.default_rng(seed)
     noisy = [np.asarray(leaf) * 6.0 + 0.3 * draws.standard_normal(leaf.shape) for leaf in leaves]
     return jax.tree.unflatten(tree, [jnp.asarray(leaf, jnp.float32) for leaf in noisy])

@@ -34,13 +34,13 @@ def test_sink_rate_by_step_from_initialization(place, tmp_path, capsys):  # noqa
     rows = report["by_step"]
     assert [row["step"] for row in rows] == sorted({0, 2, 4}) and all(row["seeds"] == [42, 7] for row in rows)
     assert "Sinks by step, seeds 42, 7" in capsys.readouterr().out
-    # The last step of seed 7 is the checkpoint that was named; step 0 is its birth.
+    # The last step of seed 7 is the checkpoint that was named; step 0 is its initialization.
     assert rows[-1]["largest_score"][1] == pytest.approx(np.max(report["score_by_layer_head"]["12"]), rel=1e-5)
     opened = open_checkpoint(f"{folder}@seed=7")
     text = np.asarray(opened.tokenizer.encode(Path(place / "story.txt").read_text()))
     starts = np.sort(np.random.default_rng(0).choice(len(text) - 11, 3, replace=False))
-    born = measure_sinks(CFG, init_seed(CFG, 7), np.stack([text[start : start + 12] for start in starts]))
-    assert rows[0]["largest_score"][1] == pytest.approx(born["score_LH"].max(), rel=1e-5)
+    initial = measure_sinks(CFG, init_seed(CFG, 7), np.stack([text[start : start + 12] for start in starts]))
+    assert rows[0]["largest_score"][1] == pytest.approx(initial["score_LH"].max(), rel=1e-5)
 
 
 def test_untrained_model_has_no_steps(capsys):

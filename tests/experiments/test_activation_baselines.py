@@ -13,7 +13,7 @@ from bornbiased_jax.lineage.baselines import Score, pcs
 from bornbiased_jax.probes import inputs
 from experiments._shared import baselines
 from experiments._shared.baselines import Activations, phi_h, phi_match, reef, reef_block, reef_features
-from tests.lineage.pairs import born, jittered
+from tests.lineage.pairs import initial, jittered
 from tests.lineage.test_baselines import CFG, GPT2, LLAMA, fisher, matched_by_cosine
 
 PLAIN = preset("gpt2-tiny", num_layers=2, d_model=24, num_heads=4, d_ff=40, vocab_size=90)
@@ -99,7 +99,7 @@ def test_cka_is_its_definition(shape):
 def test_reef_reads_the_block_at_a_fraction_of_the_depth():
     assert [reef_block(layers) for layers in (32, 12, 4, 1)] == [18, 7, 2, 1]
     x = inputs.random_tokens(30, 5, 90)
-    params = born(LLAMA, 0)
+    params = initial(LLAMA, 0)
     features = reef_features(LLAMA, params, x)
     direct = models.apply(LLAMA, params, x.batch(0, 30), logits=False, capture=("residual",))
     np.testing.assert_allclose(features, direct.layers["residual"][1][:, -1], rtol=0, atol=1e-5)
@@ -110,18 +110,18 @@ def test_reef_reads_the_block_at_a_fraction_of_the_depth():
 
 @pytest.mark.slow
 def test_empirical_null_of_pcs_finds_what_the_threshold_misses():
-    # Norm scales of 1, which all births share, would lift every cosine of so small a model above 0.8.
+    # Norm scales of 1, which all initializations share, would lift every cosine of so small a model above 0.8.
     cfg = GPT2.replace(norm="none")
-    births = [models.init_seed(cfg, seed) for seed in range(40)]
-    null = np.array([pcs(*pair).value for pair in zip(births[::2], births[1::2], strict=True)])
+    initializations = [models.init_seed(cfg, seed) for seed in range(40)]
+    null = np.array([pcs(*pair).value for pair in zip(initializations[::2], initializations[1::2], strict=True)])
     scaled = pcs(*(models.init_seed(GPT2, seed) for seed in (1, 2)))
     assert abs(scaled.value) > 0.8 > np.abs(null).max()
-    birth, fresh = (models.init_seed(cfg, seed) for seed in (99, 98))
-    far = pcs(birth, jittered(birth, 1.5))
+    initialization, fresh = (models.init_seed(cfg, seed) for seed in (99, 98))
+    far = pcs(initialization, jittered(initialization, 1.5))
     found = baselines.against_null(far, null)
     assert far.same is False and found["same_at_0.8"] is False
     assert found["p_value"] == pytest.approx(1 / 21) and found["z"] > 5 and found["log10_p"] < -3
-    other = baselines.against_null(pcs(birth, fresh), null)
+    other = baselines.against_null(pcs(initialization, fresh), null)
     assert other["p_value"] > 1 / 21
 
 

@@ -1,4 +1,4 @@
-"""The anatomy of a birth: hybrids are what they say, the form of the decay, and both experiments at their smallest."""
+"""The anatomy of an initialization: hybrids are what they say, the form of the decay, both experiments when small."""
 
 import json
 
@@ -32,7 +32,7 @@ SMALL = preset("llama-tiny", num_layers=2, num_heads=2, num_kv_heads=2, d_model=
 
 
 @pytest.fixture(scope="module")
-def births():
+def initializations():
     return init_seed(SMALL, 1), init_seed(SMALL, 2)
 
 
@@ -68,29 +68,29 @@ def test_every_parameter_has_a_part(name, options):
     assert set(hybrids_of(cfg)) == set(HYBRIDS) - ({"another's head"} if cfg.tie_embeddings else set())
 
 
-def test_a_hybrid_has_the_parts_it_says_of_the_other_untrained_model(births):
-    own, other = births
+def test_a_hybrid_has_the_parts_it_says_of_the_other_untrained_model(initializations):
+    own, other = initializations
     for parts in HYBRIDS.values():
         for path, leaf in flatten(transplant(own, other, parts)).items():
             origin = other if part_of(path) in parts else own
             assert leaf is flatten(origin)[path]
 
 
-def test_own_parts_alone_are_untrained_model(births):
-    own, other = births
+def test_own_parts_alone_are_untrained_model(initializations):
+    own, other = initializations
     ids = np.arange(24, dtype=np.int32).reshape(2, 12)
     whole, none, norms = (
         np.asarray(apply(SMALL, params, ids).logits_BTV)
         for params in (own, transplant(own, other, ()), transplant(own, other, ("norms",)))
     )
     np.testing.assert_array_equal(none, whole)
-    # Norms are ones in every birth.
+    # Norms are ones in every initialization.
     np.testing.assert_array_equal(norms, whole)
     assert digest(transplant(own, other, PARTS)) == digest(other)
 
 
-def test_the_output_test_sees_the_embedding_and_hardly_the_blocks(births):
-    own, other = births
+def test_the_output_test_sees_the_embedding_and_hardly_the_blocks(initializations):
+    own, other = initializations
     inputs = random_tokens(200, 8, SMALL.vocab_size)
     suspect_ND = last_outputs(SMALL, own, inputs)
 
@@ -162,8 +162,8 @@ def test_constant_curve_leaves_fit_undetermined():
     assert not fitted(np.full_like(POINTS, 80.0)).determined
 
 
-def test_untrained_model_is_at_its_ceiling_against_itself_and_at_zero_against_another(births):
-    own, other = (Checkpoint.from_params(SMALL, params) for params in births)
+def test_untrained_model_is_at_its_ceiling_against_itself_and_at_zero_against_another(initializations):
+    own, other = (Checkpoint.from_params(SMALL, params) for params in initializations)
     ids = np.arange(SMALL.vocab_size)
     same, apart = decay.by_matrix(own, own, ids), decay.by_matrix(own, other, ids)
     rows = {"embed": 64, "head": 64, "attention": 32, "mlp": 64}
@@ -248,8 +248,8 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
     (tmp_path / "run.json").write_text(json.dumps(strange))
     (tmp_path / "checkpoints").symlink_to(run.folder / "checkpoints")
     with pytest.raises(InputError, match="it was initialized elsewhere"):
-        open_run(tmp_path).birth(42)
-    assert digest(run.birth(42)) == digest(persistence.load(persistence.birth(run.folder, 42)))
+        open_run(tmp_path).initialization(42)
+    assert digest(run.initialization(42)) == digest(persistence.load(persistence.initialization(run.folder, 42)))
 
 
 # What the committed records say.

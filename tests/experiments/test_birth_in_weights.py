@@ -1,4 +1,4 @@
-"""The birth in the weights at its smallest scale; what verdicts quote of records is what the records say."""
+"""The initialization in the weights at its smallest scale; what verdicts quote of records is what the records say."""
 
 import re
 

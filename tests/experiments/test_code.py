@@ -112,13 +112,13 @@ def test_key_ignores_code_without_effect_on_numbers(scratch, tmp_path):
 
 
 def test_the_digest_does_not_know_where_the_packages_lie(scratch):
-    assert code.closure("experiments._shared.births", scratch) == code.closure(
-        "experiments._shared.births", Path(code.__file__).parent.parent
+    assert code.closure("experiments._shared.probing", scratch) == code.closure(
+        "experiments._shared.probing", Path(code.__file__).parent.parent
     )
 
 
 def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
-    found = code.closure("experiments._shared.births")
+    found = code.closure("experiments._shared.probing")
     for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.model", "theory.seeds"):
         assert module in found
     for module in ("bornbiased_jax.report.tables", "bornbiased_jax.probes", "experiments", "theory.test_kernels"):

@@ -1,4 +1,4 @@
-"""The court of lineage tests, and the calibration of the tests in the weights, at their smallest."""
+"""The calibration benchmark of lineage tests, and the calibration of the tests in the weights, at their smallest."""
 
 import jax
 import numpy as np
@@ -41,7 +41,7 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
 
 def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():
     cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(None))
-    pairs = list(weights_calibration.birth_pairs(cfg, 100, 40))
+    pairs = list(weights_calibration.untrained_pairs(cfg, 100, 40))
     assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_initial
     for path, layer in (("embed/embedding", None), ("blocks/mlp/up/kernel", 1)):
         np.testing.assert_array_equal(pairs[1][1].read(path, layer), Checkpoint.from_seed(cfg, 103).read(path, layer))
@@ -50,11 +50,11 @@ def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():
 SMOKE = court.EXPERIMENT.settings["smoke"]
 
 
-def births_with_noise(schedule, cfg, corpus, order, seeds):
-    """What training gives, without its compilation: each seed's birth moved by numbers of its own."""
+def noisy_initializations(schedule, cfg, corpus, order, seeds):
+    """What training gives, without its compilation: each seed's initialization moved by numbers of its own."""
     rows = []
     for seed in seeds:
-        flat = models.flatten(unrelated_models.born(cfg, np.uint32(seed)))
+        flat = models.flatten(unrelated_models.draw(cfg, np.uint32(seed)))
         weights_P = np.concatenate([flat[path].ravel() for path in sorted(flat)])
         rows.append(weights_P + 0.01 * np.random.default_rng(seed).standard_normal(len(weights_P), np.float32))
     return np.stack(rows).astype(np.float32)
@@ -63,7 +63,7 @@ def births_with_noise(schedule, cfg, corpus, order, seeds):
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unrelated_models, "train_run", births_with_noise)
+        patch.setattr(unrelated_models, "train_run", noisy_initializations)
         return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"))
 
 
@@ -72,7 +72,7 @@ def test_the_calibration_tries_every_test_on_every_kind_of_pair(tried):
     assert list(result["num_pairs"].values()) == [4, 8, 8, 16, 16]
     tried_kinds = {name: {row["kind"] for row in result["tests"] if row["test"] == name} for name in court.TESTS}
     for name, test in court.TESTS.items():
-        expected = {court.BIRTHS, court.MIXED} if test.base == "birth" else set(court.KINDS)
+        expected = {court.INITIALIZATIONS, court.MIXED} if test.base == "birth" else set(court.KINDS)
         assert tried_kinds[name] == expected
     kept = {row["test"]: row["kept"] for row in result["promises"]}
     # Vectors that both models share make every pair the same, whatever the models.
@@ -90,13 +90,13 @@ def test_the_calibration_tries_every_test_on_every_kind_of_pair(tried):
 
 
 def test_pairs_are_of_their_kind_and_no_model_meets_itself():
-    born = unrelated_models.births({**SMOKE, "seeds_an_order": 2}, 16)
+    draw = unrelated_models.initializations({**SMOKE, "seeds_an_order": 2}, 16)
     trained = [
         unrelated_models.model_of(unrelated_models.Origin(16, corpus, order, 10 * order + seed), None, {}, SMOKE)
         for corpus in ("a", "b") for order in (0, 1) for seed in range(2)
     ]  # fmt: skip
     seen = set()
-    for kind, base, suspect in court.pairs_of(trained, born):
+    for kind, base, suspect in court.pairs_of(trained, draw):
         assert base is not suspect and (id(base), id(suspect)) not in seen
         seen.add((id(base), id(suspect)))
         texts, orders = ({getattr(model.origin, name) for model in (base, suspect)} for name in ("corpus", "order"))
@@ -104,12 +104,12 @@ def test_pairs_are_of_their_kind_and_no_model_meets_itself():
             court.SAME_ORDER: len(texts) == len(orders) == 1 and None not in texts,
             court.OTHER_ORDER: len(texts) == 1 and len(orders) == 2,
             court.OTHER_TEXT: texts == {"a", "b"},
-            court.BIRTHS: texts == {None},
+            court.INITIALIZATIONS: texts == {None},
             court.MIXED: base.origin.corpus is None and suspect.origin.corpus is not None,
         }[kind]
 
 
-def rows_of(p_values, kind=court.BIRTHS):
+def rows_of(p_values, kind=court.INITIALIZATIONS):
     every = [(i, j) for i in range(12) for j in range(i)]
     return [
         {"kind": kind, "models": [f"m{i}", f"m{j}"], "values": {"φ_U": float(p)}}
@@ -120,7 +120,7 @@ def rows_of(p_values, kind=court.BIRTHS):
 def test_a_summary_counts_with_intervals_that_respect_shared_models():
     p_values = np.random.default_rng(0).random(66) ** 1.5
     rows = rows_of(p_values)
-    found = court.summarize(rows, "φ_U", court.BIRTHS)
+    found = court.summarize(rows, "φ_U", court.INITIALIZATIONS)
     names = [tuple(row["models"]) for row in rows]
     for rate, level in zip(found["rates"], (0.01, 0.05), strict=True):
         assert rate["rate"] == pytest.approx((p_values <= level).mean())
@@ -130,22 +130,22 @@ def test_a_summary_counts_with_intervals_that_respect_shared_models():
     assert len(chosen) == 6 == found["ks_pairs"] and len({name for at in chosen for name in names[at]}) == 12
     assert found["ks_p"] == pytest.approx(stats.kstest(p_values[chosen], "uniform").pvalue)
     assert court.summarize(rows, "φ_U", court.MIXED) is None
-    undefined = court.summarize([{**row, "values": {"φ_U": None}} for row in rows], "φ_U", court.BIRTHS)
+    undefined = court.summarize([{**row, "values": {"φ_U": None}} for row in rows], "φ_U", court.INITIALIZATIONS)
     assert undefined["num_undefined"] == 66 and undefined["rates"] == []
 
 
 def test_a_promise_is_broken_by_too_many_small_p_alone():
-    kept = [court.summarize(rows_of(np.linspace(0.005, 1, 66)), "φ_U", court.BIRTHS)]
+    kept = [court.summarize(rows_of(np.linspace(0.005, 1, 66)), "φ_U", court.INITIALIZATIONS)]
     assert court.promise("φ_U", kept)["kept"] is True
-    bad = [court.summarize(rows_of(np.linspace(1e-6, 0.04, 66)), "φ_U", court.BIRTHS)]
+    bad = [court.summarize(rows_of(np.linspace(1e-6, 0.04, 66)), "φ_U", court.INITIALIZATIONS)]
     found = court.promise("φ_U", kept + bad)
-    assert found["kept"] is False and {entry["kind"] for entry in found["broken"]} == {court.BIRTHS}
+    assert found["kept"] is False and {entry["kind"] for entry in found["broken"]} == {court.INITIALIZATIONS}
     assert court.promise("φ_H", kept)["kept"] is None
 
 
 def test_every_test_finds_a_copy_with_noise():
-    (base, *_) = unrelated_models.births(SMOKE, 16)
-    noisy = unrelated_models.unpacked(base.cfg, births_with_noise({}, base.cfg, "", 0, [base.origin.seed])[0])
+    (base, *_) = unrelated_models.initializations(SMOKE, 16)
+    noisy = unrelated_models.unpacked(base.cfg, noisy_initializations({}, base.cfg, "", 0, [base.origin.seed])[0])
     copy = unrelated_models.model_of(base.origin._replace(corpus="a"), base.cfg, noisy, SMOKE)
     values = court.examine(base, copy, {"num_permutations": 200, "seed": 0})
     # Eight tokens a row leave REEF and Intrinsic little, and twenty inputs Algorithm 1.
@@ -162,9 +162,9 @@ def test_training_is_of_its_seed_text_and_order():
     schedule = {**SMOKE["schedule"], "steps": 2}
     first, second = (unrelated_models.train_run(schedule, cfg, "builtin:code", order, [7, 8]) for order in (0, 1))
     assert first.dtype == np.float32 and len(first) == 2
-    flat = models.flatten(unrelated_models.born(cfg, np.uint32(7)))
+    flat = models.flatten(unrelated_models.draw(cfg, np.uint32(7)))
     moved = [np.abs(row - np.concatenate([flat[path].ravel() for path in sorted(flat)])).max() for row in first]
-    assert 0 < moved[0] < 0.01 < moved[1]  # two steps of Adam from the own birth, and another birth
+    assert 0 < moved[0] < 0.01 < moved[1]  # two steps of Adam from the own initialization, and another initialization
     assert not np.array_equal(first, second)
     back = models.flatten(unrelated_models.unpacked(cfg, first[0]))
     assert jax.tree.map(np.shape, back) == jax.tree.map(np.shape, flat)
@@ -172,7 +172,7 @@ def test_training_is_of_its_seed_text_and_order():
 
 
 def test_the_evidence_sheet_has_quantiles_of_all_kinds_of_unrelated_pairs(tmp_path, monkeypatch):
-    monkeypatch.setattr(unrelated_models, "train_run", births_with_noise)
+    monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
     record = record_of(evidence_sheet.EXPERIMENT, tmp_path)
     result = record["result"]
     assert all(count > 0 for count in result["num_pairs"].values())

@@ -26,7 +26,7 @@ CFG = preset(SMOKE["model"], **SMOKE["changes"])
 
 
 def moved(seeds, others, size):
-    """What training gives, without its compilation: each birth moved by numbers of its own."""
+    """What training gives, without its compilation: each initialization moved by numbers of its own."""
     rows = []
     for seed, other in zip(seeds, others, strict=True):
         flat = models.flatten(jax.tree.map(np.asarray, init_seed(CFG, seed)))
@@ -78,8 +78,8 @@ def test_every_change_stands_before_every_test(record):
         descendants_families.ALL_AT_ONCE,
     }  # fmt: skip
     assert {row["test"] for row in result["tests"]} == set(TESTS) == {cell["test"] for cell in result["cells"]}
-    # Whatever the court tries is tried, under its own name or, of births, another.
-    assert {name for name, test in court.OURS.items() if not test.births} <= set(TESTS)
+    # Whatever the benchmark tries is tried, under its own name or, of initializations, another.
+    assert {name for name, test in court.PACKAGE_TESTS.items() if not test.initializations} <= set(TESTS)
     check_promises(record, 6)
     for cell in result["cells"]:
         related = not cell["change"].startswith("distilled")
@@ -126,7 +126,7 @@ def test_smoke_scale_lists_fewer_changes():
     assert say({"a": False, "b": True, "c": False}) == "1 of 3: b"
 
 
-def test_the_readings_are_those_of_the_courts_tests():
+def test_the_readings_are_those_of_the_benchmarks_tests():
     """Shared work and two stages of permutations leave scores and decisions as they are."""
     everyone = []
     for seed, other in ((0, 1), (0, 2), (5, 3)):
@@ -137,7 +137,7 @@ def test_the_readings_are_those_of_the_courts_tests():
         values = read_outputs(base, suspect, 3, kendall=True) | read_weights(base, suspect, 3)
         by_court = {
             name: test.verdict(base, suspect, {"num_permutations": 999, "seed": 3}).p_value
-            for name, test in court.OURS.items() if name in values and name.startswith("weights")
+            for name, test in court.PACKAGE_TESTS.items() if name in values and name.startswith("weights")
         }  # fmt: skip
         for name, p in by_court.items():
             assert (10 ** values[name][1] <= 1e-4) == (p <= 1e-4), name
@@ -215,11 +215,11 @@ def test_training_further_begins_where_it_is_told_to(tiny):
 
 def test_a_student_comes_to_predict_as_its_teacher_does(tiny):
     cfg, teachers_S = tiny
-    # Births predict next to nothing: sharper teachers leave something to learn.
+    # Initializations predict next to nothing: sharper teachers leave something to learn.
     teachers_S = {**teachers_S, "head": jax.tree.map(lambda leaf: 20 * leaf, teachers_S["head"])}
     tokens = np.random.default_rng(0).integers(0, 256, (4, 9)).astype(np.int32)
     loss = descendants_families._distilling(cfg)
-    students_S = descendants_families.births(cfg, 2)
+    students_S = descendants_families.initializations(cfg, 2)
     found = descendants_families.fit(loss, students_S, teachers_S, iter([tokens] * 8), 1e-2, [8])[8]
     pick = lambda tree, place: jax.tree.map(lambda leaf: leaf[place], tree)  # noqa: E731
     for place in range(2):

@@ -93,8 +93,11 @@ def test_table_states_its_record(committed, monkeypatch):
 
 def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
-    births = [{"wall_s": 3600.0, "peak_memory_bytes": 5_000_000_000}, {"wall_s": 120.0, "peak_memory_bytes": 10}]
-    (tmp_path / "laptop" / "table1.json").write_text(json.dumps({**RECORD, "result": {"groups": births}}))
+    initializations = [
+        {"wall_s": 3600.0, "peak_memory_bytes": 5_000_000_000},
+        {"wall_s": 120.0, "peak_memory_bytes": 10},
+    ]
+    (tmp_path / "laptop" / "table1.json").write_text(json.dumps({**RECORD, "result": {"groups": initializations}}))
     made = docs.content(docs.parse("table1 show=tables"))
     assert "1 h 02 min" in made and "5.00 GB" in made
 

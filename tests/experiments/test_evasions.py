@@ -59,11 +59,11 @@ def test_every_copy_computes_the_same(change):
 
 def test_untrained_rows_are_those_that_only_decayed():
     cfg = preset("llama-tiny", num_layers=1, d_model=16, vocab_size=8, num_heads=2, d_ff=16)
-    birth, life = init_seed(cfg, 0), init_seed(cfg, 0)
+    initialization, life = init_seed(cfg, 0), init_seed(cfg, 0)
     rows = np.array(life["embed"]["embedding"]) * 0.9
     rows[[2, 5]] += 0.01 * np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)
     life["embed"]["embedding"] = rows
-    assert evasions.untrained_ids(birth, life).tolist() == [0, 1, 3, 4, 6, 7]
+    assert evasions.untrained_ids(initialization, life).tolist() == [0, 1, 3, 4, 6, 7]
 
 
 def test_the_committed_record_says_the_same():

@@ -19,8 +19,8 @@ def test_rows_without_a_preference_are_named():
 def test_nothing_is_claimed_where_no_row_shows_anything():
     silent = copy.deepcopy(RECORD)
     for probed in silent["result"]["groups"]:
-        for birth in probed["records"]:
-            birth["preference"]["log10_p"] = -1.5
+        for initialization in probed["records"]:
+            initialization["preference"]["log10_p"] = -1.5
     told = headline(silent)
     assert "answers" not in told and "no preference beyond chance shows in gpt2-nano and llama-nano" in told
 

@@ -89,7 +89,7 @@ def test_pairs_of_untrained_models_are_joined_in_one_table_and_read_tokens_once(
         assert "gaussian" in vectors.statement
         assert vectors.measured == pairs.rows[0].measured["t-test"]
         assert tokens.measured == pairs.rows[0].measured["tokens: permutation"]
-    # Vectors for either side of a pair; tokens of a birth once.
+    # Vectors for either side of a pair; tokens of an initialization once.
     assert [*map(len, kept)] == [4, 6]
     written = [path.stat().st_mtime_ns for path in kept[-1]]
     assert record_of(table4a_sizes.EXPERIMENTS[name], tmp_path / "work")["result"] == made[name]["result"]
@@ -108,7 +108,7 @@ def test_the_printed_p_stands_alongside_the_papers_length_alone(tmp_path):
 
 
 def test_passes_of_untrained_models_are_counted():
-    """The paper's four pairs: four births on tokens, each as base and as suspect on vectors."""
+    """The paper's four pairs: four initializations on tokens, each as base and as suspect on vectors."""
     (group,) = table4a_sizes.EXPERIMENTS["table4a_llama_16"].settings["paper"]["groups"]
     # Keys and values of (T + 1)/2 positions on average; no head.
     per_input = 16 * 12 * (2 * (4 * 768**2 + 3 * 768 * 2048) + 4 * 768 * 8.5)
@@ -129,7 +129,8 @@ def test_the_pairs_in_the_weights(tmp_path):
         rows = [row.measured for row in table.rows if row.settings[0].startswith(family)]
         assert claim.measured == min(row[f"{name}: p"] for row in rows for name in table4a_weights.TESTS)
         assert "Smallest of 16 p" in claim.statement
-    # Of 32 p of unrelated births one is as small with a chance of 0.3%; the seeds are fixed. A birth finds itself.
+    # Of 32 p of unrelated initializations one is as small with a chance of 0.3%; the seeds are fixed. An initialization
+    # finds itself.
     assert min(claim.measured for claim in claims) > 1e-4
     group = {**experiment.settings["smoke"]["groups"][0], "pairs": [[42, 42]]}
     (part,) = table4a_weights.compute(group, {}, [Chunk(0, 0, 1)])

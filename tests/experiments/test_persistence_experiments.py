@@ -1,4 +1,4 @@
-"""Each experiment about what training leaves of a birth, at its smallest scale, from its run to its tables."""
+"""Each experiment about what training leaves of an initialization, at its smallest scale, from run to tables."""
 
 import random
 
@@ -23,9 +23,10 @@ def test_untrained_model_is_found_in_its_own_model_alone(work):
     record = record_of(PAIRS["table4b"], work)
     pairs = {(p["base"]["seed"], p["suspect"]["seed"]): p for p in record["result"]["pairs"]}
     assert len(pairs) == 9
-    for (born, trained), pair in pairs.items():
-        # Eight steps leave a model its birth; the trace of the rank correlations is then close to its largest value.
-        assert (pair["permutation"]["z"] > 10) == (born == trained)
+    for (initial, trained), pair in pairs.items():
+        # Eight steps leave a model its initialization; the trace of the rank correlations is then close to its largest
+        # value.
+        assert (pair["permutation"]["z"] > 10) == (initial == trained)
         assert pair["suspect"]["step"] == 8 and 0 < pair["progress"]["moved"] < 0.5
     (table,), _, claims = show(PAIRS["table4b"], record)
     assert [row.settings[0] for row in table.rows] == [f"s{seed} at initialization" for seed in (42, 123, 1000)]
@@ -64,16 +65,16 @@ def test_a_run_that_was_stopped_is_not_taken_for_a_finished_one(tmp_path, monkey
 def test_progress_is_measured_from_untrained_model(work):
     context = context_of(PAIRS["table4b"], work)
     run = persistence.base_run(context)
-    born, trained = persistence.birth(run, 42), persistence.last(run, 42)
-    start, end = persistence.load(born), persistence.load(trained)
+    initial, trained = persistence.initialization(run, 42), persistence.last(run, 42)
+    start, end = persistence.load(initial), persistence.load(trained)
     every = lambda params: np.concatenate([leaf.ravel() for leaf in persistence.flatten(params).values()])  # noqa: E731
     expected = np.linalg.norm(every(end) - every(start)) / np.linalg.norm(every(start))
     assert persistence.progress_of(trained)["moved"] == pytest.approx(expected, rel=1e-5)
-    at_birth = persistence.progress_of(born)
-    assert at_birth["moved"] == 0
-    # A newborn byte model knows nothing: ln 256, give or take its logits' spread; the bytes' own entropy is lower.
-    assert at_birth["loss"] == pytest.approx(np.log(256), abs=0.1)
-    assert at_birth["bigram_loss"] < at_birth["unigram_entropy"] < at_birth["loss"]
+    at_initialization = persistence.progress_of(initial)
+    assert at_initialization["moved"] == 0
+    # An untrained byte model knows nothing: ln 256, give or take its logits' spread; the bytes' own entropy is lower.
+    assert at_initialization["loss"] == pytest.approx(np.log(256), abs=0.1)
+    assert at_initialization["bigram_loss"] < at_initialization["unigram_entropy"] < at_initialization["loss"]
 
 
 def test_figures_follow_every_checkpoint(work):
@@ -102,8 +103,8 @@ def test_descendants_and_distractors(work):
     ]  # fmt: skip
     for pair in pairs:
         assert (pair["permutation"]["verdict"] == "same-lineage") == pair["related"]
-        # Four steps hardly change the weights. Unrelated births share their norms' scales, all of them 1: a fixed
-        # number, and most of the length of so small a model.
+        # Four steps hardly change the weights. Unrelated initializations share their norms' scales, all of them 1: a
+        # fixed number, and most of the length of so small a model.
         assert (pair["pcs"]["score"] > 0.99) == pair["related"]
     (table,), _, claims = show(PAIRS["table5"], record)
     assert len(table.rows) == 4 and claims[0].measured == "4 of 4"
@@ -131,7 +132,7 @@ def test_the_distractor_is_another_seed_in_another_order(work):
     assert base["source"] == other["source"] and base["data_seed"] != other["data_seed"]
     run = persistence.continued_run(context, "code")
     parent = persistence.load(persistence.last(persistence.base_run(context), 1000))
-    assert persistence.moved(parent, persistence.load(persistence.birth(run, 1000))) == 0
+    assert persistence.moved(parent, persistence.load(persistence.initialization(run, 1000))) == 0
 
 
 def test_baselines_against_other_seeds(work):

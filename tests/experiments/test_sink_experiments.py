@@ -146,7 +146,7 @@ def test_every_mitigation_side_by_side(tmp_path):
     np.testing.assert_allclose(part, unkept - kept, atol=1e-12)
     assert sinks_part.rows[0].measured["w8a8, tensor"][0] == pytest.approx(part.mean())
     assert all(row.measured["dispersion, stream"][0] > 1 for row in uneven.rows)
-    # Newborn or nearly so: no cache matters.
+    # Untrained or nearly so: no cache matters.
     assert all(abs(row.measured["0 kept less 1 kept"][0]) < 0.05 for row in streaming.rows)
 
 

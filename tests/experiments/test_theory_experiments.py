@@ -30,7 +30,7 @@ SIGMAS = 4.0
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """Name -> its record at smoke scale; births are shared between experiments, as in one output folder."""
+    """Name -> its record at smoke scale; initializations are shared between experiments, as in one output folder."""
     out, made = tmp_path_factory.mktemp("out"), {}
 
     def make(name):
@@ -187,11 +187,11 @@ def test_the_ablations_know_the_papers_configuration():
 
 def test_all_stacks_of_figure_5_have_the_same_weights():
     chosen = figure5.configurations(2, 8)
-    born = {name: models.init_seed(cfg, 3)["blocks"]["mlp"] for name, cfg in chosen.items()}
+    initial = {name: models.init_seed(cfg, 3)["blocks"]["mlp"] for name, cfg in chosen.items()}
     for name in (figure5.TANH, figure5.BLOCK):
         for matrix in ("up", "down"):
-            expected = born[figure5.RELU][matrix]["kernel"]
-            np.testing.assert_array_equal(born[name][matrix]["kernel"], expected)
+            expected = initial[figure5.RELU][matrix]["kernel"]
+            np.testing.assert_array_equal(initial[name][matrix]["kernel"], expected)
 
 
 def test_only_an_epsilon_makes_the_relu_stack_drop(record):
@@ -256,7 +256,7 @@ def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
     block = curves["attention, norm and residual"]
     assert np.all(np.abs(1 - bare - (1 - mean)) < 0.1) and np.all(np.array(block["gap_by_layer"]) > 0.7)
     std = SIGMAS * np.array(block["gap_std_by_layer"]) / math.sqrt(block["num_inputs"])
-    # One birth only: its own deviation is of order 1/√D relative to the cosine.
+    # One initialization only: its own deviation is of order 1/√D relative to the cosine.
     allowance = np.abs(1 - np.array(block["theory_gap_by_layer"])) * SIGMAS / math.sqrt(D)
     assert np.all(np.abs(np.subtract(block["gap_by_layer"], block["theory_gap_by_layer"])) < std + allowance)
 
@@ -289,7 +289,7 @@ def test_theory_covers_and_fits_and_its_control_does_not(record):
     made = record("predicted")
     covered = made["result"]["coverage"]
     assert (covered["measurements"], covered["stated"]) == (192, 0.99) and covered["models"] == 192
-    # Births of one configuration are independent: the count inside is binomial.
+    # Initializations of one configuration are independent: the count inside is binomial.
     assert stats.binom.cdf(covered["inside"], 192, 0.99) > 1e-3
     assert covered["fraction_low"] <= covered["inside"] / 192 <= covered["fraction_high"]
     (found,) = [fit for fit in made["result"]["fits"] if fit is not None]

@@ -21,7 +21,7 @@ def edited(cfg, params, edit):
 
 
 def descend(cfg, seed, drift=0.6, *, change=99):
-    """Weights that kept a fraction of their birth's variance, √(1 − s²) W + s W′, with norm scales that moved."""
+    """Weights that kept a fraction of their initialization's variance, √(1 − s²) W + s W′, with moved norm scales."""
     draws = np.random.default_rng(change)
     others = flatten(init_seed(cfg, 10_000 + change))
 

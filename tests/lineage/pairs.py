@@ -5,7 +5,7 @@ import numpy as np
 from bornbiased_jax import model as models
 
 
-def born(cfg, seed):
+def initial(cfg, seed):
     """Gaussian weights of standard deviation 0.02, scales and biases too."""
     draws = np.random.default_rng(seed)
     shapes = models.flatten(models.parameter_shapes(cfg))

@@ -11,7 +11,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import baselines
 from bornbiased_jax.lineage.baselines import awm, invariants, phi_u, unbiased_cka
 from bornbiased_jax.stats import tails
-from tests.lineage.pairs import born, jittered
+from tests.lineage.pairs import initial, jittered
 
 LLAMA = preset("qwen-tiny", num_layers=4, d_model=24, num_heads=4, num_kv_heads=2, d_ff=20, vocab_size=90)
 GPT2 = preset("gpt2-tiny", num_layers=3, d_model=24, num_heads=4, d_ff=40, vocab_size=90)
@@ -19,7 +19,7 @@ CFG = LLAMA.replace(num_layers=3)
 
 
 def test_intrinsic_is_the_mean_correlation_of_the_profiles():
-    a, b = born(LLAMA, 0), born(LLAMA, 1)
+    a, b = initial(LLAMA, 0), initial(LLAMA, 1)
     expected = []
     for kind in ("query", "key", "value", "output"):
         ours, theirs = (
@@ -33,21 +33,21 @@ def test_intrinsic_is_the_mean_correlation_of_the_profiles():
 
 
 def test_intrinsic_stretches_the_shorter_profile():
-    a, b = born(LLAMA, 0), born(LLAMA.replace(num_layers=7), 0)
+    a, b = initial(LLAMA, 0), initial(LLAMA.replace(num_layers=7), 0)
     expected = []
     for kind in ("query", "key", "value", "output"):
         kernels = [np.asarray(params["blocks"]["attention"][kind]["kernel"], float) for params in (a, b)]
         short, long = (kernel.reshape(len(kernel), -1).std(axis=1, ddof=1) for kernel in kernels)
         expected.append(np.corrcoef(np.interp(np.arange(7) / 2, np.arange(4), short), long)[0, 1])
     assert baselines.intrinsic(a, b).value == pytest.approx(np.mean(expected), abs=1e-10)
-    one = born(LLAMA.replace(num_layers=1), 0)
+    one = initial(LLAMA.replace(num_layers=1), 0)
     assert baselines.intrinsic(one, one).value is None
-    no_attention = born(GPT2.replace(attention=False), 0)
+    no_attention = initial(GPT2.replace(attention=False), 0)
     assert baselines.intrinsic(no_attention, one).value is None
 
 
 def test_pcs_is_the_cosine_of_everything():
-    a, b = born(GPT2, 0), jittered(born(GPT2, 0), 0.5)
+    a, b = initial(GPT2, 0), jittered(initial(GPT2, 0), 0.5)
     ours, theirs = (
         np.concatenate([np.asarray(leaf, float).ravel() for _, leaf in sorted(models.flatten(p).items())])
         for p in (a, b)
@@ -57,13 +57,13 @@ def test_pcs_is_the_cosine_of_everything():
     assert found.value == pytest.approx(expected, rel=1e-10)
     assert found.detail["without_embeddings"] != pytest.approx(expected, rel=1e-6)
     assert baselines.pcs(a, a).value == pytest.approx(1.0, abs=1e-12)
-    other = baselines.pcs(a, born(GPT2.replace(d_ff=41), 0))
+    other = baselines.pcs(a, initial(GPT2.replace(d_ff=41), 0))
     assert other.value is None and "shapes" in other.reason
 
 
 @pytest.mark.parametrize("cfg", [LLAMA, GPT2])
 def test_ics_matrices_are_their_definitions_head_by_head(cfg):
-    params, ids = born(cfg, 3), np.array([3, 50, 7, 89])
+    params, ids = initial(cfg, 3), np.array([3, 50, 7, 89])
     x = np.asarray(params["embed"]["embedding"], float)[ids]
     found = list(invariants(cfg, params, ids))
     assert len(found) == 6
@@ -87,7 +87,7 @@ def test_ics_matrices_are_their_definitions_head_by_head(cfg):
 
 
 def test_ics_is_the_cosine_of_the_stacked_z_scores():
-    a, b, ids = born(LLAMA, 0), jittered(born(LLAMA, 0), 0.3), np.arange(90)
+    a, b, ids = initial(LLAMA, 0), jittered(initial(LLAMA, 0), 0.3), np.arange(90)
     stacks = []
     for params in (a, b):
         matrices = [m.astype(float) for m in invariants(LLAMA, params, ids)]
@@ -97,7 +97,7 @@ def test_ics_is_the_cosine_of_the_stacked_z_scores():
 
 
 def test_ics_sees_through_a_rotation_of_heads():
-    params = born(GPT2, 5)
+    params = initial(GPT2, 5)
     rng = np.random.default_rng(0)
     attention = {name: np.asarray(leaf["kernel"]).copy() for name, leaf in params["blocks"]["attention"].items()}
     rotation = np.linalg.qr(rng.standard_normal((24, 24)))[0].astype(np.float32)
@@ -110,10 +110,10 @@ def test_ics_sees_through_a_rotation_of_heads():
 
 def test_ics_of_other_widths_and_depths():
     wide = LLAMA.replace(d_model=32)
-    found = baselines.ics(LLAMA, born(LLAMA, 0), wide, born(wide, 0))
+    found = baselines.ics(LLAMA, initial(LLAMA, 0), wide, initial(wide, 0))
     assert abs(found.value) < 0.5 and found.detail["num_tokens"] == 90
     shallow = LLAMA.replace(num_layers=1)
-    assert baselines.ics(LLAMA, born(LLAMA, 0), shallow, born(shallow, 0)).value is None
+    assert baselines.ics(LLAMA, initial(LLAMA, 0), shallow, initial(shallow, 0)).value is None
 
 
 def fisher(p_values):
@@ -127,8 +127,8 @@ def matched_by_cosine(a_Fn, b_Fn):
 
 @pytest.mark.parametrize("fraction", [None, 6.0, 3.5])
 def test_phi_u_is_its_definition(fraction):
-    a = born(CFG, 0)
-    b = born(CFG, 1) if fraction is None else jittered(a, fraction, seed=77)
+    a = initial(CFG, 0)
+    b = initial(CFG, 1) if fraction is None else jittered(a, fraction, seed=77)
     p_values, correlations = [], []
     for layer in range(3):
         rows = [np.asarray(params["blocks"]["mlp"]["up"]["kernel"][layer]).T for params in (a, b)]
@@ -143,7 +143,7 @@ def test_phi_u_is_its_definition(fraction):
 
 
 def test_phi_u_of_a_copy_does_not_underflow_and_is_bounded_by_the_orders():
-    a = born(CFG, 0)
+    a = initial(CFG, 0)
     found = phi_u(CFG, a, CFG, a)
     least = (math.log(2) - math.lgamma(21)) / tails.LN10
     assert found.value == 1.0 and found.same
@@ -154,10 +154,10 @@ def test_phi_u_of_a_copy_does_not_underflow_and_is_bounded_by_the_orders():
 
 
 def test_what_phi_is_not_defined_for():
-    a = born(CFG, 0)
+    a = initial(CFG, 0)
     for other, word in ((CFG.replace(d_model=32), "widths"), (CFG.replace(d_ff=24), "hidden units"),
                         (CFG.replace(num_layers=2), "blocks"), (CFG.replace(mlp=False), "without an MLP")):  # fmt: skip
-        found = phi_u(CFG, a, other, born(other, 1))
+        found = phi_u(CFG, a, other, initial(other, 1))
         assert found.value is None and found.same is None and word in found.reason
 
 
@@ -208,7 +208,7 @@ def awm_reference(a, b, depth_a, depth_b):
 
 
 def test_awm_is_its_definition():
-    a, b = born(CFG, 0), born(CFG, 1)
+    a, b = initial(CFG, 0), initial(CFG, 1)
     found = awm(CFG, a, CFG, b)
     assert found.value == pytest.approx(awm_reference(a, b, 3, 3), abs=1e-9)
     z = (found.value - 0.00375) / 0.0028
@@ -216,17 +216,17 @@ def test_awm_is_its_definition():
     assert 10**found.log10_p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-6)
     assert awm(CFG, a, CFG, a).value == pytest.approx(1.0, abs=1e-6) and awm(CFG, a, CFG, a).log10_p < -1000
     shallow, narrow = CFG.replace(num_layers=2), CFG.replace(d_model=16)
-    c, d = born(shallow, 2), born(narrow, 3)
+    c, d = initial(shallow, 2), initial(narrow, 3)
     assert awm(CFG, a, shallow, c).value == pytest.approx(awm_reference(a, c, 3, 2), abs=1e-9)
     assert awm(CFG, a, narrow, d).value == pytest.approx(awm_reference(a, d, 3, 3), abs=1e-9)
     # The wider model is the one that is matched into, whichever comes first.
     assert awm(narrow, d, CFG, a).value == awm(CFG, a, narrow, d).value
     silent = CFG.replace(attention=False)
-    assert awm(CFG, a, silent, born(silent, 0)).value is None
+    assert awm(CFG, a, silent, initial(silent, 0)).value is None
 
 
 def test_awm_sees_through_permuted_and_negated_coordinates():
-    a = born(CFG, 0)
+    a = initial(CFG, 0)
     rng = np.random.default_rng(1)
     order, sign = rng.permutation(24), rng.choice([-1.0, 1.0], 24).astype(np.float32)
     attention = {kind: {"kernel": a["blocks"]["attention"][kind]["kernel"][:, order] * sign[:, None]}

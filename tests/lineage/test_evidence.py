@@ -114,7 +114,7 @@ def test_zero_rows_leave_the_permutation():
 
 
 def test_shards_repeated_in_both_are_permuted_jointly():
-    """Faulty births whose shards are one draw: as plain labels they are called related, jointly they are not."""
+    """Faulty weights whose shards are one draw: as plain labels they are called related, jointly they are not."""
     plain, joint = [], []
     for seed in range(60):
         pair = [mlp((seed, side), 6) for side in (1, 2)]

@@ -253,15 +253,15 @@ def test_tokens_with_their_strings_may_have_any_number():
     flat = flatten(params)
     flat["embed/embedding"] = flat["embed/embedding"][order_V]
     flat["head/kernel"] = flat["head/kernel"][:, order_V]
-    renumbered = (cfg, unflatten(flat))
+    permuted = (cfg, unflatten(flat))
     base = fingerprint(Labeled((cfg, params), labels))
-    suspect = fingerprint(Labeled(renumbered, [labels[i] for i in order_V]))
+    suspect = fingerprint(Labeled(permuted, [labels[i] for i in order_V]))
     for before, after in zip(base.components["language"].neurons, suspect.components["language"].neurons, strict=True):
         assert_near(after.token["up"], before.token["up"])
     assert base.tokenizer_digest != suspect.tokenizer_digest
     assert base.components["language"].token_labels == "strings"
     # By number they are other tokens.
-    by_id = fingerprint(Labeled(renumbered, labels), Settings(token_labels="ids")).components["language"]
+    by_id = fingerprint(Labeled(permuted, labels), Settings(token_labels="ids")).components["language"]
     assert by_id.token_labels == "ids"
     with pytest.raises(AssertionError):
         assert_near(by_id.neurons[0].token["up"], base.components["language"].neurons[0].token["up"])

@@ -16,7 +16,7 @@ CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64,
 TOKENS = inputs.random_tokens(100, 6, 64)
 
 
-def born(seed, change=lambda path, leaf: leaf, cfg=CFG):
+def initial(seed, change=lambda path, leaf: leaf, cfg=CFG):
     flat = models.flatten(models.init_seed(cfg, seed))
     params = models.unflatten({path: np.asarray(change(path, leaf)) for path, leaf in flat.items()})
     return fp.fingerprint_outputs(Checkpoint.from_params(cfg, params, reference=f"seed:{seed}"), TOKENS)
@@ -24,7 +24,7 @@ def born(seed, change=lambda path, leaf: leaf, cfg=CFG):
 
 @pytest.fixture(scope="module")
 def base():
-    return born(42)
+    return initial(42)
 
 
 def rearranged(path, leaf):
@@ -59,7 +59,7 @@ def test_value_digests_forget_the_order_alone():
 
 
 def test_rearranged_weights_are_the_same_lineage_though_the_outputs_say_nothing(base):
-    suspect = born(42, rearranged)
+    suspect = initial(42, rearranged)
     verdict = compare(base, suspect)
     assert verdict.p_value > 1e-4  # the outputs alone show nothing overwhelming
     assert verdict.verdict == "same-lineage" and "another order" in verdict.reason
@@ -72,11 +72,11 @@ def test_rearranged_weights_are_the_same_lineage_though_the_outputs_say_nothing(
 
 def test_some_tensors_in_common_forbid_unrelated(base):
     fresh = models.flatten(models.init_seed(CFG, 43))
-    copied = born(42, lambda path, leaf: leaf if path == "blocks/mlp/down/kernel" else fresh[path])
+    copied = initial(42, lambda path, leaf: leaf if path == "blocks/mlp/down/kernel" else fresh[path])
     verdict = compare(base, copied)
     assert verdict.p_value >= 0.01  # one matrix of each block leaves no trace in the outputs
     assert verdict.verdict == "undefined" and "2 of" in verdict.reason
-    assert compare(base, born(43)).verdict == "unrelated"
+    assert compare(base, initial(43)).verdict == "unrelated"
 
 
 def relabel(order_D):
@@ -92,12 +92,12 @@ def relabel(order_D):
 
 def test_relabeled_coordinates_are_found_again(base):
     order_D = np.random.default_rng(0).permutation(16)
-    verdict = compare(base, born(42, relabel(order_D)))
+    verdict = compare(base, initial(42, relabel(order_D)))
     assert verdict.verdict == "same-lineage"
     assert verdict.detail["relabelled_coordinates"] == int((order_D != np.arange(16)).sum())
     # With weights changed a little as well no digest helps, and the outputs alone tell.
     rng = np.random.default_rng(1)
-    noisy = born(42, lambda path, leaf: relabel(order_D)(path, leaf + 1e-4 * rng.standard_normal(leaf.shape)))
+    noisy = initial(42, lambda path, leaf: relabel(order_D)(path, leaf + 1e-4 * rng.standard_normal(leaf.shape)))
     verdict = compare(base, noisy)
     assert verdict.verdict == "same-lineage" and "under another number" in verdict.reason
     assert verdict.detail["identical_tensors"] == verdict.detail["reordered_tensors"] == 0
@@ -169,7 +169,7 @@ def test_a_coordinate_may_not_resemble_another_too_much(correlation, found):
 def test_one_rearranged_tensor_of_many_decides_nothing(base):
     fresh = models.flatten(models.init_seed(CFG, 43))
     path = "blocks/mlp/up/kernel"
-    verdict = compare(base, born(42, lambda name, leaf: leaf[..., ::-1] if name == path else fresh[name]))
+    verdict = compare(base, initial(42, lambda name, leaf: leaf[..., ::-1] if name == path else fresh[name]))
     assert verdict.detail["reordered_tensors"] == 2 and verdict.detail["identical_tensors"] == 0
     assert verdict.detail["num_tensors"] > 10 and verdict.p_value >= 0.01
     assert verdict.verdict == "undefined" and "2 hold the same numbers in another order" in verdict.reason
@@ -188,14 +188,14 @@ def negate(signs_D):
 
 def test_negated_coordinates_are_found_again():
     cfg = dataclasses.replace(CFG, norm="rmsnorm")
-    base = born(42, cfg=cfg)
+    base = initial(42, cfg=cfg)
     signs_D = np.where(np.arange(16) % 2, -1.0, 1.0).astype(np.float32)
-    suspect = born(42, negate(signs_D), cfg)
+    suspect = initial(42, negate(signs_D), cfg)
     np.testing.assert_allclose(suspect.outputs_ND * signs_D, base.outputs_ND, atol=1e-5)
     verdict = compare(base, suspect)
     assert verdict.p_value > 0.01  # eight for and eight against: the signed sum sees nothing
     assert compare(base, suspect, signs="free").p_value < 1e-6
     assert verdict.verdict == "same-lineage" and "8 of them with the other sign" in verdict.reason
     assert (verdict.detail["relabelled_coordinates"], verdict.detail["negated_coordinates"]) == (0, 8)
-    both = born(42, lambda path, leaf: relabel(np.arange(16)[::-1])(path, negate(signs_D)(path, leaf)), cfg)
+    both = initial(42, lambda path, leaf: relabel(np.arange(16)[::-1])(path, negate(signs_D)(path, leaf)), cfg)
     assert "relabeled and negated" in compare(base, both).reason

@@ -14,8 +14,8 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as fp
-from bornbiased_jax.lineage.births import final_outputs, shared_inputs
 from bornbiased_jax.lineage.compare import compare
+from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.probes import inputs
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
@@ -23,7 +23,7 @@ TOKENS = inputs.random_tokens(50, 6, 64)
 VECTORS = inputs.gaussian(50, 6, 16)
 
 
-def born(seed, cfg=CFG):
+def initial(seed, cfg=CFG):
     return Checkpoint.from_seed(cfg, seed)
 
 
@@ -34,32 +34,32 @@ def changed(checkpoint, change):
 
 @pytest.fixture(scope="module")
 def base():
-    return fp.fingerprint_outputs(born(42), TOKENS)
+    return fp.fingerprint_outputs(initial(42), TOKENS)
 
 
 @pytest.mark.slow
 def test_outputs_are_the_models_last_position_whatever_the_batch(base):
-    params = born(42).params()
+    params = initial(42).params()
     x = TOKENS.batch(0, 50)
     direct = models.apply(CFG, params, x, logits=False, capture=("residual",))
     np.testing.assert_allclose(base.outputs_ND, direct.final_BTD[:, -1], rtol=0, atol=2e-5)
-    batched = fp.fingerprint_outputs(born(42), TOKENS, batch_size=7)
+    batched = fp.fingerprint_outputs(initial(42), TOKENS, batch_size=7)
     np.testing.assert_allclose(base.outputs_ND, batched.outputs_ND, rtol=0, atol=2e-5)
-    layer = fp.fingerprint_outputs(born(42), TOKENS, layer=1)
+    layer = fp.fingerprint_outputs(initial(42), TOKENS, layer=1)
     np.testing.assert_allclose(layer.outputs_ND, direct.layers["residual"][0][:, -1], rtol=0, atol=2e-5)
-    (births,) = final_outputs(CFG, [42], shared_inputs(CFG, TOKENS))
-    np.testing.assert_allclose(base.outputs_ND, births[0], rtol=0, atol=2e-5)
+    (initializations,) = final_outputs(CFG, [42], shared_inputs(CFG, TOKENS))
+    np.testing.assert_allclose(base.outputs_ND, initializations[0], rtol=0, atol=2e-5)
 
 
 def test_vectors_take_the_embeddings_moments_or_the_given_ones():
-    own = fp.fingerprint_outputs(born(42), VECTORS)
-    table = np.asarray(born(42).params()["embed"]["embedding"], np.float64)
+    own = fp.fingerprint_outputs(initial(42), VECTORS)
+    table = np.asarray(initial(42).params()["embed"]["embedding"], np.float64)
     assert own.inputs["std"] == pytest.approx(table.std(), rel=1e-6)
     assert own.inputs["mean"] == pytest.approx(table.mean(), abs=1e-8)
-    other = fp.fingerprint_outputs(born(43), VECTORS)
+    other = fp.fingerprint_outputs(initial(43), VECTORS)
     with pytest.raises(InputError, match="mean"):
         compare(own, other)
-    given = fp.fingerprint_outputs(born(43), VECTORS, moments=(own.inputs["mean"], own.inputs["std"]))
+    given = fp.fingerprint_outputs(initial(43), VECTORS, moments=(own.inputs["mean"], own.inputs["std"]))
     # Shared vectors leak into both: the permutation test may not reject on them.
     verdict = compare(own, given)
     assert verdict.p_value < 0.01 and verdict.verdict == "undefined" and "token inputs" in verdict.reason
@@ -73,8 +73,8 @@ def test_round_trip(base, tmp_path):
     for field in dataclasses.fields(base):
         if field.name != "outputs_ND":
             assert getattr(back, field.name) == getattr(base, field.name)
-    assert back.inputs["digest"] == TOKENS.digest and back.weights_digest == born(42).digest()
-    # Only tensors that hold more than one number identify a birth.
+    assert back.inputs["digest"] == TOKENS.digest and back.weights_digest == initial(42).digest()
+    # Only tensors that hold more than one number identify an initialization.
     assert not any("norm" in name for name in back.tensor_digests)
 
 
@@ -82,7 +82,7 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
     good = fp.save_outputs(tmp_path / "good", base).read_bytes()
     flipped = bytearray(good)
     flipped[-5] ^= 1
-    renamed = good.replace(b"birth of seed 42", b"birth of seed 43")
+    renamed = good.replace(b"initialization of seed 42", b"initialization of seed 43")
     for name, data in {
         "truncated": good[:-100],
         "flipped": bytes(flipped),
@@ -103,9 +103,9 @@ def test_damaged_and_foreign_files_are_refused(base, tmp_path):
 
 
 def test_unrelated_untrained_models_and_a_noisy_descendant(base):
-    other = compare(base, fp.fingerprint_outputs(born(43), TOKENS))
+    other = compare(base, fp.fingerprint_outputs(initial(43), TOKENS))
     assert other.verdict == "unrelated" and other.detail["identical_tensors"] == 0
-    keys_by_path = {path: index for index, path in enumerate(models.flatten(born(42).params()))}
+    keys_by_path = {path: index for index, path in enumerate(models.flatten(initial(42).params()))}
 
     def noisy(path, leaf):
         if "norm" in path:
@@ -113,18 +113,18 @@ def test_unrelated_untrained_models_and_a_noisy_descendant(base):
         key = jax.random.fold_in(jax.random.key(0), keys_by_path[path])
         return leaf + 0.3 * leaf.std() * jax.random.normal(key, leaf.shape)
 
-    verdict = compare(base, fp.fingerprint_outputs(changed(born(42), noisy), TOKENS))
+    verdict = compare(base, fp.fingerprint_outputs(changed(initial(42), noisy), TOKENS))
     assert verdict.verdict == "same-lineage" and verdict.detail["identical_weights"] is False
     json.dumps(verdict.to_json(), allow_nan=False)
 
 
 def test_identity_comes_first(base):
-    same = compare(base, fp.fingerprint_outputs(born(42), TOKENS))
+    same = compare(base, fp.fingerprint_outputs(initial(42), TOKENS))
     assert same.verdict == "same-lineage" and "identical weights" in same.reason
     # Embedding rows that no input uses may differ without a trace in the outputs of an untied model.
     cfg = CFG.replace(tie_embeddings=False)
     few = inputs.random_tokens(50, 6, 32)
-    original = born(1, cfg)
+    original = initial(1, cfg)
     relabeled = changed(original, lambda path, leaf: leaf.at[63].set(1.0) if path == "embed/embedding" else leaf)
     verdict = compare(fp.fingerprint_outputs(original, few), fp.fingerprint_outputs(relabeled, few))
     assert verdict.verdict == "same-lineage" and "outputs are identical" in verdict.reason
@@ -132,8 +132,8 @@ def test_identity_comes_first(base):
 
 
 def test_frozen_tensors_are_named(base):
-    fresh = models.flatten(born(43).params())
-    mixed = changed(born(42), lambda path, leaf: leaf if path == "embed/embedding" else fresh[path])
+    fresh = models.flatten(initial(43).params())
+    mixed = changed(initial(42), lambda path, leaf: leaf if path == "embed/embedding" else fresh[path])
     verdict = compare(base, fp.fingerprint_outputs(mixed, TOKENS))
     assert verdict.detail["identical_tensors"] == 1
     assert any("1 of" in note and "identical" in note for note in verdict.detail["notes"])
@@ -141,11 +141,11 @@ def test_frozen_tensors_are_named(base):
 
 def test_other_inputs_and_layers_are_refused(base):
     with pytest.raises(InputError, match="different inputs"):
-        compare(base, fp.fingerprint_outputs(born(42), inputs.random_tokens(50, 6, 64, seed=1)))
+        compare(base, fp.fingerprint_outputs(initial(42), inputs.random_tokens(50, 6, 64, seed=1)))
     with pytest.raises(InputError, match="num_inputs"):
-        compare(base, fp.fingerprint_outputs(born(42), inputs.random_tokens(49, 6, 64)))
+        compare(base, fp.fingerprint_outputs(initial(42), inputs.random_tokens(49, 6, 64)))
     with pytest.raises(InputError, match="different layers"):
-        compare(base, fp.fingerprint_outputs(born(42), TOKENS, layer=2))
+        compare(base, fp.fingerprint_outputs(initial(42), TOKENS, layer=2))
     with pytest.raises(InputError, match="unknown test"):
         compare(base, base, test="vibes")
     with pytest.raises(InputError, match="needs references"):
@@ -154,21 +154,21 @@ def test_other_inputs_and_layers_are_refused(base):
 
 @pytest.mark.slow
 def test_other_widths_are_undefined(base):
-    verdict = compare(base, fp.fingerprint_outputs(born(0, CFG.replace(d_model=24)), TOKENS))
+    verdict = compare(base, fp.fingerprint_outputs(initial(0, CFG.replace(d_model=24)), TOKENS))
     assert verdict.verdict == "undefined" and "widths differ" in verdict.reason
 
 
 @pytest.mark.slow
 def test_unusable_models_and_options_are_refused():
-    broken = changed(born(42), lambda path, leaf: leaf.at[..., 0].set(np.nan))
+    broken = changed(initial(42), lambda path, leaf: leaf.at[..., 0].set(np.nan))
     with pytest.raises(InputError, match="overflows float32"):
         fp.fingerprint_outputs(broken, TOKENS)
     with pytest.raises(InputError, match="layer 3"):
-        fp.fingerprint_outputs(born(42), TOKENS, layer=3)
+        fp.fingerprint_outputs(initial(42), TOKENS, layer=3)
     with pytest.raises(InputError, match="batch size"):
-        fp.fingerprint_outputs(born(42), TOKENS, batch_size=0)
+        fp.fingerprint_outputs(initial(42), TOKENS, batch_size=0)
     with pytest.raises(InputError, match="vocabulary"):
-        fp.fingerprint_outputs(born(42), inputs.random_tokens(5, 5, 100))
+        fp.fingerprint_outputs(initial(42), inputs.random_tokens(5, 5, 100))
 
 
 @pytest.mark.slow

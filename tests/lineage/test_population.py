@@ -25,7 +25,7 @@ def test_calibrated_with_leaking_inputs():
     p_values = []
     for _ in range(pairs):
         references = (leaky(rng, shared) for _ in range(19))
-        # The suspect may be anything, trained for instance: only the base must be a birth.
+        # The suspect may be anything, trained for instance: only the base must be an initialization.
         base, suspect = leaky(rng, shared), 3 * shared + rng.standard_normal(shared.shape)
         p_values.append(population_test(base, suspect, references, alpha=0.06).p_value)
     for level in (0.05, 0.5):
@@ -64,7 +64,7 @@ def test_the_tail_is_students():
     rng = np.random.default_rng(4)
     base, suspect, *references = rng.standard_normal((8, 40, 10))
     verdict = population_test(base, suspect, references, alpha=0.2)
-    score = lambda birth: sum(stats.spearmanr(birth[:, j], suspect[:, j]).statistic for j in range(10))  # noqa: E731
+    score = lambda initial: sum(stats.spearmanr(initial[:, j], suspect[:, j]).statistic for j in range(10))  # noqa: E731
     null = np.array([score(reference) for reference in references])
     z = (score(base) - null.mean()) / null.std(ddof=1)
     assert verdict.z == pytest.approx(z, rel=1e-9) and verdict.detail["null"] == "population"

@@ -46,7 +46,8 @@ def test_same_function_recognized_by_logits(base, monkeypatch):
     hidden = reader(everything(*base))
     assert same_logits(reader(base), hidden) is True
     assert same_logits(reader(base), reader(noisy(*everything(*base), 0.03))) is False
-    # Nothing is said where logits do not depend on the ids, between births, and of what does not fit in memory.
+    # Nothing is said where logits do not depend on the ids, between initializations, and of what does not fit in
+    # memory.
     silent = edited(*base, lambda path, leaf: leaf * np.float32(path != "head/kernel"))
     assert same_logits(reader(silent), reader(silent)) is None
     assert same_logits(*(Checkpoint.from_seed(CFG, seed) for seed in (1, 2))) is None

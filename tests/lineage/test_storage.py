@@ -54,8 +54,8 @@ def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
 
 def test_products_are_float32_of_the_rounded_weights():
     """Rounding happens once, to the weights: the same numbers held as float32 give the same outputs."""
-    born = open_checkpoint(f"seed:5@{SMALL}")
-    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), born.params())
+    initial = open_checkpoint(f"seed:5@{SMALL}")
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), initial.params())
     widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)
     inputs = random_tokens(40, 8, 64)
     for layer in (None, 1):
@@ -63,7 +63,7 @@ def test_products_are_float32_of_the_rounded_weights():
         assert ours.dtype == np.float32
         # Compiled with and without a conversion: float32's own precision, far below bfloat16's 2^-9.
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-        plain = outputs.last_outputs(CFG, born.params(), inputs, layer=layer)
+        plain = outputs.last_outputs(CFG, initial.params(), inputs, layer=layer)
         assert 1e-4 < np.max(np.abs(ours - plain)) / np.max(np.abs(plain)) < 0.1
 
 

@@ -24,7 +24,7 @@ def tokenizer(order, folder, changed=0):
     return LibraryTokenizer("pieces", backend.to_str(), None).save(folder)
 
 
-def renumbered(cfg, params, order=ORDER):
+def permuted(cfg, params, order=ORDER):
     """The same function of a vocabulary that is numbered otherwise: new token i is the old ``order[i]``."""
 
     def edit(path, leaf):
@@ -41,7 +41,7 @@ def with_tokenizer(checkpoint, paths):
 @pytest.fixture
 def pair(tmp_path):
     """A base and its copy, rotated and with another vocabulary, each with its tokenizer."""
-    base, suspect = descend(CFG, 7), renumbered(*rotated(*descend(CFG, 7)))
+    base, suspect = descend(CFG, 7), permuted(*rotated(*descend(CFG, 7)))
     ours = tokenizer(np.arange(256), tmp_path / "ours")
     theirs = tokenizer(ORDER, tmp_path / "theirs", changed=6)
     return (

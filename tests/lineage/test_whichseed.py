@@ -1,4 +1,4 @@
-"""Births searched by seed: the prefix drawn is the birth's own, how p is distributed, what is found and what is not."""
+"""Initializations searched by seed: the prefix drawn is the initialization's own, how p is distributed."""
 
 import json
 
@@ -31,7 +31,7 @@ def which_seed(cfg, params, seeds, *, suspect_cfg=CFG, **options):
     return whichseed.which_seed(cfg, Checkpoint.from_params(suspect_cfg, params), seeds, **options)
 
 
-def birth(seed, cfg=CFG):
+def initialization(seed, cfg=CFG):
     return init(cfg, key=keys.init_key(seed))
 
 
@@ -40,7 +40,7 @@ def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)
     places = seed_search.decision_places(cfg, entries=700)
     drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
-    flat, start = flatten(birth(31, cfg)), 0
+    flat, start = flatten(initialization(31, cfg)), 0
     for path, layer, count, kind in places:
         assert kind == "normal"
         leaf = np.asarray(flat[path] if layer is None else flat[path][layer]).ravel()[:count]
@@ -48,8 +48,8 @@ def test_drawn_entries_equal_initial_weights(name):
         assert np.array_equal(drawn[start : start + count] * std, leaf), (path, layer)
         start += count
     assert start == len(drawn)
-    # Nothing drawn is left out, and nothing that is constant at birth is taken.
-    random = {path for path, born in parameter_table(cfg).items() if distribution(cfg, born).constant is None}
+    # Nothing drawn is left out, and nothing that is constant at initialization is taken.
+    random = {path for path, initial in parameter_table(cfg).items() if distribution(cfg, initial).constant is None}
     assert {place.path for place in places} == random
 
 
@@ -62,7 +62,7 @@ def test_a_large_matrix_is_drawn_from_its_beginning_too():
 
 
 def test_seed_of_descendant_identified_with_runner_up():
-    suspect = drifted(birth(77), birth(5_000), 0.9)
+    suspect = drifted(initialization(77), initialization(5_000), 0.9)
     found = which_seed(CFG, suspect, range(0, 300))
     assert found.seed == 77 and found.best.log10_p < -10
     assert found.confirmed.verdict == "same-lineage" and found.confirmed.log10_p < -4
@@ -74,22 +74,22 @@ def test_seed_of_descendant_identified_with_runner_up():
 
 @pytest.mark.slow
 def test_the_scheme_of_the_initialization_does_not_matter():
-    suspect = birth(12, CFG.replace(init="normal-0.02"))
+    suspect = initialization(12, CFG.replace(init="normal-0.02"))
     assert which_seed(CFG, suspect, range(10, 20)).seed == 12
 
 
 @pytest.mark.slow
 def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
-    assert which_seed(CFG, birth(9_999), range(0, 500)).seed is None
-    negated = jax.tree.map(lambda leaf: np.asarray(leaf) * (1 - 2 * (np.arange(leaf.shape[-1]) % 2)), birth(7))
+    assert which_seed(CFG, initialization(9_999), range(0, 500)).seed is None
+    negated = jax.tree.map(lambda leaf: np.asarray(leaf) * (1 - 2 * (np.arange(leaf.shape[-1]) % 2)), initialization(7))
     found = which_seed(CFG, negated, range(0, 20))
     assert found.seed is None and "rotated or negated" in found.reason
 
 
 @pytest.mark.slow
 def test_unconfirmed_seed_reported():
-    """The first numbers of every matrix from one birth, all others from another: found, and contradicted."""
-    ours, other = (flatten(birth(seed)) for seed in (7, 8))
+    """The first numbers of every matrix from one initialization, all others from another: found, and contradicted."""
+    ours, other = (flatten(initialization(seed)) for seed in (7, 8))
     counts = {(place.path, place.layer): place.entries for place in seed_search.decision_places(CFG, 80)}
     spliced = {path: np.array(leaf) for path, leaf in other.items()}
     for (path, layer), count in counts.items():
@@ -99,11 +99,11 @@ def test_unconfirmed_seed_reported():
     assert found.seed == 7 and found.best.log10_p < -4
     assert found.confirmed.verdict == "unrelated" and found.to_json()["confirmed"]["verdict"] == "unrelated"
     # Nothing found, nothing to confirm.
-    assert which_seed(CFG, birth(9_999), range(0, 8)).to_json()["confirmed"] is None
+    assert which_seed(CFG, initialization(9_999), range(0, 8)).to_json()["confirmed"] is None
 
 
 def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
-    suspect = Checkpoint.from_params(CFG, drifted(birth(77), birth(5_000), 0.9))
+    suspect = Checkpoint.from_params(CFG, drifted(initialization(77), initialization(5_000), 0.9))
     prints = [fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(CFG, 77), suspect)]
     plain = single_verdict(*prints, SIGNLESS)
     verdict = whichseed.confirm(CFG, suspect, 77)
@@ -113,8 +113,8 @@ def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
 
 @pytest.mark.slow
 def test_the_p_of_one_seed_follows_the_t_distribution():
-    """500 births against one fixed model: the p before the correction for 2³² is uniform."""
-    suspect = drifted(birth(1), birth(2), 0.5)
+    """500 initializations against one fixed model: the p before the correction for 2³² is uniform."""
+    suspect = drifted(initialization(1), initialization(2), 0.5)
     suspect = Checkpoint.from_params(CFG, suspect)
     decided = whichseed._decide(CFG, suspect, list(range(100, 600)))
     freedom = sum(place.entries for place in seed_search.decision_places(CFG)) - 2
@@ -133,7 +133,7 @@ def ranges_in(folder):
 @pytest.mark.slow
 def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_search, "CHUNK", 32)
-    suspect, kept = drifted(birth(150), birth(151_000), 0.8), tmp_path / "kept"
+    suspect, kept = drifted(initialization(150), initialization(151_000), 0.8), tmp_path / "kept"
     whole = which_seed(CFG, suspect, range(10, 200))
     steps = []
 
@@ -155,7 +155,7 @@ def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
     steps.clear()
     longer = which_seed(CFG, suspect, range(0, 230), resume=kept, range_size=64, advance=steps.append)
     assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
-    assert which_seed(CFG, birth(3), range(0, 230), resume=kept, range_size=64).seed == 3
+    assert which_seed(CFG, initialization(3), range(0, 230), resume=kept, range_size=64).seed == 3
     there = which_seed(CFG, suspect, range(10, 200), resume=tmp_path / "there", range_size=64, engine=elsewhere)
     assert there == whole and ranges_in(tmp_path / "there") == before
 
@@ -170,12 +170,12 @@ def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
             return super().submit(*arguments)
 
     with pytest.raises(InputError, match="does not hold this search's numbers"):
-        which_seed(CFG, birth(3), range(0, 9), resume=tmp_path, engine=lambda folder, num_jobs: Swapping())
+        which_seed(CFG, initialization(3), range(0, 9), resume=tmp_path, engine=lambda folder, num_jobs: Swapping())
 
 
 def test_ranges_of_a_search_are_not_too_many():
     with pytest.raises(InputError, match="too many ranges"):
-        which_seed(CFG, birth(3), range(0, 2**32), range_size=9)
+        which_seed(CFG, initialization(3), range(0, 2**32), range_size=9)
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_ranges_of_a_search_are_not_too_many():
 )
 def test_bad_calls_are_refused(change, words):
     with pytest.raises(InputError, match=words):
-        which_seed(CFG, birth(0), **{"seeds": range(0, 4), **change})
+        which_seed(CFG, initialization(0), **{"seeds": range(0, 4), **change})
 
 
 def test_weights_without_variation_are_refused():
     with pytest.raises(InputError, match="the same number everywhere"):
-        which_seed(CFG, jax.tree.map(jnp.zeros_like, birth(0)), range(0, 4))
+        which_seed(CFG, jax.tree.map(jnp.zeros_like, initialization(0)), range(0, 4))
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_the_command(tmp_path, capsys):
     assert found["confirmed"]["verdict"] == "same-lineage" and found["confirmed"]["corrected_for"] == 2**32
     said = capsys.readouterr().out
     assert "seed 21" in said and "confirms it: the weights of seed 21" in said
-    # Without --model births have the suspect's own architecture.
+    # Without --model initializations have the suspect's own architecture.
     assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
     assert "not found in its coordinates" in capsys.readouterr().out
     assert run(["whichseed", at, "--seeds", "a:b"]) == 2

@@ -276,7 +276,7 @@ def test_huge_logits_stay_finite(name):
 
 
 def test_equal_logits():
-    """Born: uniform for the softmax, nothing for the centered and for softpick, nothing beyond a length for clipped."""
+    """Uniform for the softmax, nothing for the centered and for softpick, nothing beyond a length for clipped."""
     scores = np.zeros((ROWS, ROWS))
     assert np.all(weights("softpick", scores) == 0)
     np.testing.assert_allclose(weights("centred", scores), 0, atol=2.0**-24)

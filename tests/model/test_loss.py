@@ -80,7 +80,7 @@ def test_loss_is_that_of_the_logits(tied):
     remade, _ = loss_sum(cfg, params, batch, remat=True)
     np.testing.assert_allclose(remade, total, rtol=1e-6)
     half, _ = loss_sum(cfg, params, batch, dtype="bfloat16")
-    # bfloat16 keeps 8 bits; the logits of a newborn model are small, so the loss moves by far less.
+    # bfloat16 keeps 8 bits; the logits of an untrained model are small, so the loss moves by far less.
     np.testing.assert_allclose(half, total, rtol=2e-3)
 
 

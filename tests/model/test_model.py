@@ -46,7 +46,7 @@ ATOL = 1e-5
 
 
 def drawn(cfg):
-    """Weights by NumPy, ten times a birth's in the blocks, and nothing exactly zero or one.
+    """Weights by NumPy, ten times an initialization's in the blocks, and nothing exactly zero or one.
 
     Attention is far from uniform then, and mistakes show.
     """

@@ -53,7 +53,7 @@ SHALLOW = preset("gpt2-tiny", **SMALL).replace(num_layers=3)
 
 
 def saved(cfg: ModelConfig, folder: Path) -> Path:
-    """A directory of a model that is neither a birth nor uniform in its attention."""
+    """A directory of a model that is neither an initialization nor uniform in its attention."""
     params = models.init_seed(cfg, 3)
     for name in ("query", "key"):
         params["blocks"]["attention"][name]["kernel"] *= 10.0

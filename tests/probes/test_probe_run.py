@@ -1,4 +1,4 @@
-"""The probing of newborn models end to end: against counting by hand, and whatever the layout."""
+"""The probing of untrained models end to end: against counting by hand, and whatever the layout."""
 
 import json
 import os
@@ -91,9 +91,9 @@ def test_layout_changes_nothing(options, inputs):
 @pytest.mark.slow
 def test_given_weights_are_those_of_their_untrained_model(inputs):
     params = models.init_seed(CFG, 5, fixed_key=keys.stream_key(0, "embedding"))
-    (birth,) = probe(untrained(CFG, fixed_embedding_seed=0), [5], inputs)
+    (initialization,) = probe(untrained(CFG, fixed_embedding_seed=0), [5], inputs)
     (life,) = probe(from_weights(CFG, params, "the same weights"), [5], inputs)
-    assert life["preference"] == birth["preference"]
+    assert life["preference"] == initialization["preference"]
 
 
 MEMORY = """

@@ -19,14 +19,14 @@ from bornbiased_jax.store import compute_in_worker
 from tests.fixtures.engines import elsewhere
 
 CFG = preset("gpt2-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=32, vocab_size=40)
-BIRTHS = untrained(CFG)
+INITIALIZATIONS = untrained(CFG)
 N, T = 50, 6
 TEXT = from_tokens(np.random.default_rng(0).integers(0, 40, (N, T)), 40)
 INPUTS = {"tokens": random_tokens(N, T, 40), "gaussian": gaussian(N, T, 16), "text": TEXT}
 
 
 def probed(folder, inputs="tokens", seeds=(1, 2, 3), **options):
-    return call(BIRTHS, seeds, INPUTS[inputs], batch_size=8, resume=folder, **options)
+    return call(INITIALIZATIONS, seeds, INPUTS[inputs], batch_size=8, resume=folder, **options)
 
 
 def call(subject, seeds, inputs, *, resume=None, engine=local, advance=None, **options):
@@ -133,7 +133,7 @@ def test_a_range_of_a_large_model_is_as_many_operations_as_the_constant_says():
     assert stop - start == pytest.approx(RANGE_OPERATIONS / (2 * weights * 64), abs=32)
 
 
-SETTINGS = Pass(BIRTHS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1)
+SETTINGS = Pass(INITIALIZATIONS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_inputs_that_are_not_those_of_the_task_are_refused(tmp_path):
     ],
 )
 def test_bad_calls_are_refused(tmp_path, options, word):
-    options = {"subject": BIRTHS, "seeds": [1], **options}
+    options = {"subject": INITIALIZATIONS, "seeds": [1], **options}
     options["resume"] = tmp_path if options.get("resume") else None
     with pytest.raises(InputError, match=word):
         list(call(options.pop("subject"), options.pop("seeds"), TEXT, **options))

@@ -18,7 +18,7 @@ SMALL = dict(num_layers=3, d_model=32, vocab_size=61, d_ff=40, max_seq_len=24, n
 
 
 def sharp(cfg, seed=0):
-    """Birth weights enlarged until attention is far from uniform."""
+    """Initial weights enlarged until attention is far from uniform."""
     params = init_seed(cfg, seed)
     return jax.tree.map(lambda leaf: leaf * 12.0 if leaf.ndim > 2 else leaf, params)
 

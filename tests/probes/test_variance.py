@@ -27,14 +27,14 @@ MITIGATIONS = {
     "window": dict(window=5),
     "window-amplify-gate": dict(window=5, positional_scale="amplify", output_gate="headwise"),
 }
-# σ² of the values of unit inputs, standard deviation of a gate's logit and of an attention logit at birth.
+# σ² of the values of unit inputs, standard deviation of a gate's logit and of an attention logit at initialization.
 VALUE_VARIANCE = D * 0.02**2
 GATE_STD = 0.02 * np.sqrt(D)
 LOGIT_STD = D * 0.02**2
 
 
 def measure(changes, seed=0):
-    """Pooled variance [T] of one newborn attention block on isotropic Gaussian vectors, as for Figure 9."""
+    """Pooled variance [T] of one untrained attention block on isotropic Gaussian vectors, as for Figure 9."""
     cfg = ModelConfig(**ATTENTION, **changes)
     params = init_seed(cfg, seed)
     x_NTD = np.random.default_rng(seed).standard_normal((N, T, D)).astype(np.float32)

@@ -11,7 +11,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.lineage_figures import module_map, null_figure
 
-BIRTH = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
+INITIAL = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def test_the_histogram_shows_counts_and_the_observed_statistic():
 
 def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     page, record = tmp_path / "verdict.html", tmp_path / "verdict.json"
-    suspect = BIRTH.replace("seed:3", "seed:4")
-    call = ["seedprint", BIRTH, suspect, "--alpha", "0.001", "--page", str(page), "--json", str(record), "--quiet"]
+    suspect = INITIAL.replace("seed:3", "seed:4")
+    call = ["seedprint", INITIAL, suspect, "--alpha", "0.001", "--page", str(page), "--json", str(record), "--quiet"]
     assert run(call) == 0
     html, verdict = unescape(page.read_text()), json.loads(record.read_text())
     assert sum(verdict["null_histogram"]["counts"]) == 9_999
     assert f'<h2 id="lineage-title">Verdict: {verdict["verdict"]}</h2>' in html
-    assert f"bornbiased seedprint {BIRTH} {suspect} --alpha 0.001" in html and "--page" not in html
+    assert f"bornbiased seedprint {INITIAL} {suspect} --alpha 0.001" in html and "--page" not in html
     assert html.count("<svg") == 2 and "Outside the blocks" in html
     for row in verdict["tests"]:
         assert row["name"] in html and row["permuted"] in html
@@ -58,6 +58,6 @@ def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
 @pytest.mark.parametrize("test", ["permutation", "weights", "paper"])
 def test_every_test_has_a_page(test, tmp_path):
     sizes = ["--num-inputs", "40", "--seq-len", "4"] if test != "weights" else []
-    call = ["seedprint", BIRTH, BIRTH, "--test", test, *sizes, "--page", str(tmp_path / "a.html"), "--quiet"]
+    call = ["seedprint", INITIAL, INITIAL, "--test", test, *sizes, "--page", str(tmp_path / "a.html"), "--quiet"]
     assert run(call) == 0
     assert "Verdict: " in (tmp_path / "a.html").read_text()

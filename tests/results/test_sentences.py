@@ -19,21 +19,21 @@ def test_terms_are_the_glossarys():
     assert not missing
 
 
-def born(seed, count, log10_p, **changes):
+def initial(seed, count, log10_p, **changes):
     """A record of `probe preference` of 4,000 inputs and GPT-2's vocabulary."""
     record = {"seed": seed, "seq_len": 64, "num_inputs": 4_000, "vocab_size": 50_257, "top1_id": 31_337 + (seed or 0)}
     return {**record, "top1_count": count, "top1_share": count / 4_000, "log10_p": log10_p, **changes}
 
 
 def test_preference_sentence_has_size_and_p():
-    first, *_ = results.Preference([born(0, 76, -183.4)]).summary()
+    first, *_ = results.Preference([initial(0, 76, -183.4)]).summary()
     assert first == (
         "Seed 0 prefers token 31,337: 1.9% of 4,000 inputs, 955 times the uniform fraction; by chance 10⁻¹⁸³."
     )
 
 
 def test_the_strongest_of_several_leads_and_the_others_are_counted():
-    told = results.Preference([born(0, 9, -0.1), born(1, 76, -183.4), born(2, 60, -140.0)]).summary()
+    told = results.Preference([initial(0, 9, -0.1), initial(1, 76, -183.4), initial(2, 60, -140.0)]).summary()
     assert told[0].startswith("Seed 1 prefers token 31,338")
     assert told[1].startswith("2 of 3 results") and "2 different tokens" in told[1]
 
@@ -41,12 +41,12 @@ def test_the_strongest_of_several_leads_and_the_others_are_counted():
 @pytest.mark.parametrize("log10_p", [0.0, -0.5, -2.2])
 def test_no_preference_is_claimed_where_chance_explains_it(log10_p):
     """10^-2.2 is below 0.01 and no more than one of two may reach."""
-    told = " ".join(results.Preference([born(0, 5, 0.0), born(1, 5, log10_p)]).summary())
+    told = " ".join(results.Preference([initial(0, 5, 0.0), initial(1, 5, log10_p)]).summary())
     assert "prefers" not in told and "No token is preferred more than chance allows" in told
 
 
 def test_a_checkpoint_has_no_seed():
-    (first, *_) = results.Preference([born(None, 76, -183.4)]).summary()
+    (first, *_) = results.Preference([initial(None, 76, -183.4)]).summary()
     assert first.startswith("The model prefers")
 
 
@@ -125,7 +125,7 @@ def evaluated(**changes):
 def test_perplexity_sentence_warns_of_training_text():
     assert "remembered" in run_reports.Evaluation(evaluated(training_text=True)).summary()[-1]
     assert "remembered" not in " ".join(run_reports.Evaluation(evaluated()).summary())
-    # A birth has been trained on nothing yet.
+    # An initialization has been trained on nothing yet.
     assert len(run_reports.Evaluation(evaluated(training_text=True, step=0)).summary()) == 2
     assert "as among 9.04 equally likely" in run_reports.Evaluation(evaluated()).summary()[0]
 

@@ -25,7 +25,7 @@ from tests.robustness.guard import bounds, is_one_sentence
 
 CORPUS = Path(__file__).resolve().parent / "corpus" / "flags.jsonl"
 SIZES = "num_layers=1,d_model=8,num_heads=1,d_ff=8,vocab_size=300,max_seq_len=64"
-BIRTH = f"seed:1@gpt2-tiny,{SIZES}"
+INITIAL = f"seed:1@gpt2-tiny,{SIZES}"
 MODEL = ["--model", "gpt2-tiny", *[word for setting in SIZES.split(",") for word in ("--set", setting)]]
 INPUTS = ["--num-inputs", "4", "--seq-len", "8"]
 # A short call of each command that needs no files but its own; an option is put at the end and has the last word.
@@ -35,26 +35,26 @@ CALLS: dict[str, list[str]] = {
     "probe contraction": ["probe", "contraction", *MODEL, *INPUTS],
     "probe scaling": ["probe", "scaling", *MODEL, "--widths", "8,16", "--steps", "1", "--seeds", "0:2"],
     "predict": ["predict", *MODEL, "--seq-len", "8", "--num-inputs", "8"],
-    "generate": ["generate", BIRTH, "--prompt-ids", "1,2", "--max-new-tokens", "2"],
+    "generate": ["generate", INITIAL, "--prompt-ids", "1,2", "--max-new-tokens", "2"],
     "parity": ["parity", "models/step0"],
-    "evaluate": ["evaluate", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--context", "16"],
-    "sinks": ["sinks", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--lengths", "8", "--num-sequences", "2"],
-    "intervene": ["intervene", BIRTH, "--tokenizer", "bytes", "--text", "text.txt", "--length", "8",
+    "evaluate": ["evaluate", INITIAL, "--tokenizer", "bytes", "--text", "text.txt", "--context", "16"],
+    "sinks": ["sinks", INITIAL, "--tokenizer", "bytes", "--text", "text.txt", "--lengths", "8", "--num-sequences", "2"],
+    "intervene": ["intervene", INITIAL, "--tokenizer", "bytes", "--text", "text.txt", "--length", "8",
                   "--num-sequences", "2"],
-    "fingerprint": ["fingerprint", "--outputs", BIRTH, "--out", "a.fingerprint", *INPUTS],
-    "seedprint": ["seedprint", BIRTH, BIRTH.replace("seed:1", "seed:2"), "--test", "permutation", *INPUTS],
-    "whichseed": ["whichseed", BIRTH, "--seeds", "0:4", "--entries", "64"],
-    "digest": ["digest", BIRTH],
-    "init-scheme": ["init-scheme", BIRTH],
-    "scan": ["scan", BIRTH, BIRTH.replace("seed:1", "seed:2"), "--mixture", "--base",
-             BIRTH.replace("seed:1", "seed:3")],
+    "fingerprint": ["fingerprint", "--outputs", INITIAL, "--out", "a.fingerprint", *INPUTS],
+    "seedprint": ["seedprint", INITIAL, INITIAL.replace("seed:1", "seed:2"), "--test", "permutation", *INPUTS],
+    "whichseed": ["whichseed", INITIAL, "--seeds", "0:4", "--entries", "64"],
+    "digest": ["digest", INITIAL],
+    "init-scheme": ["init-scheme", INITIAL],
+    "scan": ["scan", INITIAL, INITIAL.replace("seed:1", "seed:2"), "--mixture", "--base",
+             INITIAL.replace("seed:1", "seed:3")],
     "runs": ["runs", "."],
     "plot": ["plot", "."],
-    "export": ["export", BIRTH, "exported"],
+    "export": ["export", INITIAL, "exported"],
     "pretrain": ["pretrain", *MODEL, "--tokenizer", "bytes", "--data", "missing.txt", "--out", "run", "--steps", "1"],
-    "adapt": ["adapt", BIRTH, "--method", "lora", "--tokenizer", "bytes", "--data", "missing.txt", "--out", "tuned",
+    "adapt": ["adapt", INITIAL, "--method", "lora", "--tokenizer", "bytes", "--data", "missing.txt", "--out", "tuned",
               "--steps", "1"],
-    "derive": ["derive", BIRTH, "--change", "noise:0.1", "--out", "derived"],
+    "derive": ["derive", INITIAL, "--change", "noise:0.1", "--out", "derived"],
     "audit": ["audit", "models"],
     "status": ["status", "."],
     "doctor": ["doctor"],
@@ -178,7 +178,7 @@ def _models() -> Path:
     """A folder of one small model; it stays while the process lives."""
     keep = tempfile.TemporaryDirectory(prefix="fuzz-")
     _KEPT.append(keep)
-    assert run(["export", BIRTH, f"{keep.name}/step0"]) == 0
+    assert run(["export", INITIAL, f"{keep.name}/step0"]) == 0
     return Path(keep.name)
 
 

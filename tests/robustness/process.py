@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
-BORN = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
+UNTRAINED = ["--model", "llama-tiny", *(word for pair in TINY.split(",")[1:] for word in ("--set", pair))]
 # Where the tests run in the background SIGINT is ignored, and would be in their children. The first argument is the
 # most bytes of a file. A byte before main is entered, so that moments are counted from there.
 ENTER = """

@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.slow
 
-BIRTH = "seed:5@gpt2-tiny,num_layers=1,d_model=64,num_heads=2,d_ff=32,vocab_size=64"
-CALL = ["fingerprint", BIRTH, "--num-inputs", "256", "--seq-len", "8", "--batch-size", "64", "--range", "64",
+INITIAL = "seed:5@gpt2-tiny,num_layers=1,d_model=64,num_heads=2,d_ff=32,vocab_size=64"
+CALL = ["fingerprint", INITIAL, "--num-inputs", "256", "--seq-len", "8", "--batch-size", "64", "--range", "64",
         "--outputs", "--out", "a.fingerprint", "--resume", "ledger", "--quiet"]  # fmt: skip
 
 

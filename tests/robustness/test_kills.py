@@ -18,7 +18,7 @@ import pytest
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.record import lasting
 from bornbiased_jax.training.checkpoint import find_steps
-from tests.robustness.process import BORN, TINY, start
+from tests.robustness.process import TINY, UNTRAINED, start
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def trained(place: Path) -> Any:
 
 COMMANDS = {
     "probe": Command(
-        lambda place: ["probe", "preference", *BORN, "--seeds", "0:6", "--num-inputs", "64", "--seq-len", "8",
+        lambda place: ["probe", "preference", *UNTRAINED, "--seeds", "0:6", "--num-inputs", "64", "--seq-len", "8",
                        "--quiet", "--resume", str(place / "kept"), "--json", str(place / "found.json")],
         probed,
     ),
@@ -80,7 +80,7 @@ COMMANDS = {
         reproduced,
     ),
     "pretrain": Command(
-        lambda place: ["pretrain", *BORN, "--quiet", "--data", str(place / "text.txt"), "--tokenizer", "bytes",
+        lambda place: ["pretrain", *UNTRAINED, "--quiet", "--data", str(place / "text.txt"), "--tokenizer", "bytes",
                        "--steps", "30", "--seeds", "1,2", "--context", "16", "--batch-size", "4", "--warmup", "2",
                        "--no-tensorboard", "--checkpoint-every", "4", "--keep-latest", "2", "--eval-sequences", "4",
                        "--token-cache", str(place / "tokens"), "--out", str(place / "run"),

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bornbiased_jax.chunk_store import Chunk
-from tests.robustness.process import BORN, start
+from tests.robustness.process import UNTRAINED, start
 
 pytestmark = pytest.mark.slow
 
 # A search by hand takes more of them.
 KILLS = int(os.environ.get("KILLS", 6))
 SEEDS = 32 * KILLS
-CALL = ["probe", "preference", *BORN, "--quiet"]
+CALL = ["probe", "preference", *UNTRAINED, "--quiet"]
 CALL += ["--seeds", f"0:{SEEDS}", "--num-inputs", "512", "--seq-len", "32", "--batch-size", "16", "--range", "128"]
 
 

@@ -12,23 +12,23 @@ pytestmark = pytest.mark.slow
 
 SMALL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 16, "vocab_size": 64}
 SETTINGS = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
-BIRTH = f"seed:31@gpt2-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
+INITIAL = f"seed:31@gpt2-tiny,{','.join(f'{name}={value}' for name, value in SMALL.items())}"
 SIZES = ["--num-inputs", "64", "--seq-len", "8", "--batch-size", "8", "--range", "16"]
 PROBE = ["probe", "preference", "--model", "gpt2-tiny", *SETTINGS, *SIZES]
 # The words of a call, the option that names its ledger, and what of its JSON does not depend on the call.
 CALLS = {
     "probe": ([*PROBE, "--seeds", "0:5"], "--resume", lambda value: value["records"]),
     "probe of a checkpoint": (
-        ["probe", "contraction", "--checkpoint", BIRTH, *SIZES],
+        ["probe", "contraction", "--checkpoint", INITIAL, *SIZES],
         "--resume",
         lambda value: value["records"],
     ),
     "fingerprint": (
-        ["fingerprint", "--outputs", BIRTH, *SIZES, "--out", "a.fingerprint"],
+        ["fingerprint", "--outputs", INITIAL, *SIZES, "--out", "a.fingerprint"],
         "--resume",
         lambda value: {**value, "digest": None},
     ),
-    "whichseed": (["whichseed", BIRTH, "--seeds", "0:100", "--range", "16"], "--resume", lambda value: value),
+    "whichseed": (["whichseed", INITIAL, "--seeds", "0:100", "--range", "16"], "--resume", lambda value: value),
     "reproduce": (["reproduce", "weights_calibration", "--scale", "smoke"], "--out", lambda value: None),
 }
 ENGINES = {

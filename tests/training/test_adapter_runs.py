@@ -65,7 +65,7 @@ def test_adapter_learns_and_base_stays_frozen(calm):
     assert changed == expected
     lines = read_metrics(config.out)
     assert lines[-1]["loss"][0] < lines[0]["loss"][0] and lines[-1]["loss"][1] < lines[0]["loss"][1]
-    # Births of a memory are alike; of what is drawn, each has its seed's.
+    # Initializations of a memory are alike; of what is drawn, each has its seed's.
     assert (lines[-1]["loss"][0] == lines[-1]["loss"][1]) == (method == "prefix-plus")
     record = json.loads((Path(config.out) / "run.json").read_text())
     assert record["provenance"]["prng"] == "threefry2x32"

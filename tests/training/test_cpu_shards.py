@@ -29,8 +29,8 @@ def _drawn(seeds: int) -> State:
     return State(params, jax.vmap(RULE.init)(params), np.zeros(seeds, np.int32), np.arange(seeds, dtype=np.uint32))
 
 
-def births(seeds: int) -> State:
-    """The state of newborn models, drawn once and handed out as arrays that may be given on."""
+def initializations(seeds: int) -> State:
+    """The state of untrained models, drawn once and handed out as arrays that may be given on."""
     return jax.tree.map(jnp.array, _drawn(seeds))
 
 
@@ -52,22 +52,24 @@ def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
     rounds = batches(2, 2, 6, 9)
     assert cache_chunks(12 // count, 8, rows) == {256: 1, 24: 4, 8: 4}[rows]
     step = jax.jit(make_train_step(LOSS, RULE))
-    states = [jax.tree.map(lambda leaf, seed=seed: leaf[seed], births(seeds)) for seed in range(seeds)]
+    states = [jax.tree.map(lambda leaf, seed=seed: leaf[seed], initializations(seeds)) for seed in range(seeds)]
     measured = []
     for batch in rounds:
         done = [step(state, batch) for state in states]
         states = [state for state, _ in done]
         measured.append({name: np.stack([values[name] for _, values in done]) for name in ("loss", "grad_norm")})
-    program = sharded(births(seeds), rounds[0], count)
-    state = births(seeds)
+    program = sharded(initializations(seeds), rounds[0], count)
+    state = initializations(seeds)
     for batch, want in zip(rounds, measured, strict=True):
         state, got = program(state, batch)
         for name in want:
             assert got[name].shape == (seeds,)
             np.testing.assert_allclose(got[name], want[name], rtol=1e-5)
     want_params = jax.tree.map(lambda *leaves: np.stack(leaves), *[state.params for state in states])
-    born = births(seeds).params
-    moved = jax.tree.map(lambda before, after: np.abs(np.asarray(after) - np.asarray(before)).max(), born, want_params)
+    initial = initializations(seeds).params
+    moved = jax.tree.map(
+        lambda before, after: np.abs(np.asarray(after) - np.asarray(before)).max(), initial, want_params
+    )
     for ours, theirs, far in zip(*map(jax.tree.leaves, (stacked(state).params, want_params, moved)), strict=True):
         # Adam divides by the gradient's size: where a gradient is near nothing, rounding moves its update most.
         assert far > 0
@@ -79,10 +81,10 @@ def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
 def test_the_same_bits_at_every_call():
     """Threads decide when a part is computed, and nothing else."""
     (batch,) = batches(1, 1, 8, 17)
-    program = sharded(births(2), batch, 2)
-    first, measured = program(births(2), batch)
+    program = sharded(initializations(2), batch, 2)
+    first, measured = program(initializations(2), batch)
     for _ in range(5):
-        again, found = program(births(2), batch)
+        again, found = program(initializations(2), batch)
         for ours, theirs in zip(jax.tree.leaves((again, found)), jax.tree.leaves((first, measured)), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -90,7 +92,7 @@ def test_the_same_bits_at_every_call():
 def test_stacks_and_back():
     """The state of all seeds and those of each are the same numbers; those of all are given on."""
     for seeds in (1, 3):
-        state = births(seeds)
+        state = initializations(seeds)
         want = jax.tree.map(np.array, state)
         ones = unstacked(state)
         assert len(ones) == seeds
@@ -111,7 +113,7 @@ def test_who_takes_cpu_shards(monkeypatch):
     assert cpu_shards_for(preset("llama-nano"), 16) == 1
     (batch,) = batches(1, 1, 3, 9)
     with pytest.raises(ValueError, match="3 sequences do not divide among 2 shards"):
-        sharded(births(1), batch, 2)
+        sharded(initializations(1), batch, 2)
 
 
 def test_chunks_that_fit_a_cache():

@@ -53,7 +53,7 @@ def test_metrics(calm):
     # The rate that each update had: half the peak and the peak while warming up, the minimum at the end.
     peak, floor = config.learning_rate, config.min_learning_rate
     assert [lines[i]["lr"] for i in (0, 1, 2, 11)] == pytest.approx([peak / 2, peak, peak, floor], rel=1e-6)
-    # A newborn byte model knows nothing: ln 256 = 5.545, give or take its logits' spread.
+    # An untrained byte model knows nothing: ln 256 = 5.545, give or take its logits' spread.
     assert lines[0]["loss"] == pytest.approx([np.log(256)] * 2, abs=0.1)
     assert lines[-1]["loss"][0] < lines[0]["loss"][0]
     assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
@@ -93,9 +93,9 @@ def test_step_zero_equals_initial_weights(calm):
     names = ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size")
     fields = ",".join(f"{name}={getattr(CFG, name)}" for name in names)
     for seed in (42, 7):
-        birth = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
+        initialization = open_checkpoint(f"seed:{seed}@llama-tiny,{fields}")
         start = open_checkpoint(f"{config.out}@seed={seed},step=0")
-        assert start.cfg == birth.cfg and start.digest() == birth.digest()
+        assert start.cfg == initialization.cfg and start.digest() == initialization.digest()
         end = open_checkpoint(f"{config.out}@seed={seed}")
         assert end.info["step"] == 12 and end.digest() == summary["digests"][str(seed)]
     assert start.tokenizer.decode(start.tokenizer.encode("héllo")) == "héllo"
@@ -130,8 +130,8 @@ def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
     pretrain(other)
     config, _ = calm
     assert losses(other.out)[0][1] != losses(config.out)[0][1]
-    births = [open_checkpoint(f"{run.out}@seed=42,step=0").digest() for run in (config, other)]
-    assert births[0] == births[1]
+    initializations = [open_checkpoint(f"{run.out}@seed=42,step=0").digest() for run in (config, other)]
+    assert initializations[0] == initializations[1]
 
 
 @pytest.mark.as_users

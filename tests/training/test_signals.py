@@ -118,7 +118,7 @@ def test_signals_while_saving_wait_for_it(place, monkeypatch, signal_at):
 
     def wait(self):
         waits.append(1)
-        # The first is for the birth.
+        # The first is for the initialization.
         if len(waits) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)

@@ -36,7 +36,7 @@ def config(tmp_path):
 def test_training_step_metrics(config):
     """Loss and norm of the whole gradient are those of the batch before the update, unclipped, for each seed."""
     state, step = begin(config)
-    born = jax.tree.map(np.array, state.params)
+    initial = jax.tree.map(np.array, state.params)
     tokens_BT1 = np.random.default_rng(0).integers(0, 32, (4, 9), np.int32)
     seen = []
     after, count = fit(state, step, [jnp.asarray(tokens_BT1)[None]], [lambda *arguments: seen.append(arguments)])
@@ -48,7 +48,7 @@ def test_training_step_metrics(config):
         return total / tokens
 
     for index in range(2):
-        params = jax.tree.map(lambda leaf, index=index: leaf[index], born)
+        params = jax.tree.map(lambda leaf, index=index: leaf[index], initial)
         loss, grads = jax.value_and_grad(mean_loss)(params)
         norm = np.sqrt(sum(np.square(np.asarray(leaf, np.float64)).sum() for leaf in jax.tree.leaves(grads)))
         assert norm > 100 * config.clip

@@ -42,7 +42,7 @@ def read_headers(cfg: ModelConfig, seed: int) -> StoredModel:
         ]
 
     load = functools.partial(_load, cfg, int(seed))
-    return StoredModel(cfg, f"birth of seed {seed}", pieces, seed=int(seed), is_initial=True, load=load)
+    return StoredModel(cfg, f"initialization of seed {seed}", pieces, seed=int(seed), is_initial=True, load=load)
 
 
 _draw = jax.jit(draw, static_argnums=(1, 2))

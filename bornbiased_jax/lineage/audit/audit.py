@@ -17,7 +17,14 @@ from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
 from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarize
-from bornbiased_jax.lineage.audit.ties import ALPHA, edges, find_parentage, find_shared_births, pairs_to_test, test_ties
+from bornbiased_jax.lineage.audit.ties import (
+    ALPHA,
+    edges,
+    find_parentage,
+    find_shared_initializations,
+    pairs_to_test,
+    test_ties,
+)
 
 
 def audit_folder(
@@ -95,7 +102,7 @@ def audit_items(
         unit="tensors that are not constant",
         aliases=aliases,
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
-        birth_seeds=_birth_seeds(summaries),
+        initial_seeds=_initial_seeds(summaries),
     )
     near = find_near_copies({name: summary.forms for name, summary in summaries.items()}, aliases)
     findings += [*find_copies(copies, near), *near]
@@ -106,16 +113,16 @@ def audit_items(
             findings += find_breaks(run, advance)
     # Test pairs for a shared initialization, and compare what they say with the labels.
     pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
-    with progress.bar(len(pairs), "shared births", "pairs") as advance:
+    with progress.bar(len(pairs), "shared initializations", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
-    findings += find_shared_births(runs, stepless, ties)
+    findings += find_shared_initializations(runs, stepless, ties)
     # Initial weights by themselves, and against the distribution that their configuration states.
-    births = [summary for summary in summaries.values() if summary.item.label.step == 0]
-    repeating = find_repeats(births)
+    initializations = [summary for summary in summaries.values() if summary.item.label.step == 0]
+    repeating = find_repeats(initializations)
     findings += repeating
-    findings += find_distributions(births, ALPHA, {name for finding in repeating for name in finding.subjects})
+    findings += find_distributions(initializations, ALPHA, {name for finding in repeating for name in finding.subjects})
     return {
         "clean": is_clean(findings),
         "findings": [finding.to_dict() for finding in findings],
@@ -145,11 +152,11 @@ def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], l
     }, stepless
 
 
-def _birth_seeds(summaries: Mapping[str, Summary]) -> dict[str, int]:
+def _initial_seeds(summaries: Mapping[str, Summary]) -> dict[str, int]:
     return {
         summary.item.label.run: summary.item.record.seed
         for summary in summaries.values()
-        if summary.item.record is not None and summary.item.record.born_here
+        if summary.item.record is not None and summary.item.record.is_initialized_here
     }
 
 

@@ -24,7 +24,7 @@ class Copies:
         unit: what the parts are, in the plural.
         aliases: checkpoints without content of their own: "main", or the model above a trainer's checkpoints.
         file_digests: by checkpoint, one digest of its files; those without are left out.
-        birth_seeds: by run, the seed that its record says it was born from.
+        initial_seeds: by run, the seed that its record says it was initialized from.
     """
 
     labels: Mapping[str, Label]
@@ -32,14 +32,14 @@ class Copies:
     unit: str
     aliases: Collection[str] = ()
     file_digests: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    birth_seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    initial_seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Finding]:
-    """Find duplicates, shared births, and checkpoints that share some parts.
+    """Find duplicates, shared initializations, and checkpoints that share some parts.
 
-    Equal step 0 of different runs is a shared birth, which is no defect unless run records say that they were born
-    from different seeds. A name without content of its own ("main") may be a copy of another.
+    Equal step 0 of different runs is a shared initialization, which is no defect unless run records say that they were
+    initialized from different seeds. A name without content of its own ("main") may be a copy of another.
 
     Args:
         copies: where to look.
@@ -112,17 +112,20 @@ def _whole(copies: Copies) -> list[Finding]:
         if len(names) < 2:
             continue
         labels = [copies.labels[name] for name in names]
-        births = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
-        seeds = {copies.birth_seeds[label.run] for label in labels if label.run in copies.birth_seeds}
+        are_initial = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
+        seeds = {copies.initial_seeds[label.run] for label in labels if label.run in copies.initial_seeds}
         file_digests = {copies.file_digests.get(name) for name in names}
         files = len(file_digests) == 1 and None not in file_digests
         count = len(copies.digests[names[0]])
         content = "the same files, byte for byte" if files else f"the same {copies.unit}, all {count} of them"
-        if births and len(seeds) < 2:
-            text = f"{listed(names)} are one birth: {content}. What sets these runs apart is not their initialization."
+        if are_initial and len(seeds) < 2:
+            text = (
+                f"{listed(names)} are one initialization: {content}. What sets these runs apart is not their "
+                "initialization."
+            )
             findings.append(Finding("shared-birth", tuple(names), text))
         else:
-            claim = ", though their records name different seeds" if births else ""
+            claim = ", though their records name different seeds" if are_initial else ""
             findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {content}{claim}."))
     return findings
 
@@ -151,7 +154,7 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
     """Find checkpoints that share some parts and not all.
 
     No evidence is a part that is frozen in its run, that every checkpoint has, or that several runs keep frozen. What
-    births alone share (a table drawn once for all) is information.
+    initializations alone share (a table drawn once for all) is information.
     """
     frozen = frozen_parts(copies.labels, copies.digests)
     # Checkpoints by the digest of a part that they hold.
@@ -180,8 +183,8 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         text = f"{listed(names)} share {len(common)} of {total} {copies.unit} and not the others: "
         text += listed(sorted(common), 3)
         labels = [copies.labels[name] for name in names]
-        births = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
-        if births:
+        are_initial = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
+        if are_initial:
             findings.append(Finding("shared-birth", names, f"{text}. They were drawn once for all of these runs."))
         else:
             findings.append(Finding("duplicate", names, f"{text}."))

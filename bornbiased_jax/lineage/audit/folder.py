@@ -39,13 +39,13 @@ class Record:
 
     Attributes:
         seed: the run's seed.
-        born_here: whether its step 0 is a birth of that seed.
+        is_initialized_here: whether its step 0 is an initialization of that seed.
         data: what identifies its data and their order.
         adapted: the run's folder, where it trained an adapter beside a model that stays as it is; else None.
     """
 
     seed: int
-    born_here: bool
+    is_initialized_here: bool
     data: dict[str, Any]
     adapted: Path | None = None
 
@@ -192,7 +192,7 @@ def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
 def _run(place: Path, name: str) -> Iterator[Item]:
     content = read_run(place)
     config = content["config"]
-    born = config.get("init_from") is None
+    is_initialized_here = config.get("init_from") is None
     data = {"tokens_digest": content["tokens_digest"], "data_seed": config.get("data_seed")}
     steps = find_steps(place)
     if not steps:
@@ -201,7 +201,7 @@ def _run(place: Path, name: str) -> Iterator[Item]:
         run = f"{name}@seed={seed}" if name else f"seed={seed}"
         for step in steps:
             where = f"seed={seed},step={step}"
-            record = Record(int(seed), born, data, place if config.get("adapter") is not None else None)
+            record = Record(int(seed), is_initialized_here, data, place if config.get("adapter") is not None else None)
             yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", record=record)
 
 

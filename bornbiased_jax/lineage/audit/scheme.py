@@ -207,16 +207,16 @@ class Deviation(NamedTuple):
 
 
 def _deviations(summary: Summary) -> list[Deviation]:
-    """Compare every parameter group of a birth with its configuration; none where nobody states a distribution.
+    """Compare every parameter group of an initialization with its configuration, where that states a distribution.
 
-    Of a run of this package that began with a birth the distributions are known. A Hugging Face directory states
-    ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled by
-    1/√(2L) as GPT-2's are.
+    Of a run of this package that began with an initialization the distributions are known. A Hugging Face directory
+    states ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled
+    by 1/√(2L) as GPT-2's are.
     """
     reader = summary.reader
     if reader is None or summary.item.label.step != 0:
         return []
-    if summary.item.record is not None and not summary.item.record.born_here:
+    if summary.item.record is not None and not summary.item.record.is_initialized_here:
         return []
     stated_std: float | None = None
     if summary.item.record is None:
@@ -246,28 +246,30 @@ def _deviations(summary: Summary) -> list[Deviation]:
     return groups
 
 
-def find_distributions(births: Sequence[Summary], alpha: float, repeating: Collection[str] = ()) -> list[Finding]:
-    """Find births whose weights are significantly, and by more than 1%, not as stated, after Holm over all groups.
+def find_distributions(
+    initializations: Sequence[Summary], alpha: float, repeating: Collection[str] = ()
+) -> list[Finding]:
+    """Find initializations whose weights are significantly, and by more than 1%, not as stated (Holm over all).
 
     Args:
-        births: summaries of step 0.
+        initializations: summaries of step 0.
         alpha: level of all groups together.
-        repeating: names of births that repeat themselves. Their entries are not independent, so that nothing is known
-            of how far a standard deviation may be off; their constants are compared as everyone's are.
+        repeating: names of initializations that repeat themselves. Their entries are not independent, so that nothing
+            is known of how far a standard deviation may be off; their constants are compared as everyone's are.
     """
     rows = [
-        (birth, group)
-        for birth in births
-        for group in _deviations(birth)
-        if birth.name not in repeating or group.constant is not None
+        (initial, group)
+        for initial in initializations
+        for group in _deviations(initial)
+        if initial.name not in repeating or group.constant is not None
     ]
     rows.sort(key=lambda row: row[1].p_value)
     wrong: dict[str, list[tuple[Deviation, float]]] = defaultdict(list)
     adjusted = holm([group.p_value for _, group in rows]).tolist()
-    for (birth, group), p_value in zip(rows, adjusted, strict=True):
+    for (initial, group), p_value in zip(rows, adjusted, strict=True):
         if p_value <= alpha and group.deviation > TOLERANCE:
-            wrong[birth.name].append((group, p_value))
-    named = {birth.name: birth for birth in births}
+            wrong[initial.name].append((group, p_value))
+    named = {initial.name: initial for initial in initializations}
     return [_finding(named[name], groups) for name, groups in wrong.items()]
 
 
@@ -302,30 +304,30 @@ def _deviation(path: str, stated: tuple[float, ...], members: Sequence[Moments])
     return Deviation(path, stated, pooled.rms, max(tails))
 
 
-def find_repeats(births: Sequence[Summary]) -> list[Finding]:
-    """Find births with fewer random numbers than entries; pairs of neurons that the configuration asks for are none."""
+def find_repeats(initializations: Sequence[Summary]) -> list[Finding]:
+    """Find initializations with fewer random numbers than entries, beyond the paired neurons of the configuration."""
     findings = []
-    for birth in births:
-        reports = [report for report in _repeats_of(birth) if repeated_parts(report) or equal_labels(report)]
+    for initial in initializations:
+        reports = [report for report in _repeats_of(initial) if repeated_parts(report) or equal_labels(report)]
         if reports:
             text = (
-                f"{birth.name} repeats itself: {listed(map(_repeat_text, reports))}. It has fewer random numbers than "
-                "entries, as where every shard of a tensor was given the same draw, so that its standard deviations "
-                "are held against no configuration. Draw every shard from a key of its own."
+                f"{initial.name} repeats itself: {listed(map(_repeat_text, reports))}. It has fewer random numbers "
+                "than entries, as where every shard of a tensor was given the same draw, so that its standard "
+                "deviations are held against no configuration. Draw every shard from a key of its own."
             )
-            findings.append(Finding("repeats", (birth.name,), text))
+            findings.append(Finding("repeats", (initial.name,), text))
     return findings
 
 
-def _repeats_of(birth: Summary) -> list[Repeats]:
+def _repeats_of(initial: Summary) -> list[Repeats]:
     """List the axes along which repetition speaks of shards: not of neurons that were drawn in pairs on purpose."""
-    if birth.fingerprint is None or birth.reader is None:
+    if initial.fingerprint is None or initial.reader is None:
         return []
-    cfg = birth.reader.cfg
+    cfg = initial.reader.cfg
     drawn = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
     return [
         report
-        for report in birth.fingerprint.repeats
+        for report in initial.fingerprint.repeats
         if not (report.labels == "neurons" and drawn & {"mirrored", "repeated"} and repeated_parts(report) == 2)
     ]
 

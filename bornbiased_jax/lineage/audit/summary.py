@@ -27,7 +27,7 @@ from bornbiased_jax.lineage.structure import formulas
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 _CHUNK = 1 << 22
-# Checkpoints are compared by coordinates, long after their birth: in more numbers than what is published has.
+# Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
 
 Cell = tuple[int | None, str]

@@ -1,4 +1,4 @@
-"""Exact tests of shared births between checkpoints of a folder, and what they say of the labels."""
+"""Exact tests of shared initializations between checkpoints of a folder, and what they say of the labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tie:
         log10_p: of the test; None where it is undefined or the two are identical.
         log10_p_adjusted: after Holm's correction over the audit.
         z: the statistic's distance from its mean over permutations: a description.
-        tied: whether a shared birth was found.
+        tied: whether a shared initialization was found.
         identical: whether all tensors are equal, so that no test is needed.
         reason: why there is no p, or "".
     """
@@ -102,8 +102,8 @@ def test_ties(
 ) -> dict[frozenset[str], Tie]:
     """Test every pair of fingerprints by permutations of residual coordinates, Holm's correction over all of them.
 
-    Matrices that two runs' births have in common bit for bit, as tables drawn once for all seeds, are left out of the
-    comparison of these runs; so are matrices that are equal in the two checkpoints themselves.
+    Matrices that two runs' initializations have in common bit for bit, as tables drawn once for all seeds, are left out
+    of the comparison of these runs; so are matrices that are equal in the two checkpoints themselves.
     """
     ties: dict[frozenset[str], Tie] = {}
     for pair in pairs:
@@ -199,39 +199,43 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
     """Find what ties say against the labels.
 
     A checkpoint tied to another run's earliest one and not to its own has another parent. One that is tied to none is
-    not decided, unless both neighbors are tied to their own birth: a test that finds nothing proves nothing.
+    not decided, unless both neighbors are tied to their own initialization: a test that finds nothing proves nothing.
     """
     findings = []
-    births = {run: members[0] for run, members in runs.items()}
+    initializations = {run: members[0] for run, members in runs.items()}
     # Every checkpoint that is not tied to the first of its own run.
     for run, members in runs.items():
-        root = births[run]
+        root = initializations[run]
         astray: dict[str, list[Summary]] = defaultdict(list)
         undecided: list[Summary] = []
         for index, summary in enumerate(members[1:], 1):
             if _tied(ties, summary, root) is not False:
                 continue
-            parents = [birth for other_run, birth in births.items() if other_run != run and _tied(ties, summary, birth)]
-            parents = [birth for birth in parents if not _tied(ties, birth, root)]
+            parents = [
+                initial
+                for other_run, initial in initializations.items()
+                if other_run != run and _tied(ties, summary, initial)
+            ]
+            parents = [initial for initial in parents if not _tied(ties, initial, root)]
             neighbors = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
             if parents:
                 astray[parents[0].name].append(summary)
             elif neighbors and all(summary is root or _tied(ties, summary, root) for summary in neighbors):
                 text = (
-                    f"{summary.name} shows no shared birth with {root.name}, to which "
+                    f"{summary.name} shows no shared initialization with {root.name}, to which "
                     f"{listed(n.name for n in neighbors)}, before and after it, are tied: it holds other content than "
                     "its label says."
                 )
                 findings.append(Finding("break", (summary.name,), text))
             else:
                 undecided.append(summary)
-        findings += [_parentage(root, name, wrong, births, ties) for name, wrong in astray.items()]
+        findings += [_parentage(root, name, wrong, initializations, ties) for name, wrong in astray.items()]
         if undecided:
             names = tuple(summary.name for summary in undecided)
             text = (
-                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared birth with {root.name} and with "
-                "no other birth here. That may be another birth, or training that left no trace of this one: a test "
-                "that finds nothing proves nothing."
+                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared initialization with {root.name} "
+                "and with no other initialization here. That may be another initialization, or training that left "
+                "no trace of this one: a test that finds nothing proves nothing."
             )
             findings.append(Finding("inconclusive", names, text))
     return findings
@@ -249,32 +253,37 @@ def _parentage(
     root: Summary,
     parent: str,
     children: list[Summary],
-    births: Mapping[str, Summary],
+    initializations: Mapping[str, Summary],
     ties: Mapping[frozenset[str], Tie],
 ) -> Finding:
-    parent_birth = next(birth for birth in births.values() if birth.name == parent)
+    parent_initialization = next(initial for initial in initializations.values() if initial.name == parent)
     names = tuple(summary.name for summary in children)
     parent_ties = [ties[frozenset((name, parent))] for name in names]
     p_value = max((tie.p_value or 0.0 for tie in parent_ties), default=0.0)
-    to_root, to_parent = (distances(birth, children[0]) for birth in (root, parent_birth))
+    to_root, to_parent = (distances(initial, children[0]) for initial in (root, parent_initialization))
     ratios = [distance / to_parent[name] for name, distance in to_root.items() if to_parent.get(name, 0.0) > 0]
     whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
     far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
     text = (
-        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} a birth with {parent}, and none is found with "
-        f"{root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
+        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} an initialization with {parent}, and none is "
+        f"found with {root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
     )
     return Finding("parentage", names, text, p_value)
 
 
-def find_shared_births(runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]) -> list[Finding]:
-    """Find runs, and checkpoints without a step, whose births are one though not equal bit for bit."""
+def find_shared_initializations(
+    runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]
+) -> list[Finding]:
+    """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
     firsts = [run[0] for run in runs.values()] + list(stepless)
     findings = []
     for first, second in itertools.combinations(firsts, 2):
         tie = ties.get(frozenset((first.name, second.name)))
         if tie is not None and tie.tied and not tie.identical:
-            text = f"{first.name} and {second.name} share a birth. Which is the older one no test of weights can say."
+            text = (
+                f"{first.name} and {second.name} share an initialization. Which is the older one no test of weights "
+                "can say."
+            )
             findings.append(Finding("shared-birth", (first.name, second.name), text, tie.p_value))
     return findings
 
@@ -282,8 +291,8 @@ def find_shared_births(runs: Runs, stepless: Sequence[Summary], ties: Mapping[fr
 def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, Any]]:
     """List the edges of the lineage graph: tied pairs that say something.
 
-    These are a birth and its descendants, neighbors and copies. A direction is known of a run of this package alone,
-    whose record says what it began with.
+    These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
+    alone, whose record says what it began with.
     """
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}

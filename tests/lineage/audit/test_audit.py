@@ -15,7 +15,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.labels import pattern_of
 from bornbiased_jax.parameters import unflatten
-from tests.fixtures.suites import CFG, birth, drifted, trajectory, write, write_suite
+from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
 
 STEPS = (0, 100, 200, 300)
 
@@ -63,7 +63,7 @@ def test_one_branch_under_two_labels(tmp_path):
     found = audit_folder(tmp_path)
     assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed2-step300"]
     assert "byte for byte" in only(found, "duplicate")["text"]
-    # The last checkpoint has no neighbor after it; its birth tells whose it is.
+    # The last checkpoint has no neighbor after it; its initialization tells whose it is.
     assert only(found, "parentage")["subjects"] == ["seed2-step300"] and not found["clean"]
 
 
@@ -131,7 +131,7 @@ def test_a_seed_whose_steps_are_not_from_its_own_untrained_model(tmp_path):
 def test_untrained_model_that_is_not_here_is_not_decided(tmp_path):
     """A test controls false ties, never false differences."""
     write_suite(tmp_path, (1,), steps=STEPS)
-    write(tmp_path, "seed1-step0", birth(77))
+    write(tmp_path, "seed1-step0", initialization(77))
     found = audit_folder(tmp_path)
     assert kinds(found) == {"inconclusive"} and found["clean"]
     assert only(found, "inconclusive")["subjects"] == ["seed1-step100", "seed1-step200", "seed1-step300"]
@@ -149,9 +149,9 @@ def test_seeds_of_one_untrained_model_with_other_data(tmp_path):
 
 def test_tables_drawn_once_for_all_seeds_are_no_parentage(tmp_path):
     shared = ("embed/embedding", "head/kernel")
-    table = birth(50)
+    table = initialization(50)
     for seed in (1, 2):
-        flat = birth(seed) | {path: table[path] for path in shared}
+        flat = initialization(seed) | {path: table[path] for path in shared}
         for step in STEPS[:3]:
             write(tmp_path, f"seed{seed}-step{step}", flat)
             flat = drifted(flat, 10 * seed + step)
@@ -182,7 +182,7 @@ def test_frozen_tensors_are_no_duplicates(tmp_path):
 
 @pytest.mark.parametrize("stated", [None, 0.02])
 def test_untrained_model_with_another_standard_deviation(stated, tmp_path):
-    flat = birth(1)
+    flat = initialization(1)
     flat["blocks/mlp/up/kernel"] *= np.float32(1.25)
     write(tmp_path, "step0", flat)
     write(tmp_path, "step100", drifted(flat, 3))
@@ -196,7 +196,7 @@ def test_untrained_model_with_another_standard_deviation(stated, tmp_path):
 
 
 def test_a_stated_range_is_what_counts(tmp_path):
-    flat = {path: leaf * np.float32(1.0 if "scale" in path else 2.0) for path, leaf in birth(1).items()}
+    flat = {path: leaf * np.float32(1.0 if "scale" in path else 2.0) for path, leaf in initialization(1).items()}
     write(tmp_path, "step0", flat)
     assert kinds(audit_folder(tmp_path)) == {"init-law"}
     config = json.loads((tmp_path / "step0" / "config.json").read_text())
@@ -205,8 +205,8 @@ def test_a_stated_range_is_what_counts(tmp_path):
 
 
 def sharded(seed, parts=8):
-    """A birth with the first part of each hidden unit axis in every part's place, by a law of its own draw."""
-    flat = birth(seed)
+    """An initialization with the first part of each hidden unit axis in every part's place, from a draw of its own."""
+    flat = initialization(seed)
     for path, axis in (("gate", 2), ("up", 2), ("down", 1)):
         kernel = flat[f"blocks/mlp/{path}/kernel"]
         first = np.split(kernel, parts, axis=axis)[0]
@@ -216,11 +216,11 @@ def sharded(seed, parts=8):
 
 def test_untrained_model_whose_shards_are_equal_is_named_and_its_standard_deviation_is_not(tmp_path):
     flat = sharded(1)
-    # A deviation that would be blamed in a birth of independent entries.
+    # A deviation that would be blamed in an initialization of independent entries.
     flat["blocks/mlp/up/kernel"] *= np.float32(1.25)
     write(tmp_path, "seed1-step0", flat)
     write(tmp_path, "seed1-step100", drifted(flat, 3))
-    write(tmp_path, "seed2-step0", birth(2))
+    write(tmp_path, "seed2-step0", initialization(2))
     found = audit_folder(tmp_path)
     assert kinds(found) == {"repeats"} and not found["clean"]
     repeats = only(found, "repeats")
@@ -239,7 +239,7 @@ class Bomb:
 
 
 def test_pickles_are_digested_and_never_opened(tmp_path):
-    flat = birth(1)
+    flat = initialization(1)
     write(tmp_path, "step0", flat)
     for step, content in ((100, "a"), (200, "b"), (300, "b")):
         place = tmp_path / f"step{step}"
@@ -272,9 +272,9 @@ def test_unreadable_checkpoint_reported_and_others_audited(tmp_path):
 def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
     runs = write_suite(tmp_path, (1,), steps=(*STEPS, 400))
     wider = CFG.replace(d_model=48)
-    write(tmp_path, "seed1-step200", birth(1, wider), wider)
+    write(tmp_path, "seed1-step200", initialization(1, wider), wider)
     write(tmp_path, "seed1-step400", runs[1][300])
-    write(tmp_path, "seed2-step0", birth(2, wider), wider)
+    write(tmp_path, "seed2-step0", initialization(2, wider), wider)
     found = audit_folder(tmp_path)
     broken = only(found, "break")
     assert broken["subjects"] == ["seed1-step200"] and "other shapes" in broken["text"]
@@ -285,7 +285,7 @@ def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
 
 
 def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
-    write(tmp_path, "step0", birth(1))
+    write(tmp_path, "step0", initialization(1))
     for name, size in (("lora-a", 0), ("lora-b", 0), ("lora-c", 40)):
         place = tmp_path / name
         place.mkdir()
@@ -356,7 +356,8 @@ def test_many_checkpoints_are_compared_with_untrained_models_and_neighbors_alone
 
     runs = {f"seed{seed}": [Row(f"seed{seed}-step{step}") for step in range(10)] for seed in range(3)}
     pairs = pairs_to_test(runs, [], all_pairs=False)
-    # 3 births with 29 others each, less 3 pairs of births counted twice; 8 further pairs of neighbors a run.
+    # 3 initializations with 29 others each, less 3 pairs of initializations counted twice; 8 further pairs of neighbors
+    # a run.
     assert len(pairs) == 3 * 29 - 3 + 3 * 8 == len({frozenset(pair) for pair in pairs})
     assert len(pairs_to_test(runs, [], all_pairs=True)) == 30 * 29 // 2
 
@@ -389,7 +390,7 @@ def test_checkpoints_below_the_final_model_of_a_trainer_are_read(tmp_path):
     assert found["clean"], found["findings"]
     assert [row["name"] for row in found["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
     # One of them holds numbers that are none.
-    flat = drifted(birth(1), 5)
+    flat = drifted(initialization(1), 5)
     flat["blocks/mlp/up/kernel"][0, 0, 0] = np.nan
     write(place, "checkpoint-200", flat)
     assert only(audit_folder(place), "unreadable")["subjects"] == ["checkpoint-200"]
@@ -402,8 +403,8 @@ def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_
 
 
 def test_git_lfs_pointer_named(tmp_path, capsys):
-    write(tmp_path / "models", "step0", birth(1))
-    place = write(tmp_path / "models", "step100", birth(2))
+    write(tmp_path / "models", "step0", initialization(1))
+    place = write(tmp_path / "models", "step100", initialization(2))
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 134\n"
     (place / "model.safetensors").write_bytes(pointer)
     (tmp_path / "models" / "step200.gguf").write_bytes(pointer)

@@ -1,4 +1,4 @@
-"""Newborn models probed once for all the tables and figures that look at them."""
+"""Untrained models probed once for all the tables and figures that look at them."""
 
 from __future__ import annotations
 
