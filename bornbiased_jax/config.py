@@ -33,7 +33,11 @@ from bornbiased_jax.schemes import Dimensions, parse_groups, parse_rule, parse_s
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPosition = Literal["pre", "post", "both"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu", "relu_squared", "leaky_relu"]
+Activation = Literal[
+    "gelu", "gelu_tanh", "relu", "tanh", "silu", "relu_squared", "leaky_relu", "shifted_relu",
+    "gelu_centered", "gelu_tanh_centered", "relu_centered", "silu_centered", "relu_squared_centered",
+    "leaky_relu_centered", "shifted_relu_centered",
+]  # fmt: skip
 Positions = Literal["rope", "learned", "none"]
 RopeScaling = Literal["none", "linear", "llama3"]
 QKNormScope = Literal["head", "projection"]

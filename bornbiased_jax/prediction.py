@@ -18,7 +18,6 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.model.fields import fields_of
-from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.parameters import parameter_table
 from theory.stack import Stack
@@ -55,10 +54,14 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     if cfg.norm_position == "both":
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
     drawn = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
-    activation, mlp_width, factor = ACTIVATIONS[cfg.activation].theory, cfg.d_ff, 1.0
+    activation, mlp_width, factor = str(cfg.activation), cfg.d_ff, 1.0
     paired = {group for group in ("gate", "up", "down") if group in drawn and drawn[group].neuron_axis is not None}
     if paired and paired != {"gate", "up", "down"} & drawn.keys():
         raise InputError("theory knows MLPs whose neurons are mirrored in all matrices: set init to a scheme -mirrored")
+    if paired and activation not in theory.activations.ODD_PARTS:
+        raise InputError(
+            f"theory has no kernel of mirrored neurons with activation={activation}: take another activation"
+        )
     if paired:
         # A pair of opposite neurons writes the odd part of the activation.
         activation, factor = theory.activations.ODD_PARTS[activation]

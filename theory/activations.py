@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import integrate, special
 
 Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
 
 LEAK = 0.01
 """Slope of the leaky ReLU below 0."""
+CENTERED = "_centered"
+"""What follows the name of an activation from which its mean over a standard normal variable is subtracted."""
+ROOT_2PI = np.sqrt(2 * np.pi)
 _TANH_GELU = np.sqrt(2 / np.pi)
 
 
@@ -50,17 +53,40 @@ class Entry(NamedTuple):
 
 TABLE: dict[str, Entry] = {
     "relu": Entry(lambda u: np.maximum(u, 0.0), lambda u: np.heaviside(u, 0.5)),
-    "gelu": Entry(_gelu, lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / np.sqrt(2 * np.pi)),
+    "gelu": Entry(_gelu, lambda u: special.ndtr(u) + u * np.exp(-u * u / 2) / ROOT_2PI),
     "gelu_tanh": Entry(_gelu_tanh, _gelu_tanh_slope),
     "erf": Entry(lambda u: np.asarray(special.erf(u)), lambda u: 2 / np.sqrt(np.pi) * np.exp(-u * u), odd=True),
     "tanh": Entry(np.tanh, lambda u: 1 - np.tanh(u) ** 2, odd=True),
     "silu": Entry(_silu, _silu_slope),
     "relu_squared": Entry(lambda u: np.maximum(u, 0.0) ** 2, lambda u: 2 * np.maximum(u, 0.0)),
     "leaky_relu": Entry(lambda u: np.where(u > 0, u, LEAK * u), lambda u: np.where(u > 0, 1.0, LEAK)),
+    "shifted_relu": Entry(lambda u: np.maximum(u, -1.0), lambda u: np.heaviside(u + 1, 0.5)),
     "signed_square": Entry(lambda u: u * np.abs(u), lambda u: 2 * np.abs(u), odd=True),
     "identity": Entry(lambda u: np.asarray(u, dtype=np.float64), np.ones_like, odd=True),
 }
 """Kernels in closed form are in ``closed_forms``; an activation without one gets a series in ``kernels``."""
+
+
+def _unit_mean(name: str) -> float:
+    """Compute E[φ(z)], z ~ N(0, 1)."""
+
+    def weighted(z: float) -> float:
+        return float(TABLE[name].function(np.asarray(z))) * float(np.exp(-z * z / 2))
+
+    value, _ = integrate.quad(weighted, -12, 12, points=[-1, 0], epsabs=1e-13, epsrel=1e-13)
+    return float(value / ROOT_2PI)
+
+
+UNIT_MEANS: dict[str, float] = {name: _unit_mean(name) for name, entry in TABLE.items() if not entry.odd}
+"""What centered activations subtract, by the name of the activation."""
+
+
+def _centered(name: str) -> Entry:
+    function, derivative, _ = TABLE[name]
+    return Entry(lambda u: function(u) - UNIT_MEANS[name], derivative)
+
+
+TABLE.update({name + CENTERED: _centered(name) for name in UNIT_MEANS})
 ACTIVATIONS: dict[str, Function] = {name: entry.function for name, entry in TABLE.items()}
 DERIVATIVES: dict[str, Function] = {name: entry.derivative for name, entry in TABLE.items()}
 ODD_PARTS: dict[str, tuple[str, float]] = {
@@ -74,4 +100,5 @@ ODD_PARTS: dict[str, tuple[str, float]] = {
     "erf": ("erf", 2.0),
     "identity": ("identity", 2.0),
 }
-"""φ(u) − φ(−u), which a pair of mirrored neurons writes: an activation and a factor."""
+ODD_PARTS.update({name + CENTERED: ODD_PARTS[name] for name in UNIT_MEANS if name in ODD_PARTS})
+"""φ(u) − φ(−u), which a pair of mirrored neurons writes: an activation and a factor. The shifted ReLU has none here."""

@@ -1,7 +1,7 @@
 """Dual activations with a closed form: functions of the correlation ρ and the two standard deviations s, t.
 
 Each is written so that nothing cancels at |ρ| = 1. ``CLOSED`` maps a name to
-(E[φ(u)φ(u')], E[φ'(u)φ'(u')]).
+(E[φ(u)φ(u')], E[φ'(u)φ'(u')]), ``MEANS`` to E[φ(u)] as a function of the standard deviation.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from scipy import special
 
-from theory.activations import LEAK, Array
+from theory.activations import CENTERED, LEAK, ROOT_2PI, UNIT_MEANS, Array
 
 
 def _relu_dual(rho: Array, s: Array, t: Array) -> Array:
@@ -41,6 +42,38 @@ def _leaky_relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
 def _signed_square_dual(rho: Array, s: Array, t: Array) -> Array:
     """Compute E[φφ'] of φ(u) = u|u|, the odd part of the squared ReLU: its kernel is the odd part, twice."""
     return 2 * (_relu_squared_dual(rho, s, t) - _relu_squared_dual(-rho, s, t))
+
+
+def _cut(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Return −1/s, −1/t, each given the other one in its conditional standard deviations, and P(u < −1, u' < −1).
+
+    The probability is Owen's (1956): ½[Φ(h) + Φ(k)] − T(h, a) − T(k, b).
+    """
+    h, k = -1 / np.maximum(s, 1e-12), -1 / np.maximum(t, 1e-12)
+    sine = np.sqrt((1 - rho) * (1 + rho))
+    # At |ρ| = 1 one variable decides the other: far above or below its cut, or just at it.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left, right = (np.nan_to_num((a - rho * b) / sine, posinf=1e150, neginf=-1e150) for a, b in ((k, h), (h, k)))
+    both = (special.ndtr(h) + special.ndtr(k)) / 2 - special.owens_t(h, left / h) - special.owens_t(k, right / k)
+    return h, k, left, right, np.maximum(both, 0.0)
+
+
+def _shifted_relu_dual(rho: Array, s: Array, t: Array) -> Array:
+    """Compute E[φφ'] of φ(u) = max(u, −1) = u + r(u), r(u) = max(−1 − u, 0).
+
+    Stein's lemma gives E[u r(u')] = −ρ s t P(u' < −1), and E[r r'] in terms of P(u < −1, u' < −1).
+    """
+    h, k, left, right, both = _cut(rho, s, t)
+    linear = rho * s * t * (1 - special.ndtr(h) - special.ndtr(k))
+    tails = t * np.exp(-k * k / 2) * special.ndtr(right) + s * np.exp(-h * h / 2) * special.ndtr(left)
+    sine = np.sqrt((1 - rho) * (1 + rho))
+    corner = s * t * sine * np.exp(-(k * k + right * right) / 2) / (2 * np.pi)
+    return linear + (1 + rho * s * t) * both - tails / ROOT_2PI + corner
+
+
+def _shifted_relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
+    h, k, _, _, both = _cut(rho, s, t)
+    return 1 - special.ndtr(h) - special.ndtr(k) + both
 
 
 def _gelu_parts(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Array]:
@@ -89,6 +122,7 @@ CLOSED: dict[str, tuple[Kernel, Kernel]] = {
     "erf": (_erf_dual, _erf_slope_dual),
     "relu_squared": (_relu_squared_dual, lambda rho, s, t: 4 * _relu_dual(rho, s, t)),
     "leaky_relu": (_leaky_relu_dual, _leaky_relu_slope_dual),
+    "shifted_relu": (_shifted_relu_dual, _shifted_relu_slope_dual),
     "signed_square": (
         _signed_square_dual,
         lambda rho, s, t: 8 * (_relu_dual(rho, s, t) + _relu_dual(-rho, s, t)),
@@ -98,3 +132,32 @@ CLOSED: dict[str, tuple[Kernel, Kernel]] = {
         lambda rho, s, t: np.ones(np.broadcast(rho, s, t).shape),
     ),
 }
+
+
+def _shifted_relu_mean(s: Array) -> Array:
+    h = -1 / np.maximum(s, 1e-12)
+    return s * np.exp(-h * h / 2) / ROOT_2PI - special.ndtr(h)
+
+
+MEANS: dict[str, Callable[[Array], Array]] = {
+    "relu": lambda s: s / ROOT_2PI,
+    "gelu": lambda s: s * s / np.sqrt(1 + s * s) / ROOT_2PI,
+    "relu_squared": lambda s: s * s / 2,
+    "leaky_relu": lambda s: (1 - LEAK) * s / ROOT_2PI,
+    "shifted_relu": _shifted_relu_mean,
+}
+
+
+def _centered_mean(name: str) -> Callable[[Array], Array]:
+    mean, c = MEANS[name], UNIT_MEANS[name]
+    return lambda s: mean(s) - c
+
+
+def _centered(name: str) -> tuple[Kernel, Kernel]:
+    """Return the kernels of φ − c: the derivative's does not change."""
+    (value, slope), mean, c = CLOSED[name], MEANS[name], UNIT_MEANS[name]
+    return lambda rho, s, t: value(rho, s, t) - c * (mean(s) + mean(t)) + c * c, slope
+
+
+CLOSED.update({name + CENTERED: _centered(name) for name in MEANS})
+MEANS.update({name + CENTERED: _centered_mean(name) for name in MEANS})

@@ -11,13 +11,14 @@ squeeze them (``sublayers.add``).
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
 from theory import checks, kernels
-from theory.activations import LEAK, Array
+from theory.activations import CENTERED, LEAK, ROOT_2PI, UNIT_MEANS, Array
 from theory.closed_forms import CLOSED
 from theory.quadrature import normal_lattice, normal_panels
 
@@ -26,14 +27,34 @@ STEP = 1e-3
 DEGREES = (12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 TAIL = 1e-10
 """Of the energy, that a series may leave out: its slope is then right to about 1e-7, its curvature to 1e-5."""
-ROOT_2PI = np.sqrt(2 * np.pi)
-PIECEWISE: dict[str, tuple[int, float]] = {
-    "relu": (1, 0.0),
-    "relu_squared": (2, 0.0),
-    "signed_square": (2, 1.0),
-    "leaky_relu": (1, LEAK),
+
+
+class Piecewise(NamedTuple):
+    """φ(u) = (u + shift)^degree above −shift, −slope·|u + shift|^degree below, less an offset.
+
+    Its moments have a closed form.
+    """
+
+    degree: int
+    slope: float = 0.0
+    shift: float = 0.0
+    offset: float = 0.0
+
+
+PIECEWISE: dict[str, Piecewise] = {
+    "relu": Piecewise(1),
+    "relu_squared": Piecewise(2),
+    "signed_square": Piecewise(2, 1.0),
+    "leaky_relu": Piecewise(1, LEAK),
+    "shifted_relu": Piecewise(1, shift=1.0, offset=1.0),
 }
-"""Activations that are u^p above 0 and −slope·|u|^p below: p and the slope; their moments have a closed form."""
+PIECEWISE.update(
+    {
+        name + CENTERED: piecewise._replace(offset=piecewise.offset + UNIT_MEANS[name])
+        for name, piecewise in PIECEWISE.items()
+        if name in UNIT_MEANS
+    }
+)
 
 
 class Kernel(NamedTuple):
@@ -107,15 +128,21 @@ def neuron_moments(activation: str, std_n: Array, rho_n: Array, highest: int) ->
     rho_n = np.clip(checks.rho(rho_n, "rho_n"), 0.0, 1.0)
     checks.whole(highest, "highest")
     if activation in PIECEWISE:
+        degree, slope, shift, offset = PIECEWISE[activation]
         b, w = normal_panels()
-        mean, std = (std_n * np.sqrt(rho_n))[:, None] * b, (std_n * np.sqrt(1 - rho_n))[:, None]
-        degree, slope = PIECEWISE[activation]
-        above = _rectified(mean, std, degree * highest)[degree - 1 :: degree]
-        if slope == 0.0:
-            return above, w
-        # Below 0 the activation is slope·u: powers of −slope times those of the rectified −u.
-        signs = (-slope) ** np.arange(1, highest + 1)[:, None, None]
-        return above + signs * _rectified(-mean, std, degree * highest)[degree - 1 :: degree], w
+        mean, std = (std_n * np.sqrt(rho_n))[:, None] * b + shift, (std_n * np.sqrt(1 - rho_n))[:, None]
+        moments = _rectified(mean, std, degree * highest)[degree - 1 :: degree]
+        if slope != 0.0:
+            # Below the kink the activation is −slope·|u|^degree: powers of −slope times those of the rectified −u.
+            signs = (-slope) ** np.arange(1, highest + 1)[:, None, None]
+            moments = moments + signs * _rectified(-mean, std, degree * highest)[degree - 1 :: degree]
+        # Subtract the offset one factor at a time: E[ψ^j φ^(k+1)] = E[ψ^(j+1) φ^k] − offset E[ψ^j φ^k].
+        powers = [np.ones_like(moments[0]), *moments]
+        centered = []
+        while offset != 0.0 and len(powers) > 1:
+            powers = [higher - offset * lower for lower, higher in itertools.pairwise(powers)]
+            centered.append(powers[0])
+        return (np.array(centered) if centered else moments), w
     b, w = normal_lattice(float(np.max(checks.std(std_n, "std_n", kernels.LARGEST_STD), initial=0.0)))
     moments = np.empty((highest, std_n.size, b.size))
     for i, (std, rho) in enumerate(zip(std_n, rho_n, strict=True)):

@@ -18,7 +18,7 @@ from scipy import fft
 
 from theory import checks
 from theory.activations import ACTIVATIONS, DERIVATIVES, TABLE, Array, Function
-from theory.closed_forms import CLOSED
+from theory.closed_forms import CLOSED, MEANS
 from theory.quadrature import LARGEST_PANEL_SCALE, normal_lattice, normal_panels
 
 TAIL = 2e-14
@@ -251,7 +251,7 @@ def dual(name: str, rho: npt.ArrayLike, std: npt.ArrayLike = 1.0, std2: npt.Arra
     beyond std 3 (2 seconds at ``LARGEST_STD``).
 
     Args:
-        name: relu, gelu (u Φ(u)), gelu_tanh, erf, tanh, silu (u/(1 + e^(−u))) or identity.
+        name: of ``theory.activations.TABLE``: relu, gelu (u Φ(u)), tanh, silu (u/(1 + e^(−u))), …
         rho: correlations.
         std: pre-activation standard deviations, up to ``LARGEST_STD`` where there is no closed form.
         std2: those of u', likewise; ``std`` unless given.
@@ -291,8 +291,12 @@ def mean(name: str, std: npt.ArrayLike = 1.0) -> Array:
     >>> float(mean("relu", 2.0).round(4))
     0.7979
     """
+    checks.choice(name, "name", TABLE)
+    s = checks.std(std, "std")
     if TABLE[name].odd:
-        return np.zeros_like(checks.std(std, "std"))
+        return np.zeros_like(s)
+    if name in MEANS:
+        return np.asarray(MEANS[name](s))
     return np.asarray(hermite_coefficients(name, std, 0)[..., 0])
 
 

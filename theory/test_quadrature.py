@@ -133,7 +133,8 @@ def test_moments_of_neurons_over_their_range(name: str, rho: float, std: float) 
     errors: list[list[float]] = [[] for _ in range(4)]
     for place in chosen:
         mean, apart = np.sqrt(rho) * b[place], np.sqrt(1 - rho)
-        kink = np.clip(-mean / apart, -12, 12) if apart else 0.0
+        shift = finite_width.PIECEWISE[name].shift if name in finite_width.PIECEWISE else 0.0
+        kink = np.clip(-(shift / std + mean) / apart, -12, 12) if apart else 0.0
         low, high = panels(-12, kink, 400), panels(kink, 12, 400)
         x, v = (np.concatenate(pair) for pair in zip(low, high, strict=True))
         value = activations.ACTIVATIONS[name](std * (mean + apart * x))

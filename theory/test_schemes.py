@@ -14,7 +14,7 @@ from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes import probe, untrained
 from bornbiased_jax.probes.inputs import random_tokens
 from theory import finite_width, kernels
-from theory.activations import ACTIVATIONS, DERIVATIVES, ODD_PARTS
+from theory.activations import ACTIVATIONS, CENTERED, DERIVATIVES, ODD_PARTS, UNIT_MEANS
 from theory.mean_field import profile
 from theory.stack import Stack
 
@@ -45,6 +45,49 @@ def test_closed_kernels_are_the_integrals(name, rho, s, t):
     assert abs(kernels.dual(name, rho, s, t) - integrate(phi, phi, rho, s, t)) < 1e-10 * scale
     size = math.sqrt(integrate(slope, slope, 0.999999, s, s) * integrate(slope, slope, 0.999999, t, t))
     assert abs(kernels.dual_derivative(name, rho, s, t) - integrate(slope, slope, rho, s, t)) < 1e-9 * size
+
+
+def conditional(f, g, rho, s, t, kink):
+    """E[f(s z) g(t (ρz + √(1 − ρ²) w))] by panels over z, and over w given z, that end at both functions' kinks."""
+    x, wx = np.polynomial.legendre.leggauss(20)
+
+    def panels(cut):
+        edges = np.concatenate([np.linspace(-11, cut, 9), np.linspace(cut, 11, 9)[1:]])
+        half = np.diff(edges) / 2
+        nodes = (edges[:-1] + half)[:, None] + half[:, None] * x
+        return nodes.ravel(), (half[:, None] * wx * np.exp(-nodes * nodes / 2) / np.sqrt(2 * np.pi)).ravel()
+
+    outer, weight = panels(max(kink / s, -10.9))
+    side = math.sqrt(1 - rho * rho)
+    total = 0.0
+    for z, w in zip(outer, weight, strict=True):
+        inner, v = panels(float(np.clip((kink / t - rho * z) / side, -10.9, 10.9)))
+        total += w * f(s * z) * (g(t * (rho * z + side * inner)) @ v)
+    return total
+
+
+@pytest.mark.parametrize(
+    "name", ["shifted_relu", "shifted_relu_centered", "relu_centered", "gelu_centered", "silu_centered"]
+)
+@pytest.mark.parametrize(("rho", "s", "t"), [(0.3, 1.0, 1.0), (-0.9, 0.1, 2.5), (0.97, 0.4, 0.5), (0.0, 3.0, 0.05)])
+def test_kernels_of_shifted_and_centered_activations_are_the_integrals(name, rho, s, t):
+    phi, slope, kink = ACTIVATIONS[name], DERIVATIVES[name], -1.0 if name.startswith("shifted") else 0.0
+    assert abs(kernels.dual(name, rho, s, t) - conditional(phi, phi, rho, s, t, kink)) < 1e-11
+    assert abs(kernels.dual_derivative(name, rho, s, t) - conditional(slope, slope, rho, s, t, kink)) < 1e-11
+    assert abs(kernels.mean(name, s) - conditional(phi, np.ones_like, 0.0, s, t, kink)) < 1e-12
+    # Both ends, where one variable decides the other.
+    assert abs(kernels.dual(name, 1.0, s) - conditional(lambda u: phi(u) ** 2, np.ones_like, 0.0, s, s, kink)) < 1e-11
+    near = kernels.dual(name, [1 - 1e-13, -1 + 1e-13], s, t)
+    np.testing.assert_allclose(kernels.dual(name, [1.0, -1.0], s, t), near, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", UNIT_MEANS)
+def test_centered_activations_write_no_mean_at_unit_variance(name):
+    assert abs(kernels.mean(name + CENTERED)) < 1e-13
+    assert abs(kernels.dual(name + CENTERED, 0.0)) < 1e-13
+    plain, centered = (finite_width.kernel(other, False, np.array([1.0])) for other in (name, name + CENTERED))
+    for value, other in zip(plain.expand(np.array([0.3]))[1:], centered.expand(np.array([0.3]))[1:], strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ODD_PARTS)
@@ -87,6 +130,9 @@ CASES: dict[str, ModelConfig] = {
     "relu squared": preset("gpt2-tiny", **GPT, activation="relu_squared", init="lecun"),
     "relu squared balanced": preset("gpt2-tiny", **GPT, activation="relu_squared", init="lecun-balanced"),
     "leaky": preset("gpt2-tiny", **GPT, activation="leaky_relu", init="neox"),
+    "shifted": preset("gpt2-tiny", **GPT, activation="shifted_relu", init="lecun"),
+    "relu minus its mean": preset("gpt2-tiny", **GPT, activation="relu_centered", init="normal-0.02"),
+    "gelu minus its mean": preset("gpt2-tiny", **GPT, activation="gelu_centered", init="lecun"),
     "olmo": preset("gpt2-tiny", **GPT, init="olmo-mitchell", norm="rmsnorm"),
     "xavier": preset("gpt2-tiny", **GPT, init="xavier"),
     "torchtitan": preset("llama-tiny", **LLAMA, init="torchtitan-llama3"),
@@ -124,3 +170,5 @@ def test_predicted_cosines_hold_the_measured_ones(name):
 def test_schemes_without_a_theory_are_refused_with_the_reason():
     with pytest.raises(InputError, match="mirrored in all matrices"):
         stack_of(preset("gpt2-tiny", **{"init.down": "normal:0.02+mirrored"}))
+    with pytest.raises(InputError, match="activation=shifted_relu: take another"):
+        stack_of(preset("gpt2-tiny", activation="shifted_relu", init="normal-0.02-mirrored"))

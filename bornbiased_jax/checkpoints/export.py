@@ -21,7 +21,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import OVERWRITE, Folder, replace_folder
 from bornbiased_jax.model.fields import fields_of
-from bornbiased_jax.model.layers import ACTIVATIONS
+from bornbiased_jax.model.layers import ACTIVATIONS, HUGGING_FACE
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text.protocol import Tokenizer
 
@@ -140,6 +140,9 @@ def family_of(cfg: ModelConfig) -> Family:
         if policy.kind == "refused" and getattr(cfg, name) != policy.unless:
             remedy = _ALONE if name.startswith("prefix_") else f"only {name}={text_of(policy.unless)} can be exported"
             raise _no_class(cfg, name, remedy)
+    if ACTIVATIONS[cfg.activation].hugging_face is None:
+        names = ", ".join(sorted(set(HUGGING_FACE.values())))
+        raise _no_class(cfg, "activation", f"only activation={names} can be exported")
     unmet: list[tuple[int, Want, Family]] = []
     for family in FAMILIES.values():
         missing = [(index, want) for index, want in enumerate(family.conditions) if not want.holds(cfg)]

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -115,30 +115,50 @@ class Norm(nn.Module):
 
 
 class Entry(NamedTuple):
-    """One activation."""
+    """One activation; ``theory.activations`` has its dual kernel under the same name."""
 
     function: Callable[[jax.Array], jax.Array]
-    theory: str
-    """Its name in ``theory.activations``, where its dual kernel is found."""
-    hugging_face: str
-    """Its name in an exported ``config.json``."""
+    hugging_face: str | None = None
+    """Its name in an exported ``config.json``; None where transformers has no such activation."""
     aliases: tuple[str, ...] = ()
     """Further names in a ``config.json`` that is read."""
 
 
-ACTIVATIONS: dict[Activation, Entry] = {
-    "gelu": Entry(partial(jax.nn.gelu, approximate=False), "gelu", "gelu", ("gelu_python",)),
-    "gelu_tanh": Entry(
-        partial(jax.nn.gelu, approximate=True), "gelu_tanh", "gelu_pytorch_tanh", ("gelu_new", "gelu_fast")
-    ),
-    "relu": Entry(jax.nn.relu, "relu", "relu"),
-    "tanh": Entry(jax.numpy.tanh, "tanh", "tanh"),
-    "relu_squared": Entry(lambda x: jax.numpy.square(jax.nn.relu(x)), "relu_squared", "relu2"),
-    "leaky_relu": Entry(jax.nn.leaky_relu, "leaky_relu", "leaky_relu"),
-    "silu": Entry(jax.nn.silu, "silu", "silu", ("swish",)),
+UNIT_MEANS: dict[Activation, float] = {
+    "gelu": 0.5 / math.sqrt(math.pi),
+    "gelu_tanh": 0.28203858807878873,
+    "relu": 1 / math.sqrt(2 * math.pi),
+    "silu": 0.20662096414190704,
+    "relu_squared": 0.5,
+    "leaky_relu": 0.99 / math.sqrt(2 * math.pi),
+    "shifted_relu": 0.0833154705876863,
 }
+"""E φ(z) of a standard normal z, which the centered form of an activation subtracts."""
+ACTIVATIONS: dict[Activation, Entry] = {
+    "gelu": Entry(partial(jax.nn.gelu, approximate=False), "gelu", ("gelu_python",)),
+    "gelu_tanh": Entry(partial(jax.nn.gelu, approximate=True), "gelu_pytorch_tanh", ("gelu_new", "gelu_fast")),
+    "relu": Entry(jax.nn.relu, "relu"),
+    "tanh": Entry(jnp.tanh, "tanh"),
+    "relu_squared": Entry(lambda x: jnp.square(jax.nn.relu(x)), "relu2"),
+    "leaky_relu": Entry(jax.nn.leaky_relu, "leaky_relu"),
+    # Clevert, Unterthiner and Hochreiter (2016), section 4: nearly without a mean.
+    "shifted_relu": Entry(lambda x: jnp.maximum(x, -1)),
+    "silu": Entry(jax.nn.silu, "silu", ("swish",)),
+}
+
+
+def _centered(name: Activation) -> Entry:
+    """Return φ − E φ(z): the mean output of a neuron, which all inputs share, is not written."""
+    function = ACTIVATIONS[name].function
+    return Entry(lambda x: function(x) - jnp.asarray(UNIT_MEANS[name], x.dtype))
+
+
+ACTIVATIONS |= {cast(Activation, f"{name}_centered"): _centered(name) for name in UNIT_MEANS}
 HUGGING_FACE: dict[str, Activation] = {
-    name: activation for activation, entry in ACTIVATIONS.items() for name in (entry.hugging_face, *entry.aliases)
+    name: activation
+    for activation, entry in ACTIVATIONS.items()
+    if entry.hugging_face is not None
+    for name in (entry.hugging_face, *entry.aliases)
 }
 """Every name that ``config.json`` may give an activation."""
 

@@ -42,7 +42,7 @@ def network_cosines(
     common_key, own_key = jax.random.split(input_key)
     common_1D = jax.random.normal(common_key, (1, D))
     x_TD = jnp.sqrt(cosine) * common_1D + jnp.sqrt(1 - cosine) * jax.random.normal(own_key, (T, D))
-    phi = {entry.theory: entry.function for entry in ACTIVATIONS.values()}[encoder.activation]
+    phi = {str(name): entry.function for name, entry in ACTIVATIONS.items()}[encoder.activation]
     is_pre = encoder.norm_position == "pre"
 
     def norm(stream_TD: jax.Array) -> jax.Array:

@@ -24,7 +24,18 @@ from theory.preference import top1_distribution
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("table2", "table3", "figure3", "figure4", "figure5", "figure7", "figure8", "predicted", "ablation")
+NAMES = (
+    "table2",
+    "table3",
+    "figure3",
+    "figure4",
+    "figure5",
+    "figure7",
+    "figure8",
+    "predicted",
+    "ablation",
+    "unseen_schemes",
+)
 SIGMAS = 4.0
 
 
