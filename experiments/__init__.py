@@ -44,6 +44,7 @@ _CHAPTERS = {
     "court": "lineage",
     "evidence_sheet": "lineage",
     "descendants": "lineage",
+    "disputes": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",
     "table6": "lineage",
