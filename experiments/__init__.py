@@ -45,6 +45,7 @@ _CHAPTERS = {
     "evidence_sheet": "lineage",
     "descendants": "lineage",
     "disputes": "lineage",
+    "power": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",
     "table6": "lineage",
