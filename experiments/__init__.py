@@ -44,6 +44,8 @@ _CHAPTERS = {
     "court": "lineage",
     "evidence_sheet": "lineage",
     "descendants": "lineage",
+    "disputes": "lineage",
+    "power": "lineage",
     "figure13": "lineage",
     "table4a": "lineage",
     "table6": "lineage",

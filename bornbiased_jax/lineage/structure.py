@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy import fft, signal
@@ -28,6 +29,8 @@ _MIN_OVERLAP = 16
 _EQUAL = 0.01
 
 
+# A model is often compared with many others.
+@lru_cache(maxsize=16)
 def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
     """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}.
 

@@ -208,17 +208,17 @@ def make_families(context: Context) -> Families:
     # Fine-tuning on the other text, all weights.
     steps = further["tuned"]
     tuned = cached_stage(
-        "tuned", lambda: _packed(fit(_tuning(cfg), params_S, None, tokens(other_text, steps[-1]), rate, steps))
+        "tuned", lambda: packed(fit(tuning_loss(cfg), params_S, None, tokens(other_text, steps[-1]), rate, steps))
     )
     # Low-rank adapters, folded into the weights.
     adapter = first_factors(cfg, settings["rank"], seeds)
     adapted = cached_stage(
         "adapted",
-        lambda: _packed(
+        lambda: packed(
             {
                 step: jax.vmap(add_factors)(params_S, factors)
                 for step, factors in fit(
-                    _adapting(cfg), adapter, params_S, tokens(other_text, steps[-1]), 5 * rate, steps
+                    adapter_loss(cfg), adapter, params_S, tokens(other_text, steps[-1]), 5 * rate, steps
                 ).items()
             }
         ),
@@ -227,7 +227,7 @@ def make_families(context: Context) -> Families:
     taught = further["distilled"]
     students = cached_stage(
         "students",
-        lambda: _packed(
+        lambda: packed(
             fit(
                 _distilling(cfg),
                 initializations(cfg, count),
@@ -300,7 +300,9 @@ def fit(
     return snapshots
 
 
-def _tuning(cfg: ModelConfig) -> Loss:
+def tuning_loss(cfg: ModelConfig) -> Loss:
+    """Return the mean loss of a model all of whose parameters are trained."""
+
     def loss(params: Params, _fixed: None, tokens_BT1: jax.Array) -> jax.Array:
         total, number = loss_sum(cfg, params, tokens_BT1)
         return total / number
@@ -308,7 +310,9 @@ def _tuning(cfg: ModelConfig) -> Loss:
     return loss
 
 
-def _adapting(cfg: ModelConfig) -> Loss:
+def adapter_loss(cfg: ModelConfig) -> Loss:
+    """Return the mean loss of fixed parameters with LoRA's factors added, which alone are trained."""
+
     def loss(factors: Params, params: Params, tokens_BT1: jax.Array) -> jax.Array:
         total, number = loss_sum(cfg, add_factors(params, factors), tokens_BT1)
         return total / number
@@ -355,8 +359,8 @@ def stacked(cfg: ModelConfig, weights_SP: np.ndarray) -> Params:
     return models.unflatten({path: np.stack([row[path] for row in rows]) for path in rows[0]})
 
 
-def _packed(by_step: Mapping[int, Params]) -> np.ndarray:
-    """Pack [steps, S, P] float32, parameters by their paths."""
+def packed(by_step: Mapping[int, Params]) -> np.ndarray:
+    """Pack the parameters of all families after each number of steps: [steps, S, P] float32, by their paths."""
     rows = []
     for params in by_step.values():
         flat = models.flatten(jax.tree.map(np.asarray, params))

@@ -204,7 +204,7 @@ def test_training_further_begins_where_it_is_told_to(tiny):
     assert set(zero) == {path for path in models.flatten(params_S) if path.startswith("blocks/") and "kernel" in path}
     same = jax.vmap(descendants_families.add_factors)(params_S, zero)
     jax.tree.map(np.testing.assert_array_equal, same, params_S)
-    found = descendants_families.fit(descendants_families._adapting(cfg), zero, params_S, iter(tokens), 1e-2, [2, 6])
+    found = descendants_families.fit(descendants_families.adapter_loss(cfg), zero, params_S, iter(tokens), 1e-2, [2, 6])
     assert list(found) == [2, 6]
     merged = models.flatten(jax.vmap(descendants_families.add_factors)(params_S, found[6]))
     flat = models.flatten(params_S)

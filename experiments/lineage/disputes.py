@@ -1,0 +1,313 @@
+"""Guilty and innocent suspects of thirteen kinds of dispute: what each test finds, whom it accuses (no paper's table).
+
+The analysis, fixed before any number. Bases are trained seeds of one architecture, on one text in one order. Each
+recipe of :mod:`.disputes_recipes` makes a suspect from every base. Guilty pairs are a base and the suspect made from
+it; innocent pairs are every base with every suspect made from another base: same recipe, other initialization. In a
+vision-tower dispute the language models are unrelated in all pairs, and only the tower is inherited or not.
+
+Scores, larger for pairs that are more alike: of this package the z of each piece of evidence over the whole component
+(the largest of a pair's components), and the agreement of matchings, from two fingerprints as they are published (16
+numbers a vector, public signs); of public statistics the sheet's values; of published baselines their scores (φ_U: its
+−log₁₀ p; those that run both models are in the benchmark of descendants). What is undefined ranks below
+everything. ROC: AUC by kind, ties counted half, intervals by families resampled; the power of a score at 1% is the
+fraction of guilty pairs above all but 1% of the innocent pairs of *all* kinds, for nobody knows beforehand what was
+done to a suspect. A kind is found if that power is at least 90%.
+
+Verdicts: ``auto`` at 1e-4 with Holm's correction, the whole and by component. False positives, over all innocent
+pairs: of the verdict; and of each piece of evidence with a p at 1% (interval by families resampled) and at 1e-4
+(count). A pair's p of one piece of evidence is the least over its components times their number. A test keeps its
+level if the interval's lower end is not above 1%.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bornbiased_jax import progress
+from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.lineage.baselines import weight_scores
+from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
+from bornbiased_jax.lineage.sheet import STATISTICS, compare
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
+from bornbiased_jax.stats.intervals import binomial_interval, model_interval
+from experiments.base import Context, Experiment, by_scale, chunked, spans
+from experiments.lineage import disputes_tables
+from experiments.lineage.descendants_summary import Pairs, area, roc
+from experiments.lineage.disputes_recipes import KINDS, Dispute, Release, make_disputes
+
+EVIDENCE = (COORDINATES, SIGNLESS, RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS)
+AGREEMENT_OF_MATCHINGS = "agreement of matchings"
+BASELINES = ("Intrinsic", "HuRef (PCS)", "HuRef (ICS)", "φ_U", "AWM")
+# Models here have no tokenizer file.
+_PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key != "tokenizer_overlap"}
+SOURCES = {
+    **dict.fromkeys((*EVIDENCE, AGREEMENT_OF_MATCHINGS), "this package"),
+    **dict.fromkeys(_PUBLIC.values(), "public statistic"),
+    **dict.fromkeys(BASELINES, "published"),
+}
+"""Every score by name, and where it comes from."""
+LEVEL = 0.01
+# Pairs that are computed between two looks at the disk.
+_CHUNK = 50
+
+
+class Pair(NamedTuple):
+    """Numbers of a base and of the base that the suspect was made from, and the kind of dispute."""
+
+    kind: str
+    base: int
+    suspect: int
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Make every suspect, compare it with every base, and summarize by kind and test."""
+    settings = context.settings
+    pairs = list(pairs_of(settings["models"]))
+    make_disputes(context)
+    with progress.bar(len(pairs), "disputes", unit="pairs", quiet=context.quiet) as advance:
+        parts = context.parts(
+            "disputes/pairs",
+            compute,
+            {"settings": settings},
+            spans(len(pairs), _CHUNK),
+            sources={"work": str(context.work.resolve())},
+            advance=advance,
+        )
+    rows = [row for part in parts for row in part]
+    return {
+        "num_pairs": {
+            "guilty": sum(row["base"] == row["suspect"] for row in rows),
+            "innocent": sum(row["base"] != row["suspect"] for row in rows),
+        },
+        "verdicts": [verdicts_of(kind, [row for row in rows if row["kind"] == kind]) for kind in KINDS],
+        "tests": [summarize(name, rows, settings["models"]) for name in SOURCES],
+        "false_positives": [rejections(name, rows) for name in EVIDENCE if any(row["p"][name] for row in rows)],
+        "accused": accused(rows),
+        "agreement": [agreement_of(kind, rows) for kind in KINDS],
+    }
+
+
+def pairs_of(count: int) -> Iterator[Pair]:
+    """Yield every base with every suspect, kind by kind."""
+    for kind, base, suspect in itertools.product(KINDS, range(count), range(count)):
+        yield Pair(kind, base, suspect)
+
+
+@chunked
+def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> list[dict[str, Any]]:
+    """Examine some pairs in any process: models are read from where the first one kept them."""
+    disputes = _disputes(json.dumps(settings["settings"]), sources["work"])
+    pairs = list(pairs_of(settings["settings"]["models"]))
+    rows = []
+    for index in range(chunk.start, chunk.stop):
+        kind, base, suspect = pairs[index]
+        options = Options(num_permutations=settings["settings"]["num_permutations"], seed=index)
+        examined = examine(disputes[kind].bases[base], disputes[kind].suspects[suspect], options)
+        rows.append({**pairs[index]._asdict(), **examined})
+    return rows
+
+
+@functools.lru_cache(maxsize=1)
+def _disputes(settings: str, work: str) -> dict[str, Dispute]:
+    return make_disputes(Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True))
+
+
+def examine(base: Release, suspect: Release, options: Options) -> dict[str, Any]:
+    """Read every score of a pair, and decide by this package's verdict.
+
+    Returns:
+        ``scores`` by name of :data:`SOURCES`; ``p`` by evidence; ``verdict``; ``components`` with their verdicts. What
+        is undefined is None.
+    """
+    verdict = auto_verdict(base.fingerprint, suspect.fingerprint, options)
+    scores: dict[str, float | None] = {}
+    p_values: dict[str, float | None] = {}
+    # One row a component of each piece of evidence.
+    for name in EVIDENCE:
+        defined = [row for row in verdict.detail["tests"] if row["name"] == name and row["log10_p"] is not None]
+        scores[name] = max((row["z"] for row in defined if row["z"] is not None), default=None)
+        p_values[name] = min((min(1.0, len(defined) * row["p_value"]) for row in defined), default=None)
+    scores[AGREEMENT_OF_MATCHINGS] = verdict.detail["agreement"]
+    # What anybody can compute, from the same two models.
+    public = compare(base.reading, suspect.reading)
+    scores |= {title: public[key] for key, title in _PUBLIC.items()}
+    published = weight_scores(base.checkpoint, suspect.checkpoint)
+    for name, score in zip(BASELINES, published, strict=True):
+        scores[name] = score.value if name != "φ_U" or score.log10_p is None else -score.log10_p
+    return {
+        "scores": {name: None if value is None else float(f"{value:.6g}") for name, value in scores.items()},
+        "p": p_values,
+        "verdict": verdict.verdict,
+        "components": {row["component"]: row["verdict"] for row in verdict.detail["components"]},
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Summaries
+
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _split(rows: Rows) -> tuple[Rows, Rows]:
+    guilty = [row for row in rows if row["base"] == row["suspect"]]
+    return guilty, [row for row in rows if row["base"] != row["suspect"]]
+
+
+def _pairs(rows: Rows, name: str) -> Pairs:
+    scores = [row["scores"][name] for row in rows]
+    return Pairs(
+        np.array([row["base"] for row in rows]),
+        np.array([row["suspect"] for row in rows]),
+        np.array([-np.inf if score is None else score for score in scores]),
+        np.zeros(len(rows), bool),
+    )
+
+
+def summarize(name: str, rows: Rows, count: int) -> dict[str, Any]:
+    """Summarize one score: power and ROC over all kinds, then AUC and power by kind.
+
+    Args:
+        name: of the score.
+        rows: of all kinds.
+        count: number of bases.
+    """
+    guilty, innocent = (_pairs(part, name) for part in _split(rows))
+    # The threshold that 1% of all innocent pairs exceed at most.
+    threshold = np.sort(innocent.scores_N)[::-1][int(LEVEL * len(innocent))]
+    kinds = []
+    for kind in KINDS:
+        kind_guilty, kind_innocent = (
+            _pairs(part, name) for part in _split([row for row in rows if row["kind"] == kind])
+        )
+        kinds.append(
+            {
+                "kind": kind,
+                "auc": area(kind_guilty, kind_innocent, count),
+                "power": float((kind_guilty.scores_N > threshold).mean()),
+                "num_guilty": len(kind_guilty),
+                "num_undefined": int((~np.isfinite(kind_guilty.scores_N)).sum()),
+            }
+        )
+    return {
+        "test": name,
+        "source": SOURCES[name],
+        "auc": area(guilty, innocent, count),
+        "power": float((guilty.scores_N > threshold).mean()),
+        "roc": roc(guilty, innocent),
+        "kinds": kinds,
+    }
+
+
+def verdicts_of(kind: str, rows: Rows) -> dict[str, Any]:
+    """Count the verdicts of one kind: of the whole, and of each component as a fraction of its pairs."""
+    guilty, innocent = _split(rows)
+    components = dict.fromkeys(name for row in rows for name in row["components"])
+    return {
+        "kind": kind,
+        "guilty": len(guilty),
+        "found": sum(row["verdict"] == "same-lineage" for row in guilty),
+        "innocent": len(innocent),
+        "accused": sum(row["verdict"] == "same-lineage" for row in innocent),
+        "components": [
+            {
+                "component": name,
+                "guilty": _fraction(guilty, name),
+                "innocent": _fraction(innocent, name),
+            }
+            for name in components
+        ],
+    }
+
+
+def _fraction(rows: Rows, component: str) -> float | None:
+    """Return how often a component is called the same, of the pairs in which it has evidence."""
+    verdicts = [row["components"].get(component, "undefined") for row in rows]
+    defined = [verdict for verdict in verdicts if verdict != "undefined"]
+    return defined.count("same-lineage") / len(defined) if defined else None
+
+
+def rejections(name: str, rows: Rows) -> dict[str, Any]:
+    """Count the innocent pairs that one piece of evidence rejects at 1% and at the verdicts' level."""
+    innocent = [row for row in _split(rows)[1] if row["p"][name] is not None]
+    hits = np.array([row["p"][name] <= LEVEL for row in innocent])
+    low, high = model_interval(hits, [(row["base"], row["suspect"]) for row in innocent])
+    return {
+        "test": name,
+        "num_pairs": len(innocent),
+        "rate": float(hits.mean()),
+        "low": low,
+        "high": high,
+        "below_alpha": sum(row["p"][name] <= ALPHA for row in innocent),
+    }
+
+
+def accused(rows: Rows) -> dict[str, Any]:
+    """Count the innocent pairs that the verdict calls the same, with the upper limit of their rate."""
+    innocent = _split(rows)[1]
+    count = sum(row["verdict"] == "same-lineage" for row in innocent)
+    return {"count": count, "num_pairs": len(innocent), "upper": binomial_interval(count, len(innocent))[1]}
+
+
+def agreement_of(kind: str, rows: Rows) -> dict[str, Any]:
+    """Return the largest agreement of two matchings over the innocent pairs of a kind; None where undefined."""
+    innocent = _split([row for row in rows if row["kind"] == kind])[1]
+    values = [row["scores"][AGREEMENT_OF_MATCHINGS] for row in innocent]
+    return {"kind": kind, "largest": max((value for value in values if value is not None), default=None)}
+
+
+EXPERIMENT = Experiment(
+    name="disputes",
+    title="Benchmark of disputes",
+    description=(
+        "Suspects of thirteen kinds, as public disputes are about them: a dense model upcycled to a mixture of "
+        "experts, blocks repeated, neurons pruned, a new vocabulary, noise, LoRA, merges, FP8 and 4 bits, a copy with "
+        "renamed settings and everything permuted and rotated, one inherited tower. Each is made from small trained "
+        "models, and held against the model that it was made from (guilty) and against all others (innocent: same "
+        "recipe, same text, another initialization).\n\n"
+        "Scores of this package, of the statistics that disputes were argued with, and of published baselines on the "
+        "same pairs."
+    ),
+    settings=by_scale(
+        model="llama-tiny",
+        changes={
+            "num_layers": (2, 2, 6),
+            "num_heads": 8,
+            "num_kv_heads": 8,
+            "d_model": (16, 64, 256),
+            "d_ff": (32, 256, 1_024),
+            "vocab_size": 260,
+            "max_seq_len": (32, 64, 256),
+            "qkv_bias": True,
+        },
+        corpora=["builtin:prose", "builtin:code"],
+        models=(2, 10, 24),
+        others=(1, 4, 8),
+        schedule={
+            "steps": (3, 200, 5_000),
+            "batch_size": (4, 8, 32),
+            "context": (16, 32, 256),
+            "warmup": (1, 20, 200),
+            "learning_rate": (4e-3, 4e-3, 1e-3),
+            "min_learning_rate": (4e-4, 4e-4, 1e-4),
+        },
+        retraining={"steps": (2, 100, 2_000), "learning_rate": (1e-3, 1e-3, 3e-4)},
+        experts=(2, 4, 8),
+        rank=(2, 4, 16),
+        num_permutations=(99, 999, 9_999),
+    ),
+    cost={"smoke": "a minute, most of it compilation", "laptop": "see the record", "paper": "not measured: for a GPU"},
+    run=run,
+    tables=disputes_tables.tables,
+    claims=disputes_tables.claims,
+    figures=disputes_tables.figures,
+    headline=disputes_tables.headline,
+)

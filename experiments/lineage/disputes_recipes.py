@@ -1,0 +1,333 @@
+"""Disputed releases: what is done to a model before somebody else publishes it, on small trained models.
+
+Every recipe is applied to every base. A suspect and the base that it was made from are a guilty pair; the same suspect
+and another base are an innocent one: same recipe, another initialization, trained on the same text in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from bornbiased_jax import model as models
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
+from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.derive import damage
+from bornbiased_jax.derive.changes import Context as Drawing
+from bornbiased_jax.derive.changes import parse_change
+from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
+from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.record import jsonable
+from experiments.base import Context
+from experiments.lineage.descendants_families import (
+    adapter_loss,
+    add_factors,
+    batches_of,
+    first_factors,
+    fit,
+    packed,
+    tuning_loss,
+)
+from experiments.lineage.unrelated_models import born, train_run, unpacked
+
+TOWER = "vision"
+KINDS = (
+    "upcycled to experts, retrained",
+    "blocks repeated, retrained",
+    "half of the neurons pruned, healed",
+    "new vocabulary, retrained",
+    "noise of half a standard deviation",
+    "LoRA, merged",
+    "70% of a merge",
+    "30% of a merge",
+    "rounded to FP8",
+    "rounded to 4 bits",
+    "settings renamed, neurons and heads permuted, rescaled, rotated",
+    "the same, retrained",
+    "vision tower inherited, retrained",
+)
+"""Recipes, in the order of the tables."""
+UPCYCLED, UPSCALED, PRUNED, VOCABULARY, NOISE, LORA, MOST, LESS, FP8, FOUR_BITS, WASHED, WASHED_TUNED, WITH_TOWER = (
+    KINDS
+)
+# Seeds of what recipes add: tables, routers.
+_ADDED = 300_000
+# Largest number of float8_e4m3fn.
+_LARGEST_FP8 = 448.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Release:
+    """A published model, with what the tests read of it, each made when first asked for.
+
+    Attributes:
+        cfg, params: of the language model.
+        tower: a model whose blocks are a second component without a vocabulary; None without one.
+    """
+
+    cfg: ModelConfig
+    params: Params
+    tower: Model | None = None
+
+    @functools.cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The language model, tensor by tensor."""
+        return Checkpoint.from_params(self.cfg, self.params)
+
+    @functools.cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Of all components, with the settings of fingerprints that are published."""
+        language = NativeRoles(self.checkpoint)
+        if self.tower is None:
+            return fingerprint(language)
+        return fingerprint(TowerRoles(language, NativeRoles(Checkpoint.from_params(*self.tower))))
+
+    @functools.cached_property
+    def reading(self) -> Reading:
+        """What public statistics need of the language model."""
+        ids_ST = probe_ids(self.checkpoint, self.checkpoint)
+        return read_model(NativeRoles(self.checkpoint), self.checkpoint, ids_ST)
+
+
+class TowerRoles(RoleSource):
+    """A language model with the blocks of another model as its vision tower.
+
+    Args:
+        language: all of its tensors are read.
+        tower: its tables of the vocabulary are left out.
+    """
+
+    naming = "native"
+
+    def __init__(self, language: NativeRoles, tower: NativeRoles) -> None:
+        super().__init__(language.description, ())
+        self._sources: dict[str, NativeRoles] = {LANGUAGE: language, TOWER: tower}
+        self._roles: dict[Role, Role] = {}
+        for component, source in self._sources.items():
+            for role in source.roles:
+                if component == LANGUAGE or role.group not in ("embedding", "head"):
+                    renamed = dataclasses.replace(role, component=component)
+                    self._parts[renamed] = Part(source.array_shape(role), functools.partial(source.read, role))
+                    self._roles[renamed] = role
+
+    def shape(self, component: str) -> Shape:
+        """Return the sizes of a component."""
+        return self._sources[component].shape(LANGUAGE)
+
+    def norm_scale(self, role: Role) -> np.ndarray | None:
+        """Read the scale of the norm between a matrix and its own model's residual stream."""
+        return self._sources[role.component].norm_scale(self._roles[role])
+
+    def stored_as(self, role: Role) -> str:
+        """Return the storage type."""
+        return self._sources[role.component].stored_as(self._roles[role])
+
+
+@dataclasses.dataclass(frozen=True)
+class Dispute:
+    """One recipe applied to every base: suspect i was made from base i."""
+
+    bases: Sequence[Release]
+    suspects: Sequence[Release]
+
+
+def config(settings: Mapping[str, Any]) -> ModelConfig:
+    """Return the architecture of the bases."""
+    return preset(settings["model"], **settings["changes"])
+
+
+def make_disputes(context: Context) -> dict[str, Dispute]:
+    """Train the bases, then apply every recipe to each; a killed call resumes at its last stage of training."""
+    settings = context.settings
+    cfg, count = config(settings), settings["models"]
+    num_trained = 2 * count + settings["others"]
+
+    def compute(_folder: Path) -> np.ndarray:
+        return train_run(settings["schedule"], cfg, settings["corpora"][0], 0, list(range(num_trained)))
+
+    # Bases; their towers; a few more that are merged in, or stand around an inherited tower.
+    identity = [cfg.to_dict(), settings["schedule"], settings["corpora"][0], num_trained]
+    weights_SP = context.cached("disputes/bases", jsonable(identity), compute)
+    trained = [(cfg, unpacked(cfg, weights_P)) for weights_P in weights_SP]
+    bases, towers = trained[:count], trained[count : 2 * count]
+    others = [trained[2 * count + place % settings["others"]] for place in range(count)]
+    washed = [_washed(model, place) for place, model in enumerate(bases)]
+    suspects = {
+        UPCYCLED: _retrained(context, UPCYCLED, _each(bases, functools.partial(_upcycled, settings["experts"]))),
+        UPSCALED: _retrained(context, UPSCALED, _each(bases, _upscaled)),
+        PRUNED: _retrained(context, PRUNED, _each(bases, _pruned)),
+        VOCABULARY: _with_new_vocabulary(context, bases),
+        NOISE: _each(bases, functools.partial(_derived, "noise:0.5")),
+        LORA: _adapted(context, bases),
+        MOST: [_merged(model, other, 0.3) for model, other in zip(bases, others, strict=True)],
+        LESS: [_merged(model, other, 0.7) for model, other in zip(bases, others, strict=True)],
+        FP8: _each(bases, _rounded_to_fp8),
+        FOUR_BITS: _each(bases, functools.partial(_derived, "round:4")),
+        WASHED: washed,
+        WASHED_TUNED: _retrained(context, WASHED_TUNED, washed),
+    }
+    plain = [Release(*model) for model in bases]
+    disputes = {kind: Dispute(plain, [Release(*model) for model in made]) for kind, made in suspects.items()}
+    # The suspect has the tower of the base, and a language model of its own.
+    tuned_towers = _retrained(context, WITH_TOWER, towers)
+    disputes[WITH_TOWER] = Dispute(
+        [Release(cfg, params, tower) for (cfg, params), tower in zip(bases, towers, strict=True)],
+        [Release(cfg, params, tower) for (cfg, params), tower in zip(others, tuned_towers, strict=True)],
+    )
+    return {kind: disputes[kind] for kind in KINDS}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recipes without training
+
+
+def _each(bases: Sequence[Model], recipe: Callable[[Model, int], Model]) -> list[Model]:
+    return [recipe(model, place) for place, model in enumerate(bases)]
+
+
+def _derived(change: str, model: Model, place: int) -> Model:
+    """Run ``derive`` with draws of the model's own."""
+    return parse_change(change.format(seed=1_000 + place)).apply(model, Drawing(seed=1_000 + place))
+
+
+def _upcycled(num_experts: int, model: Model, place: int) -> Model:
+    """Copy the MLP of every block to each expert, with a new router: the same function until it is trained."""
+    cfg = model[0].replace(num_experts=num_experts)
+    flat = dict(models.flatten(born(cfg, np.uint32(_ADDED + place))))
+    for path, leaf in models.flatten(model[1]).items():
+        is_expert = flat[path].ndim > leaf.ndim
+        flat[path] = np.repeat(leaf[:, None], num_experts, axis=1) if is_expert else leaf
+    return cfg, models.unflatten(flat)
+
+
+def _upscaled(model: Model, _place: int) -> Model:
+    cfg, params = model
+    return damage.keep_blocks(cfg, params, [*range(1, cfg.num_layers + 1)] * 2)
+
+
+def _pruned(model: Model, _place: int) -> Model:
+    """Keep the half of each block's neurons whose three vectors have the largest product of norms."""
+    cfg, params = model
+    flat = dict(models.flatten(params))
+    axes = {"blocks/mlp/gate/kernel": 2, "blocks/mlp/up/kernel": 2, "blocks/mlp/down/kernel": 1}
+    norms_LF = np.prod([np.linalg.norm(flat[path], axis=3 - axis) for path, axis in axes.items()], axis=0)
+    order_LF = np.sort(np.argsort(-norms_LF, axis=1)[:, : cfg.d_ff // 2], axis=1)
+    for path, axis in axes.items():
+        flat[path] = np.stack(
+            [np.take(leaf, order_F, axis - 1) for leaf, order_F in zip(flat[path], order_LF, strict=True)]
+        )
+    return cfg.replace(d_ff=cfg.d_ff // 2), models.unflatten(flat)
+
+
+def _merged(model: Model, other: Model, weight: float) -> Model:
+    return model[0], damage.merge(model, other, weight, "the other model")
+
+
+def _rounded_to_fp8(model: Model, _place: int) -> Model:
+    """Round every matrix to float8_e4m3fn with one scale, a block's matrices each with its own."""
+
+    def rounded(path: str, leaf: np.ndarray) -> np.ndarray:
+        if not path.endswith(("/kernel", "/embedding")):
+            return leaf
+        axes = tuple(range(1 if path.startswith("blocks/") else 0, leaf.ndim))
+        scale = np.abs(leaf).max(axis=axes, keepdims=True) / np.float32(_LARGEST_FP8)
+        return (leaf / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+
+    cfg, params = model
+    return cfg, models.unflatten({path: rounded(path, leaf) for path, leaf in models.flatten(params).items()})
+
+
+def _washed(model: Model, place: int) -> Model:
+    """Hide a copy at no cost: its function stays, its order of neurons and heads, its basis and its settings do not."""
+    for change in ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}"):
+        model = _derived(change, model, place)
+    cfg, params = model
+    return cfg.replace(max_seq_len=2 * cfg.max_seq_len), params
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recipes with training on the other text
+
+
+def _retrained(context: Context, kind: str, suspects: Sequence[Model]) -> list[Model]:
+    """Train all parameters of all suspects of a kind."""
+    settings, cfg = context.settings, suspects[0][0]
+
+    def compute(_folder: Path) -> np.ndarray:
+        steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]
+        return packed(fit(tuning_loss(cfg), _stacked(suspects), None, _tokens(settings, cfg), rate, [steps]))[0]
+
+    return _cached(context, kind, cfg, compute)
+
+
+def _adapted(context: Context, bases: Sequence[Model]) -> list[Model]:
+    """Train LoRA's factors on every matrix of the blocks, and merge them."""
+    settings, cfg = context.settings, bases[0][0]
+
+    def compute(_folder: Path) -> np.ndarray:
+        factors = first_factors(cfg, settings["rank"], range(len(bases)))
+        params_S, steps = _stacked(bases), settings["retraining"]["steps"]
+        rate = 5 * settings["retraining"]["learning_rate"]
+        snapshots = fit(adapter_loss(cfg), factors, params_S, _tokens(settings, cfg), rate, [steps])
+        return packed({steps: jax.vmap(add_factors)(params_S, snapshots[steps])})[0]
+
+    return _cached(context, LORA, cfg, compute)
+
+
+def _with_new_vocabulary(context: Context, bases: Sequence[Model]) -> list[Model]:
+    """Replace both tables and the meaning of every token, train the tables alone, then all parameters."""
+    settings, cfg = context.settings, bases[0][0]
+
+    def tables_loss(tables: Params, blocks: Params, tokens_BT1: jax.Array) -> jax.Array:
+        total, number = loss_sum(cfg, {**blocks, **tables}, tokens_BT1)
+        return total / number
+
+    def compute(_folder: Path) -> np.ndarray:
+        names = ("embed", "head")
+        seeds = range(_ADDED, _ADDED + len(bases))
+        drawn = [(cfg, {name: born(cfg, np.uint32(seed))[name] for name in names}) for seed in seeds]
+        blocks = {name: leaves for name, leaves in _stacked(bases).items() if name not in names}
+        steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]
+        # New tables at the rate of a new model's, in a body that is fixed.
+        first_rate = settings["schedule"]["learning_rate"]
+        snapshots = fit(tables_loss, _stacked(drawn), blocks, _renamed_tokens(settings, cfg), first_rate, [steps])
+        params_S = {**blocks, **snapshots[steps]}
+        retrained = fit(tuning_loss(cfg), params_S, None, _renamed_tokens(settings, cfg), rate, [steps])
+        return packed(retrained)[0]
+
+    return _cached(context, VOCABULARY, cfg, compute)
+
+
+def _cached(context: Context, kind: str, cfg: ModelConfig, compute: Callable[[Path], np.ndarray]) -> list[Model]:
+    names = ("models", "schedule", "corpora", "retraining", "rank", "changes")
+    identity = [kind, cfg.to_dict(), {name: context.settings[name] for name in names}]
+    weights_SP = context.cached("disputes/suspects", jsonable(identity), compute)
+    return [(cfg, unpacked(cfg, weights_P)) for weights_P in weights_SP]
+
+
+def _tokens(settings: Mapping[str, Any], cfg: ModelConfig) -> Iterator[np.ndarray]:
+    return batches_of(settings, cfg, settings["corpora"][1], settings["retraining"]["steps"])
+
+
+def _renamed_tokens(settings: Mapping[str, Any], cfg: ModelConfig) -> Iterator[np.ndarray]:
+    """Yield the same batches under a vocabulary in another order."""
+    order_V = np.random.default_rng(0).permutation(cfg.vocab_size).astype(np.int32)
+    return (order_V[rows_BT1] for rows_BT1 in _tokens(settings, cfg))
+
+
+def _stacked(suspects: Sequence[Model]) -> Params:
+    """Stack parameters with models first, leaves [S, ...]."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *(params for _, params in suspects))

@@ -1,0 +1,193 @@
+"""How the benchmark of disputes is shown: verdicts by kind, power by score, then AUC by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bornbiased_jax.report import figures as plots
+from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval
+from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from experiments.base import Record
+from experiments.lineage.descendants_summary import FALSE_POSITIVES
+
+_POWERFUL = 0.9
+_OURS = "this package"
+# Parts of a model that a verdict has rows for, and the rows: by name, or by the part before the number.
+_PARTS = {
+    "whole": ("all",),
+    "embedding": ("embedding",),
+    "head": ("head",),
+    "blocks": ("blocks",),
+    "experts": ("experts",),
+    "tower": ("vision/all",),
+}
+
+
+def tables(record: Record) -> Sequence[Table]:
+    """Tabulate verdicts by kind; every score over all kinds; its own scores by kind; false positives; AUC by kind."""
+    return [_verdicts(record), _scores(record), _power(record), _false_positives(record), _areas(record)]
+
+
+def _verdicts(record: Record) -> Table:
+    rows = []
+    for entry in record["result"]["verdicts"]:
+        measured: dict[str, Any] = {
+            "found": f"{entry['found']} of {entry['guilty']}",
+            "accused": f"{entry['accused']} of {entry['innocent']}",
+        }
+        for part, names in _PARTS.items():
+            fractions = [
+                row["guilty"]
+                for row in entry["components"]
+                if (row["component"] in names or row["component"].rpartition("/")[0] in names)
+                and row["guilty"] is not None
+            ]
+            measured[part] = (percent(0), sum(fractions) / len(fractions) if fractions else None)
+        rows.append(([entry["kind"]], measured))
+    note = (
+        "`same-lineage` by `auto` at 10⁻⁴, from two fingerprints: of suspects made from the base, and of suspects made "
+        "from another one. Then, of the guilty pairs, how often a part by itself is called so, the mean over blocks "
+        f"and over experts; matchings have no part. {_about(record)}"
+    )
+    return tabulate("Verdicts by kind of dispute", ["what was done to the base"], rows, note, first_screen=True)
+
+
+def _about(record: Record) -> str:
+    settings, pairs = record["settings"], record["result"]["num_pairs"]
+    changes, schedule = settings["changes"], settings["schedule"]
+    guilty = settings["models"]
+    return (
+        f"{settings['models']} bases ({changes['num_layers']} blocks, D = {changes['d_model']}, F = {changes['d_ff']}, "
+        f"bytes, {schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} tokens; retraining is "
+        f"{settings['retraining']['steps']} steps on another text): {pairs['guilty']:,} guilty and "
+        f"{pairs['innocent']:,} innocent pairs. With {guilty} guilty pairs a kind, all of them found has a 95% "
+        f"interval from {percent(0)(0.025 ** (1 / guilty))}."
+    )
+
+
+def _scores(record: Record) -> Table:
+    rows = []
+    for test in record["result"]["tests"]:
+        kinds = test["kinds"]
+        missed = [kind["kind"] for kind in kinds if kind["power"] < _POWERFUL]
+        measured: dict[str, Any] = {
+            "AUC, all kinds": _interval(test["auc"]),
+            "found at 1%": (percent(0), test["power"]),
+            "kinds found": f"{len(kinds) - len(missed)} of {len(kinds)}",
+            "least AUC of a kind": (fixed(2), min(kind["auc"]["rate"] for kind in kinds)),
+            "kinds undefined": (
+                integer,
+                sum(kind["auc"]["rate"] == 0.5 and kind["num_undefined"] > 0 for kind in kinds),
+            ),
+        }
+        rows.append(([test["test"], test["source"]], measured))
+    note = (
+        "Guilty pairs above all but 1% of the innocent pairs of all kinds; a kind is found if at least 90% of its "
+        "guilty pairs are. What is undefined (another depth, another number of neurons, experts) ranks last: there an "
+        "AUC of 0.50 is no answer at all. Each kind counts alike; disputes in the world do not come so."
+    )
+    return tabulate("What each score is worth in a dispute", ["score", "source"], rows, note, first_screen=True)
+
+
+def _is_undefined(kind: Mapping[str, Any]) -> bool:
+    """Return whether a score gave no number for any guilty pair of a kind."""
+    return bool(kind["num_undefined"] == kind["num_guilty"])
+
+
+def _interval(entry: Mapping[str, float]) -> str:
+    return "{} [{}, {}]".format(*(fixed(2)(entry[end]) for end in ("rate", "low", "high")))
+
+
+def _power(record: Record) -> Table:
+    tests = [test for test in record["result"]["tests"] if test["source"] == _OURS]
+    rows = []
+    for number, entry in enumerate(record["result"]["verdicts"]):
+        rows.append(([entry["kind"]], {test["test"]: (percent(0), test["kinds"][number]["power"]) for test in tests}))
+    note = "Guilty pairs above all but 1% of the innocent pairs of all kinds, by the z of each piece of evidence."
+    return tabulate("Found by each piece of evidence", ["what was done to the base"], rows, note)
+
+
+def _false_positives(record: Record) -> Table:
+    rows = []
+    for entry in record["result"]["false_positives"]:
+        measured: dict[str, Any] = {
+            "p ≤ 0.01": rate_interval(entry),
+            "p ≤ 10⁻⁴": (integer, entry["below_alpha"]),
+        }
+        rows.append(([entry["test"], entry["num_pairs"]], measured))
+    note = "Innocent pairs in which the evidence is defined; intervals by families resampled, 95%."
+    return tabulate("False positives", ["evidence", "innocent pairs"], rows, note)
+
+
+def _areas(record: Record) -> Table:
+    rows = []
+    for test in record["result"]["tests"]:
+        cells: dict[str, Any] = {}
+        for kind in test["kinds"]:
+            cells[kind["kind"]] = (fixed(2), None if _is_undefined(kind) else kind["auc"]["rate"])
+        rows.append(([test["test"]], cells))
+    return tabulate("Area under the ROC curve, by kind", ["score"], rows, "Undefined scores are left out here.")
+
+
+def figures(record: Record) -> Sequence[Panel]:
+    """Draw the ROC curve of every score over all kinds: this package's, then the others'."""
+    figure, axes = plots.new(columns=2, width=9.0)
+    tests = record["result"]["tests"]
+    for ax, is_ours in zip(axes, (True, False), strict=True):
+        for test in tests:
+            if (test["source"] == _OURS) is is_ours:
+                ax.plot(FALSE_POSITIVES, test["roc"], label=test["test"], linewidth=1.2)
+        ax.set_xscale("symlog", linthresh=1e-3)
+        plots.label(ax, "innocent pairs above", "guilty pairs above", "this package" if is_ours else "others")
+        ax.legend(fontsize=5)
+    caption = (
+        "ROC of every score over all kinds of dispute together: how many guilty pairs lie above the threshold that a "
+        "fraction of the innocent ones exceeds."
+    )
+    return [Panel(figure, caption)]
+
+
+def claims(record: Record) -> Sequence[Claim]:
+    """State how many kinds the verdict finds, whom it accuses, and how many the best of the others finds."""
+    result = record["result"]
+    verdicts = result["verdicts"]
+    by_verdict = sum(entry["found"] >= _POWERFUL * entry["guilty"] for entry in verdicts)
+    others = {test["test"]: _kinds_found(test) for test in result["tests"] if test["source"] != _OURS}
+    best = max(others, key=lambda name: others[name])
+    return [
+        Claim(
+            f"Kinds of dispute, of {len(verdicts)}, in which the verdict finds at least 90% of the guilty pairs",
+            float(by_verdict),
+            format=integer,
+            configuration="ours",
+        ),
+        Claim(
+            f"Innocent pairs, of {result['accused']['num_pairs']:,}, that the verdict calls one lineage",
+            float(result["accused"]["count"]),
+            format=integer,
+            configuration="ours",
+        ),
+        Claim(
+            f"Kinds that the best public statistic or published score finds at 1% false positives ({best})",
+            float(others[best]),
+            format=integer,
+            configuration="ours",
+        ),
+    ]
+
+
+def _kinds_found(test: Mapping[str, Any]) -> int:
+    return sum(kind["power"] >= _POWERFUL for kind in test["kinds"])
+
+
+def headline(record: Record) -> str:
+    """Name the kinds that the verdict misses, and count the innocent pairs that it accuses."""
+    result = record["result"]
+    verdicts, innocent = result["verdicts"], result["accused"]
+    missed = [f"{row['kind']} ({row['found']} of {row['guilty']})" for row in verdicts if row["found"] < row["guilty"]]
+    misses = f"It misses pairs of: {'; '.join(missed)}." if missed else "It finds every guilty pair."
+    return (
+        f"The verdict accuses {innocent['count']} of {innocent['num_pairs']:,} innocent pairs "
+        f"(at most {percent(1)(innocent['upper'])}). {misses}"
+    )

@@ -1,0 +1,115 @@
+"""The benchmark of disputes and the power of fingerprints, at their smallest: without training's compilation."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
+from bornbiased_jax.model import apply
+from experiments.lineage import disputes, disputes_recipes, power
+from experiments.lineage.descendants_summary import FALSE_POSITIVES
+from experiments.lineage.disputes_recipes import KINDS, TOWER, TowerRoles
+from experiments.lineage.unrelated_models import born
+from tests.experiments.smoke import context_of, record_of
+from tests.experiments.test_court import births_with_noise
+
+SMOKE = disputes.EXPERIMENT.settings["smoke"]
+CFG = disputes_recipes.config(SMOKE)
+
+
+def moved(_loss, trained, _fixed, _tokens, _rate, marks):
+    """What training gives, without its compilation: parameters with a little noise of their own."""
+    draws = np.random.default_rng(0)
+
+    def move(leaf):
+        return leaf + np.float32(0.02) * draws.standard_normal(leaf.shape, np.float32)
+
+    return {mark: jax.tree.map(move, trained) for mark in marks}
+
+
+@functools.cache
+def model(seed):
+    return CFG, born(CFG, np.uint32(seed))
+
+
+def logits(model):
+    cfg, params = model
+    return np.asarray(apply(cfg, params, np.arange(24, dtype=np.int32).reshape(2, 12)).logits_BTV)
+
+
+@pytest.mark.slow
+def test_free_recipes_leave_the_function_alone():
+    base = logits(model(1))
+    for suspect in (disputes_recipes._upcycled(2, model(1), 0), disputes_recipes._washed(model(1), 0)):
+        np.testing.assert_allclose(logits(suspect), base, rtol=0, atol=1e-4 * np.abs(base).max())
+
+
+def test_pruning_keeps_the_half_of_the_neurons_with_the_largest_norms():
+    cfg, params = disputes_recipes._pruned(model(1), 0)
+    base, kept = (np.asarray(weights["blocks"]["mlp"]["up"]["kernel"]) for weights in (model(1)[1], params))
+    assert cfg.d_ff == CFG.d_ff // 2 == kept.shape[-1]
+    for block in range(CFG.num_layers):
+        columns = {column.tobytes() for column in base[block].T}
+        assert all(np.ascontiguousarray(column).tobytes() in columns for column in kept[block].T)
+    norms = [np.linalg.norm(matrix, axis=1).mean() for matrix in (base, kept)]
+    assert norms[1] > norms[0]
+
+
+def test_a_tower_is_a_component_without_a_vocabulary():
+    language, tower = (NativeRoles(Checkpoint.from_params(*model(seed))) for seed in (1, 2))
+    roles = TowerRoles(language, tower)
+    groups = {name: {role.group for role in roles.roles if role.component == name} for name in (LANGUAGE, TOWER)}
+    assert groups[LANGUAGE] - groups[TOWER] == {"embedding", "head"}
+    up = next(role for role in roles.roles if role.component == TOWER and role.group == "up")
+    np.testing.assert_array_equal(roles.read(up), model(2)[1]["blocks"]["mlp"]["up"]["kernel"][0])
+
+
+@pytest.mark.slow
+def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypatch):
+    monkeypatch.setattr(disputes_recipes, "train_run", births_with_noise)
+    monkeypatch.setattr(disputes_recipes, "fit", moved)
+    result = record_of(disputes.EXPERIMENT, tmp_path)["result"]
+    count = SMOKE["models"]
+    assert result["num_pairs"] == {"guilty": len(KINDS) * count, "innocent": len(KINDS) * count * (count - 1)}
+    assert [row["kind"] for row in result["verdicts"]] == list(KINDS)
+    assert result["accused"]["count"] == 0 and result["accused"]["num_pairs"] == len(KINDS) * count * (count - 1)
+    found = {row["kind"]: row["found"] for row in result["verdicts"]}
+    assert all(found[kind] == count for kind in (disputes_recipes.NOISE, disputes_recipes.FP8, disputes_recipes.WASHED))
+    # A tower is found by itself, and the language models around it are not.
+    parts = {row["component"]: row for row in result["verdicts"][-1]["components"]}
+    assert parts["vision/all"]["guilty"] == 1.0 and parts["all"]["guilty"] == parts["vision/all"]["innocent"] == 0.0
+    for test in result["tests"]:
+        assert len(test["roc"]) == len(FALSE_POSITIVES) and test["roc"] == sorted(test["roc"])
+        assert [kind["kind"] for kind in test["kinds"]] == list(KINDS)
+
+
+@pytest.mark.slow
+def test_power_has_every_setting_and_its_formula_is_near(tmp_path, monkeypatch):
+    monkeypatch.setattr(power, "fit", moved)
+    record = record_of(power.EXPERIMENT, tmp_path)
+    settings = record["settings"]
+    rows = [row for row in record["result"]["z"] if row["neurons"] == settings["widths"][0][1]]
+    assert {(row["step"], row["dim"]) for row in rows} == {
+        (step, dim) for step in settings["marks"] for dim in settings["dims"]
+    }
+    for row in rows:
+        for z, expected in zip(row["z"][power.TOKEN_NEURONS], row["formula"], strict=True):
+            # 64 neurons are few, and k beyond the rank is not independent: the formula is an approximation.
+            assert 0.75 < z / expected < 1.25
+    (entry,) = record["result"]["unrelated"]
+    assert entry["num_pairs"] == 4 and entry["largest_agreement"] == max(entry["agreement"]) < 0.2
+
+
+def test_effective_rank_counts_directions():
+    rows_VD = np.eye(6)[[0, 1, 2, 3] * 5]
+    assert power.effective_rank(3.0 * rows_VD) == pytest.approx(4.0)
+    assert power.effective_rank(rows_VD[:1]) == pytest.approx(1.0)
+
+
+def test_pairs_are_every_base_with_every_suspect(tmp_path):
+    context = context_of(disputes.EXPERIMENT, tmp_path)
+    pairs = list(disputes.pairs_of(context.settings["models"]))
+    assert len(set(pairs)) == len(pairs) == len(KINDS) * context.settings["models"] ** 2
