@@ -1,4 +1,4 @@
-"""The one exception that means "the caller or the caller's input is at fault"."""
+"""The exception that means "the caller or the caller's input is at fault", and how lack of memory is told."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,8 @@ class InputError(ValueError):
     The command line prints the sentence on standard error and exits with code 2; a library caller
     gets an ordinary ``ValueError``.
     """
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory of the machine or of a device ran out, as Python and XLA say it."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)

@@ -30,9 +30,10 @@ from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
-from bornbiased_jax.report.tables import SOURCES, Claim, Table, Value, write
-from experiments import results, runner
+from bornbiased_jax.report.tables import Table
+from experiments import front_figure, results, runner
 from experiments.base import Record, relabel
+from experiments.markdown import claims_text, table_text
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"
@@ -234,40 +235,6 @@ def origin(block: Block, record: Record) -> str:
     return f"`{block.command}{data}`" + (f": {'; '.join(facts)}." if facts else "")
 
 
-def table_text(table: Table) -> str:
-    """Write a table in Markdown: its title, one column for each quantity and source, its note."""
-    columns = [(quantity, source) for quantity in table.quantities for source in table.sources(quantity)]
-    heads = [*table.settings, *(_head(table, quantity.name, source) for quantity, source in columns)]
-    rows = [
-        [*map(str, row.settings), *(_cell(getattr(row, source).get(q.name), q.format) for q, source in columns)]
-        for row in table.rows
-    ]
-    note = f"\n\n{table.note}" if table.note else ""
-    return f"**{table.title}**\n\n{_grid(heads, rows)}{note}"
-
-
-def _head(table: Table, name: str, source: str) -> str:
-    """Name the quantity, and the source where any quantity has more than what was measured."""
-    plain = all(table.sources(quantity) in ([], ["measured"]) for quantity in table.quantities)
-    return name if plain else f"{name}, {source}"
-
-
-def claims_text(claims: Sequence[Claim]) -> str:
-    """Write claims in Markdown: a row each, a column for each source that any of them has."""
-    sources = [source for source in SOURCES if any(getattr(claim, source) is not None for claim in claims)]
-    rows = [[claim.statement, *(_cell(getattr(claim, source), claim.format) for source in sources)] for claim in claims]
-    return _grid(["", *sources], rows)
-
-
-def _cell(value: Value, number_format: numbers.Format) -> str:
-    return "" if value is None else write(value, number_format)
-
-
-def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Write the documents, or with ``--check`` say which differ; the exit code."""
     if list(arguments) not in ([], ["--check"]):
@@ -275,10 +242,10 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     changed = []
     try:
-        for path in documents():
-            before = path.read_text()
-            after = render(before)
-            if before != after:
+        texts = {path: render(path.read_text()) for path in documents()}
+        texts[ROOT / front_figure.PATH] = front_figure.svg()
+        for path, after in texts.items():
+            if not path.exists() or path.read_text() != after:
                 changed.append(path.relative_to(ROOT))
                 if not arguments:
                     io.write_text(path, after)

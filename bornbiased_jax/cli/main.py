@@ -18,7 +18,7 @@ import click
 
 from bornbiased_jax import __version__
 from bornbiased_jax.cli.catalogue import COMMANDS, LazyGroup
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, is_out_of_memory
 
 __all__ = ["COMMANDS", "cli", "main", "run"]
 
@@ -158,9 +158,9 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError as error:
         return _lost_output(error)
     except Exception as error:
-        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        if is_out_of_memory(error):
             return _complain(
-                "there is not enough memory for this: use shorter sequences, a smaller batch or fewer seeds"
+                "there is not enough memory for this: use shorter sequences, a smaller batch or --chunk, or fewer seeds"
             )
         if "jax" in sys.modules and _lost_process(error):
             return 1

@@ -30,6 +30,7 @@ from bornbiased_jax.report.hover import spots
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
 INK, MUTED, RULE = "#1d1f21", "#64686d", "#dcdcd6"
+DARK_INKS = ("#e6e6e3", "#a0a4a8", "#3a3d40")
 
 LEGIBLE = 5.3
 """Least width of a figure on a page, in rem for each of its inches: letters of 8.5 points are then 10 pixels high."""
@@ -353,6 +354,19 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     text = re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
     end = text.rindex("</svg>")
     return f"{text[:end]}{spots(figure)}{text[end:]}"
+
+
+def standalone_svg(figure: Figure, alt: str) -> str:
+    """Return the figure as an SVG file whose colors follow the reader's light or dark scheme."""
+    scheme = "svg {{ color: {}; --muted: {}; --rule: {}; {} }}"
+    light, dark = (
+        scheme.format(*inks, " ".join(f"--series-{index}: {color};" for index, color in enumerate(series, 1)))
+        for inks, series in (((INK, MUTED, RULE), SERIES), (DARK_INKS, DARK_SERIES))
+    )
+    colors = f"<style>{light} @media (prefers-color-scheme: dark) {{ {dark} }}</style>"
+    # A file has its own size, not that of a page's column.
+    text = re.sub(r'(<svg[^>]*?) style="[^"]*"', r"\1", svg(figure, "figure", alt), count=1)
+    return re.sub(r"<svg[^>]*>", lambda opening: f"{opening[0]}{colors}", text, count=1) + "\n"
 
 
 def drawn(figure: Figure, path: Path | str, *, dpi: int = 200) -> bytes:

@@ -9,6 +9,9 @@ import numpy as np
 
 Format = Callable[[float], str]
 
+LEAST_LOG10_P = -300
+"""Log₁₀ of the smallest p-value that is written in digits."""
+
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
@@ -73,9 +76,16 @@ def significant(digits: int = 3) -> Format:
 
 
 def from_log10(digits: int = 3) -> Format:
-    """Format a positive number from its log₁₀, for p-values far below what a float holds."""
+    """Format a p-value from its log₁₀; below 10⁻³⁰⁰ only that it is, since no reader needs more.
+
+    Example:
+        >>> from_log10(3)(-124512.0)
+        '< 10⁻³⁰⁰'
+    """
 
     def write(log10: float) -> str:
+        if log10 < LEAST_LOG10_P:
+            return f"< 10{str(LEAST_LOG10_P).translate(_SUPERSCRIPT)}"
         if log10 > -3:
             return significant(digits)(10.0**log10)
         exponent = math.floor(log10)

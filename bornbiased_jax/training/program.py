@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, parallel, progress
 from bornbiased_jax.checkpoints.formats.run import trained_shapes
+from bornbiased_jax.errors import is_out_of_memory
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.adapters import init_adapter
 from bornbiased_jax.parameters import Params
@@ -120,7 +121,7 @@ def compile_step(
         if not limit or needed <= MEMORY_FRACTION * limit:
             return program, "vmap"
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
     progress.note(f"{len(config.seeds)} seeds at once do not fit in memory: taking them one after the other")
     return compile_mode("map"), "map"

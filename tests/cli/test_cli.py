@@ -316,9 +316,16 @@ def test_unreachable_alpha_refused_before_computing(options, word, capsys, monke
     assert word in capsys.readouterr().err
 
 
-def test_too_little_memory_is_one_sentence(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes",
+        "INTERNAL: Error dispatching computation: Out of memory allocating 80530636800 bytes.",
+    ],
+)
+def test_too_little_memory_is_one_sentence(message, capsys, monkeypatch):
     def fail(*arguments, **options):
-        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")
+        raise RuntimeError(message)
 
     monkeypatch.setattr(cli, "main", fail)
     assert run(["models"]) == 2

@@ -7,7 +7,8 @@ import pytest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
-from experiments import docs, results
+from experiments import docs, front_figure, results
+from experiments.markdown import MOST_COLUMNS
 
 RECORD = {
     "experiment": "table1",
@@ -162,7 +163,36 @@ def test_check_tells_a_number_that_was_edited(committed, tmp_path, monkeypatch, 
     path.write_text("<!-- record: table1 value=result.rows.0.share format=percent:2 -->9.99%<!-- end -->")
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     monkeypatch.setattr(docs, "documents", lambda root=tmp_path: [path])
+    monkeypatch.setattr(front_figure, "svg", lambda: "<svg/>")
+    monkeypatch.setattr(front_figure, "PATH", "front.svg")
+    (tmp_path / "front.svg").write_text("<svg/>")
     assert docs.main(["--check"]) == 1 and "README.md differs" in capsys.readouterr().out
     assert "9.99%" in path.read_text()
     assert docs.main([]) == 0 and "2.05%" in path.read_text()
     assert docs.main(["--check"]) == 0 and docs.main(["--other"]) == 2
+
+
+def test_no_table_of_the_documents_is_wider_than_seven_columns_and_no_p_has_needless_digits():
+    """A p below 10⁻³⁰⁰ is written as such; the errata state powers that the paper prints."""
+    rule = re.compile(r"^\|(?: ?:?-+:? ?\|)+$", re.MULTILINE)
+    small = re.compile(r"10⁻(?:[⁰¹²³⁴⁵⁶⁷⁸⁹]{4,}|[³⁴⁵⁶⁷⁸⁹](?!⁰⁰)[⁰¹²³⁴⁵⁶⁷⁸⁹]{2})")
+    for path in [*docs.documents(), docs.ROOT / "theory" / "ERRATA.md"]:
+        text = path.read_text()
+        assert max((row[0].count("|") - 1 for row in rule.finditer(text)), default=0) <= MOST_COLUMNS, path.name
+        assert not small.findall(text), path.name
+
+
+def test_the_figure_of_the_readme_is_drawn_from_its_records():
+    assert (docs.ROOT / front_figure.PATH).read_text() == front_figure.svg(), "python -m experiments.docs"
+    assert f'src="{front_figure.PATH.as_posix()}"' in (docs.ROOT / "README.md").read_text()
+
+
+def test_a_wide_table_is_split_and_says_what_its_rows_share_once():
+    quantities = [Quantity(name) for name in "abcdef"]
+    rows = [Row(["gpt2", 64, seed], dict.fromkeys("abcdef", 0.5)) for seed in (0, 1)]
+    lines = docs.table_text(Table("Many", ["model", "T", "seed"], quantities, rows)).splitlines()
+    assert lines[0] == "**Many**; model: gpt2; T: 64" and lines[2] == "| seed | a | b | c | d | e | f |"
+    rows = [Row(["gpt2", 64 * seed, seed], dict.fromkeys("abcdef", 0.5)) for seed in (1, 2)]
+    lines = docs.table_text(Table("Many", ["model", "T", "seed"], quantities, rows)).splitlines()
+    heads = [line for line in lines if line.startswith("| T")]
+    assert heads == ["| T | seed | a | b | c | d | e |", "| T | seed | f |"]

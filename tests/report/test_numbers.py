@@ -24,7 +24,8 @@ from bornbiased_jax.report import numbers
         (numbers.from_log10(3), 0.0, "1.00"),
         # The paper's first p-value, and one far below the smallest float.
         (numbers.from_log10(3), math.log10(4.55) - 137, "4.55\u202f×\u202f10⁻¹³⁷"),
-        (numbers.from_log10(2), -1234.5, "3.2\u202f×\u202f10⁻¹²³⁵"),
+        (numbers.from_log10(2), -234.5, "3.2\u202f×\u202f10⁻²³⁵"),
+        (numbers.from_log10(2), -1234.5, "< 10⁻³⁰⁰"),
         # 9.999 rounds up to the next power of ten.
         (numbers.from_log10(3), math.log10(9.999) - 20, "1.00\u202f×\u202f10⁻¹⁹"),
     ],
