@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
@@ -17,6 +17,10 @@ from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.wording import count, explain, percent
 from bornbiased_jax.text import Tokenizer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 T = TypeVar("T")
 
@@ -30,6 +34,7 @@ class Sinks(Result):
     """
 
     question = "Which heads are attention sinks?"
+    axes = ("block", "head", "length")
     report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -74,9 +79,8 @@ class Sinks(Result):
         """Draw the sink map of the greatest length, and the variances and top channels where they were measured."""
         report = self.report
         length, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
-        drawn = sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"])
         caption = f"Attention that each head pays position {report['position']} at T = {length}; sinks carry a dot."
-        panels = {"sink-map": Panel(drawn, caption)}
+        panels = {"sink-map": Panel(self.draw(), caption)}
         L = len(score_LH)
         shown = sorted({0, min(1, L - 1), L // 2, L - 1})
         variance = report.get("variance") or {}
@@ -99,6 +103,12 @@ class Sinks(Result):
             panels["top-channels"] = Panel(drawn, caption)
         return panels
 
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw the sink map of the greatest length, into axes if given."""
+        report = self.report
+        _, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
+        return sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"], ax=ax)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each length, block and head."""
         return [
@@ -118,6 +128,7 @@ class Intervention(Result):
     """
 
     question = "What is left of the sinks after an intervention?"
+    axes = ("block",)
     report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +159,12 @@ class Intervention(Result):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the fraction of heads that are sinks by block, as it is and after."""
-        figure, ax = figures.new()
+        caption = "Heads that are sinks by block, as it is and after the intervention."
+        return {"intervention": Panel(self.draw(), caption)}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         blocks = range(1, len(self.report["by_block"]) + 1)
         figures.line(ax, blocks, self.report["before"]["by_block"], name="as it is", markers=True)
         after = self.report["by_block"]
@@ -157,7 +173,7 @@ class Intervention(Result):
         figures.count_axis(ax)
         figures.label(ax, "block", "fraction of heads that are sinks")
         figures.legend(ax)
-        return {"intervention": Panel(figure, "Heads that are sinks by block, as it is and after the intervention.")}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each block."""

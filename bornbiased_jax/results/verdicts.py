@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
@@ -20,6 +20,10 @@ from bornbiased_jax.lineage.trace import Probe, Side, Source
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _TEST_COLUMNS = {
     "name": "test",
@@ -45,6 +49,7 @@ class Lineage(Result):
     """
 
     question = "Were two models born from the same seed?"
+    axes = ("step", "component", "name")
     base: str
     suspect: str
     verdict: Verdict
@@ -141,6 +146,16 @@ class Lineage(Result):
         if steps is not None:
             panels["steps"] = Panel(steps, "z of each component at each checkpoint of the base's run.")
         return panels
+
+    def draw(self, ax: Axes | None = None) -> Figure | None:
+        """Draw z by step of a run that was followed, else z by block and matrix, else the null; into axes if given."""
+        if self.steps is not None:
+            return lineage_figures.z_by_step(self.steps, ax)
+        value = self.verdict.to_json()
+        modules = lineage_figures.module_map(value["by_module"] or [], ax)
+        if modules is None and value.get("null_histogram") and value["z"] is not None:
+            return lineage_figures.null_figure(value["null_histogram"], value["z"], ax)
+        return modules
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each test; of a run by step, a row for each step and component."""
