@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import ReportOptions, sink_report
 from bornbiased_jax.evaluation import intervention as intervening
 from bornbiased_jax.evaluation.sink_report import largest_block, strongest_head
+from bornbiased_jax.probes.sinks import Convention, Threshold
+from bornbiased_jax.quantization import Granularity, Scheme
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
@@ -23,6 +27,37 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+
+
+class SinkFields(TypedDict, total=False):
+    """Fields of :class:`bornbiased_jax.evaluation.ReportOptions`, each by its name."""
+
+    epsilon: float
+    convention: Convention
+    position: int
+    threshold: Threshold
+    normalize: bool
+    lengths: Sequence[int]
+    num_sequences: int
+    details: bool
+    schemes: Sequence[Scheme]
+    granularities: Sequence[Granularity]
+    keep_sinks: Sequence[int]
+    streaming: int | None
+    seed: int
+
+
+class InterventionFields(TypedDict, total=False):
+    """Fields of :class:`bornbiased_jax.evaluation.intervention.InterventionOptions`, each by its name."""
+
+    silence: Sequence[str]
+    write: Sequence[str]
+    clear: Sequence[str]
+    first_token: int | None
+    position: int
+    epsilon: float
+    length: int
+    num_sequences: int
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -188,7 +223,7 @@ def sinks(
     tokenizer: Tokenizer | None = None,
     by_step: bool = False,
     quiet: bool = False,
-    **options: Any,
+    **options: Unpack[SinkFields],
 ) -> Sinks:
     """Look for attention sinks on a text.
 
@@ -215,7 +250,7 @@ def intervention(
     *,
     tokenizer: Tokenizer | None = None,
     quiet: bool = False,
-    **options: Any,
+    **options: Unpack[InterventionFields],
 ) -> Intervention:
     """Silence or move what makes a sink, and measure what is left of it.
 
@@ -247,6 +282,12 @@ def _chosen(kind: type[T], options: Mapping[str, object]) -> T:
     unknown = [name for name in options if name not in names]
     if unknown:
         raise InputError(f"{unknown[0]} is no option here: choose among {', '.join(names)}")
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # as above
+        value = options.get(field.name, field.default)
+        if isinstance(field.default, tuple) and isinstance(value, int | float | str):
+            raise InputError(f"{field.name}={value!r} is one value: give a list, as in {field.name}=[{value!r}]")
+        if isinstance(field.default, float) and not isinstance(value, int | float | np.number):
+            raise InputError(f"{field.name}={value!r} is no number")
     return kind(**options)
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
@@ -349,6 +349,7 @@ def preference(
         >>> preference(small, seeds=[42, 43], seq_len=4, num_inputs=60).table().columns[:3]
         ['seed', 'T', 'top-1 token']
     """
+    check_config(cfg)
     if theory:
         check(inputs)
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
@@ -390,6 +391,7 @@ def contraction(
         >>> len(contraction(small, seq_len=4, num_inputs=60).records[0]["inter_cosine_by_layer"])
         2
     """
+    check_config(cfg)
     if theory:
         check(inputs)
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
@@ -403,6 +405,8 @@ def _of_untrained(
     cfg: ModelConfig, part: Part, seeds: Sequence[int], inputs: Inputs, embedding_seed: int | None
 ) -> list[dict[str, Any]]:
     check_number(inputs)
+    if isinstance(seeds, int | str):
+        raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
     options = ProbeOptions(intra=part == "contraction")
     records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), seeds, inputs, options)
     return [part_of(record, part, cfg, inputs) for record in records]
