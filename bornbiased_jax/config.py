@@ -404,7 +404,19 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     (2, 'rmsnorm', 4)
     """
     if name not in PRESETS:
+        name = str(name)
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the presets are {', '.join(PRESETS)}"
         raise InputError(f"unknown model {name!r}: {hint}")
     return PRESETS[name].replace(**changes)
+
+
+def check_config(cfg: object) -> ModelConfig:
+    """Return a configuration, if it is one.
+
+    Raises:
+        InputError: it is something else, such as the name of a preset.
+    """
+    if not isinstance(cfg, ModelConfig):
+        raise InputError(f"{cfg!r} is no ModelConfig: give one, as preset('gpt2-tiny') returns")
+    return cfg

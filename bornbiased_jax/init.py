@@ -6,9 +6,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bornbiased_jax import keys
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import Parameter, Params, parameter_table, unflatten
 from bornbiased_jax.schemes import CUTS, Dimensions, Distribution, Kind, rules_of, scaled
@@ -196,4 +197,7 @@ def init_seed(cfg: ModelConfig, seed: int | jax.Array, *, fixed_key: jax.Array |
     >>> many["embed"]["embedding"].shape
     (8, 64, 16)
     """
-    return init(cfg, key=keys.init_key(seed), fixed_key=fixed_key)
+    check_config(cfg)
+    # A seed may be traced, which no check sees.
+    number = seed if isinstance(seed, jax.Array | np.ndarray) else keys.check_seed(seed)
+    return init(cfg, key=keys.init_key(number), fixed_key=fixed_key)

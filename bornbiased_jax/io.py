@@ -69,6 +69,8 @@ def user_path(text: Path | str) -> Path:
 
 
 def _nonempty(path: Path | str) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"{path!r} is no path: give the name of a file or a folder")
     if not str(path).strip():
         raise InputError("an empty path names no file: give a name, or leave the option out")
     return Path(path)

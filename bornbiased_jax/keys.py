@@ -33,7 +33,8 @@ def check_seed(seed: int) -> int:
     Raises:
         InputError: it is not.
     """
-    if isinstance(seed, bool) or int(seed) != seed or not 0 <= seed <= MAX_SEED:
+    is_number = isinstance(seed, int | float | np.number) and not isinstance(seed, bool)
+    if not is_number or int(seed) != seed or not 0 <= seed <= MAX_SEED:
         raise InputError(f"seed {seed!r} is not an integer from 0 to {MAX_SEED}")
     return int(seed)
 

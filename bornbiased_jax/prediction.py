@@ -14,7 +14,7 @@ import theory.positions
 import theory.predict
 import theory.stack
 from bornbiased_jax import hardware
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.model.fields import fields_of
@@ -189,6 +189,9 @@ def predict(
         InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.
     """
     # Refuse what theory does not cover or memory cannot hold.
+    check_config(cfg)
+    if not isinstance(seq_len, int | np.integer):
+        raise InputError(f"seq_len={seq_len!r} is no length: give a whole number of positions")
     check_length(cfg, seq_len)
     check_covered(cfg)
     hardware.check_memory(

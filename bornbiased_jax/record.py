@@ -23,6 +23,7 @@ from typing import Any, TypedDict
 
 import jax
 import numpy as np
+from jax._src.xla_bridge import backends_are_initialized  # JAX has no public name for it
 
 import bornbiased_jax
 from bornbiased_jax import hardware
@@ -135,6 +136,7 @@ def provenance(
     seeds: Sequence[int] | None = None,
     precision: str | None = None,
     measurement: Measurement | None = None,
+    starts_backend: bool = True,
     **extra: object,
 ) -> dict[str, Any]:
     """Collect everything a reader needs to get the same number again, as JSON-ready values.
@@ -144,11 +146,12 @@ def provenance(
         seeds: the seeds that were run.
         precision: the precision of the computation, where it was chosen ("float32 highest", …).
         measurement: what :func:`measure` measured.
+        starts_backend: start JAX's backend to name its devices; else those of a command that never computed are None.
         extra: further keys, JSON-ready after :func:`jsonable`.
 
     The machine's name, its user and its paths are left out on purpose.
     """
-    devices = jax.devices()
+    devices = jax.devices() if starts_backend or backends_are_initialized() else []
     settings = {"config": config, "seeds": seeds, "precision": precision}
     record: dict[str, Any] = {
         **{name: jsonable(value) for name, value in settings.items() if value is not None},
@@ -157,10 +160,10 @@ def provenance(
         "versions": library_versions(),
         "platform": {"system": platform.system(), "machine": platform.machine(), **cpu()},
         "device": {
-            "platform": devices[0].platform,
-            "kind": devices[0].device_kind,
-            "count": len(devices),
-            "processes": jax.process_count(),
+            "platform": devices[0].platform if devices else None,
+            "kind": devices[0].device_kind if devices else None,
+            "count": len(devices) or None,
+            "processes": jax.process_count() if devices else None,
         },
         "prng": PRNG_IMPL,
         "flags": {name: jsonable(getattr(jax.config, name)) for name in _FLAGS},
@@ -168,7 +171,7 @@ def provenance(
         **(measurement.to_dict() if measurement else {}),
     }
     # Where the device counts its memory (a GPU).
-    if (peak := hardware.memory_in_use_peak()) is not None:
+    if devices and (peak := hardware.memory_in_use_peak()) is not None:
         record["device_peak_memory_bytes"] = peak
     record.update(jsonable(extra))
     return record

@@ -197,3 +197,15 @@ def test_jsonable_converts_what_experiments_hold():
 def test_jsonable_refuses_what_json_cannot_say(value):
     with pytest.raises(InputError, match="record"):
         record.jsonable(value)
+
+
+def test_json_of_a_command_that_computes_nothing_starts_no_backend():
+    code = (
+        "import json, contextlib, io; from jax._src import xla_bridge; from bornbiased_jax.cli.main import run\n"
+        "text = io.StringIO()\n"
+        "with contextlib.redirect_stdout(text): assert run(['models', '--json', '-']) == 0\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "device = json.loads(text.getvalue())['provenance']['device']\n"
+        "assert device == dict.fromkeys(('platform', 'kind', 'count', 'processes')), device"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

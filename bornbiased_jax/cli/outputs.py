@@ -152,7 +152,7 @@ def write_result(json_file: str | None, value: Mapping[str, Any]) -> None:
 
     value = {**value, "command": shlex.join(command_line())}
     if "provenance" not in value:
-        value["provenance"] = record.provenance()
+        value["provenance"] = record.provenance(starts_backend=False)
     if json_file == "-":
         json.dump(value, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")

@@ -190,6 +190,6 @@ def check_alpha(alpha: float) -> float:
     Raises:
         InputError: it does not.
     """
-    if not 0.0 < alpha < 1.0:
+    if not isinstance(alpha, int | float | np.number) or not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     return alpha

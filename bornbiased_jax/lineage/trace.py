@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -229,6 +229,27 @@ def read_outputs(
         return prints.fingerprint_outputs(side.checkpoint, inputs, **reading, **further)
 
 
+class SingleTestOptions(TypedDict, total=False):
+    """Options of single tests; None counts as not given. :class:`.lineage_tests.LineageTest` names those of each."""
+
+    num_permutations: int | None
+    labels: str | None
+    sign_key: str | None
+    neurons: int | str | None
+    signs: str | None
+
+
+class TraceOptions(SingleTestOptions, total=False):
+    """Options of :func:`trace`, with those of single tests."""
+
+    test: str | None
+    alpha: float | None
+    probe: Probe | None
+    num_references: int | None
+    base_digest: str | None
+    scratch: Path | None
+
+
 def trace(
     base: Source | Side,
     suspect: Source | Side,
@@ -239,7 +260,7 @@ def trace(
     num_references: int | None = None,
     base_digest: str | None = None,
     scratch: Path | None = None,
-    **options: Any,
+    **test_options: Unpack[SingleTestOptions],
 ) -> Verdict:
     """Decide whether two models share initial weights, whatever they are given as.
 
@@ -257,7 +278,7 @@ def trace(
             says that their labeling rests on somebody's word.
         scratch: for tests of outputs: read the models block by block, with hidden states in this folder, rather than
             load them.
-        options: the test's own (``num_permutations`` …); None counts as not given.
+        test_options: the test's own (``num_permutations`` …); None counts as not given.
 
     Raises:
         InputError: a model that cannot be opened, an option that the test does not have or cannot use, or what
@@ -277,10 +298,10 @@ def trace(
     base_side = base if isinstance(base, Side) else Side(base, scratch)
     suspect_side = suspect if isinstance(suspect, Side) else base_side if is_one_model else Side(suspect, scratch)
     # The test, its level and its options.
-    test = _default_test(base_side, suspect_side, options) if test is None else test
+    test = _default_test(base_side, suspect_side, test_options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
-    options = {name: value for name, value in options.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in test_options.items() if value is not None}
     if num_references is not None and not entry.references:
         options["num_references"] = num_references
     for name in options:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from bornbiased_jax.config import Activation, ModelConfig
+from bornbiased_jax.config import Activation, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.attention import Attention
 from bornbiased_jax.model.cache import Cache, Past, RollingCache
@@ -377,6 +377,10 @@ def _last_position(name: str, value: jax.Array) -> jax.Array:
 def _check(
     cfg: ModelConfig, x: jax.Array, capture: Sequence[str], positions: Positions, options: ForwardOptions
 ) -> None:
+    check_config(cfg)
+    if getattr(x, "ndim", None) not in (2, 3):
+        shape = f"an array of shape {x.shape}" if hasattr(x, "shape") else f"a {type(x).__name__}"
+        raise InputError(f"x is {shape}: give an array of token ids [B, T] or of vectors [B, T, D]")
     for name in capture:
         if name not in CAPTURABLE:
             raise InputError(f"unknown capture {name!r}: choose from {', '.join(CAPTURABLE)}")

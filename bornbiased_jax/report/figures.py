@@ -100,10 +100,21 @@ class Drawing(Figure):
 
 
 @style()
-def new(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 3.4) -> tuple[Figure, Any]:
-    """Make a figure of ``width`` × ``height`` inches and its axes: one, or an array as ``subplots`` gives."""
-    figure = Drawing(figsize=(width, height))
-    return figure, figure.subplots(rows, columns)
+def new(
+    columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 3.4, ax: Axes | None = None
+) -> tuple[Figure, Any]:
+    """Make a figure of ``width`` × ``height`` inches and its axes: one, or an array as ``subplots`` gives.
+
+    Axes of somebody else's figure, if given, are returned with that figure, dressed in the house style.
+    """
+    if ax is not None:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_axisbelow(True)
+        ax.grid(True, axis="y", color=RULE, linewidth=0.6)
+        figure: Any = ax.figure  # a figure, or part of one
+        return figure, ax
+    drawing = Drawing(figsize=(width, height))
+    return drawing, drawing.subplots(rows, columns)
 
 
 @style()

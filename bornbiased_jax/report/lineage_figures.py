@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bornbiased_jax.lineage.audit.finding import INFORMATION
@@ -15,7 +16,7 @@ from bornbiased_jax.report import figures
 _MOST_RUNS = 40
 
 
-def module_map(by_module: Sequence[Mapping[str, Any]]) -> Figure | None:
+def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Figure | None:
     """Draw z by block (rows, counted from 1) and matrix (columns); None where no matrix of a block has one."""
     z_by_place = {
         (int(block), module): row["z"]
@@ -28,7 +29,7 @@ def module_map(by_module: Sequence[Mapping[str, Any]]) -> Figure | None:
     modules = list(dict.fromkeys(module for _, module in z_by_place))
     blocks = range(min(block for block, _ in z_by_place), max(block for block, _ in z_by_place) + 1)
     z_LM = np.array([[z_by_place.get((block, module), np.nan) for module in modules] for block in blocks])
-    figure, ax = figures.new(width=1.8 + 0.85 * len(modules), height=max(2.2, 1.2 + 0.24 * len(blocks)))
+    figure, ax = figures.new(width=1.8 + 0.85 * len(modules), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
     digits = 0 if len(blocks) <= 40 else None
     labels = [module.replace("/", "\n") for module in modules]
     figures.heatmap(ax, z_LM, x_labels=labels, y_labels=list(blocks), name="z", diverging=True, digits=digits)
@@ -36,17 +37,18 @@ def module_map(by_module: Sequence[Mapping[str, Any]]) -> Figure | None:
     return figure
 
 
-def null_figure(histogram: Mapping[str, Any], z: float) -> Figure:
+def null_figure(histogram: Mapping[str, Any], z: float, ax: Axes | None = None) -> Figure:
     """Draw counts of permuted statistics, in their standard deviations, and the observed one.
 
     Args:
         histogram: "low", "high" and "counts" of equal bins between them (:func:`bornbiased_jax.stats.permutations.
             histogram`).
         z: the observed statistic.
+        ax: axes to draw into; a figure of their own if not given.
     """
     counts = np.asarray(histogram["counts"], float)
     edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)
-    figure, ax = figures.new(height=2.6)
+    figure, ax = figures.new(height=2.6, ax=ax)
     ax.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=figures.MEASURED)
     figures.reference(ax, z, f"observed, z = {z:.1f}", vertical=True)
     room = 0.04 * max(10.0, abs(z))
@@ -62,10 +64,10 @@ def split_module(module: str) -> tuple[str, str, str]:
     return (parts[0], parts[1], parts[2]) if parts[0] == "blocks" and len(parts) == 3 else ("", "", module)
 
 
-def z_by_step(steps: Sequence[Mapping[str, Any]]) -> Figure | None:
+def z_by_step(steps: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Figure | None:
     """Draw z at each step of a run, a curve for each component; None where no step has any."""
     components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
-    figure, ax = figures.new()
+    figure, ax = figures.new(ax=ax)
     for index, component in enumerate(components):
         points = [
             (step["step"], row["z"])

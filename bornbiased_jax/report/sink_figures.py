@@ -16,11 +16,14 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures
 
 
-def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1) -> Figure:
-    """Draw the score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot."""
+def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1, ax: Axes | None = None) -> Figure:
+    """Draw the score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot.
+
+    Into axes, if they are given.
+    """
     scores = np.asarray(score_LH, dtype=float)
     L, H = scores.shape
-    figure, ax = figures.new(width=max(3.6, 0.32 * H + 1.8), height=max(2.6, 0.17 * L + 1.2))
+    figure, ax = figures.new(width=max(3.6, 0.32 * H + 1.8), height=max(2.6, 0.17 * L + 1.2), ax=ax)
     figures.heatmap(ax, scores, name=f"score of position {position}", limits=(0.0, 1.0))
     rows, columns = np.nonzero(scores > epsilon)
     ax.plot(

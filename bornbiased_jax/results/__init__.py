@@ -3,7 +3,9 @@
 Each function calls what the command of its name calls and returns a result: ``to_json()`` is what ``--json`` writes,
 ``summary()`` the sentences that the command ends with (``repr``; a notebook shows the tables as well), ``tables()`` the
 tables that it prints and ``table()`` the first of them, ``figures()`` matplotlib figures without pyplot and ``plot()``
-the first of them, ``to_pandas()`` a data frame where pandas is installed and ``to_csv()`` the same rows as text.
+the first of them (``plot(ax=ax)``: into axes of yours), ``arrays`` the numbers as NumPy arrays by name, ``to_pandas()``
+a data frame where pandas is installed and ``to_csv()`` the same rows as text. ``compare(a, b)`` sets two results of one
+kind against each other.
 
 Names load their modules when first used; ``__init__.pyi`` tells type checkers of them.
 """
@@ -12,6 +14,7 @@ import importlib
 
 _HOMES = {
     "attention": "Intervention Sinks intervention sinks",
+    "comparison": "Comparison compare",
     "prediction": "Prediction",
     "probes": "Contraction Preference contraction preference",
     "result": "Listing Result",

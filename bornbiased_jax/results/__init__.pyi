@@ -2,6 +2,8 @@ from bornbiased_jax.results.attention import Intervention as Intervention
 from bornbiased_jax.results.attention import Sinks as Sinks
 from bornbiased_jax.results.attention import intervention as intervention
 from bornbiased_jax.results.attention import sinks as sinks
+from bornbiased_jax.results.comparison import Comparison as Comparison
+from bornbiased_jax.results.comparison import compare as compare
 from bornbiased_jax.results.prediction import Prediction as Prediction
 from bornbiased_jax.results.probes import Contraction as Contraction
 from bornbiased_jax.results.probes import Preference as Preference
@@ -17,6 +19,7 @@ from bornbiased_jax.results.verdicts import Lineage as Lineage
 from bornbiased_jax.results.verdicts import lineage as lineage
 
 __all__ = [
+    "Comparison",
     "Contraction",
     "Intervention",
     "Lineage",
@@ -27,6 +30,7 @@ __all__ = [
     "Scan",
     "Sinks",
     "Training",
+    "compare",
     "contraction",
     "intervention",
     "lineage",

@@ -3,22 +3,61 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import ReportOptions, sink_report
 from bornbiased_jax.evaluation import intervention as intervening
 from bornbiased_jax.evaluation.sink_report import largest_block, strongest_head
+from bornbiased_jax.probes.sinks import Convention, Threshold
+from bornbiased_jax.quantization import Granularity, Scheme
 from bornbiased_jax.report import figures, sink_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.wording import count, explain, percent
 from bornbiased_jax.text import Tokenizer
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 T = TypeVar("T")
+
+
+class SinkFields(TypedDict, total=False):
+    """Fields of :class:`bornbiased_jax.evaluation.ReportOptions`, each by its name."""
+
+    epsilon: float
+    convention: Convention
+    position: int
+    threshold: Threshold
+    normalize: bool
+    lengths: Sequence[int]
+    num_sequences: int
+    details: bool
+    schemes: Sequence[Scheme]
+    granularities: Sequence[Granularity]
+    keep_sinks: Sequence[int]
+    streaming: int | None
+    seed: int
+
+
+class InterventionFields(TypedDict, total=False):
+    """Fields of :class:`bornbiased_jax.evaluation.intervention.InterventionOptions`, each by its name."""
+
+    silence: Sequence[str]
+    write: Sequence[str]
+    clear: Sequence[str]
+    first_token: int | None
+    position: int
+    epsilon: float
+    length: int
+    num_sequences: int
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -30,6 +69,7 @@ class Sinks(Result):
     """
 
     question = "Which heads are attention sinks?"
+    axes = ("block", "head", "length")
     report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -74,9 +114,8 @@ class Sinks(Result):
         """Draw the sink map of the greatest length, and the variances and top channels where they were measured."""
         report = self.report
         length, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
-        drawn = sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"])
         caption = f"Attention that each head pays position {report['position']} at T = {length}; sinks carry a dot."
-        panels = {"sink-map": Panel(drawn, caption)}
+        panels = {"sink-map": Panel(self.draw(), caption)}
         L = len(score_LH)
         shown = sorted({0, min(1, L - 1), L // 2, L - 1})
         variance = report.get("variance") or {}
@@ -99,6 +138,12 @@ class Sinks(Result):
             panels["top-channels"] = Panel(drawn, caption)
         return panels
 
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw the sink map of the greatest length, into axes if given."""
+        report = self.report
+        _, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
+        return sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"], ax=ax)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each length, block and head."""
         return [
@@ -118,6 +163,7 @@ class Intervention(Result):
     """
 
     question = "What is left of the sinks after an intervention?"
+    axes = ("block",)
     report: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +194,12 @@ class Intervention(Result):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the fraction of heads that are sinks by block, as it is and after."""
-        figure, ax = figures.new()
+        caption = "Heads that are sinks by block, as it is and after the intervention."
+        return {"intervention": Panel(self.draw(), caption)}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         blocks = range(1, len(self.report["by_block"]) + 1)
         figures.line(ax, blocks, self.report["before"]["by_block"], name="as it is", markers=True)
         after = self.report["by_block"]
@@ -157,7 +208,7 @@ class Intervention(Result):
         figures.count_axis(ax)
         figures.label(ax, "block", "fraction of heads that are sinks")
         figures.legend(ax)
-        return {"intervention": Panel(figure, "Heads that are sinks by block, as it is and after the intervention.")}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each block."""
@@ -172,7 +223,7 @@ def sinks(
     tokenizer: Tokenizer | None = None,
     by_step: bool = False,
     quiet: bool = False,
-    **options: Any,
+    **options: Unpack[SinkFields],
 ) -> Sinks:
     """Look for attention sinks on a text.
 
@@ -199,7 +250,7 @@ def intervention(
     *,
     tokenizer: Tokenizer | None = None,
     quiet: bool = False,
-    **options: Any,
+    **options: Unpack[InterventionFields],
 ) -> Intervention:
     """Silence or move what makes a sink, and measure what is left of it.
 
@@ -231,6 +282,12 @@ def _chosen(kind: type[T], options: Mapping[str, object]) -> T:
     unknown = [name for name in options if name not in names]
     if unknown:
         raise InputError(f"{unknown[0]} is no option here: choose among {', '.join(names)}")
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # as above
+        value = options.get(field.name, field.default)
+        if isinstance(field.default, tuple) and isinstance(value, int | float | str):
+            raise InputError(f"{field.name}={value!r} is one value: give a list, as in {field.name}=[{value!r}]")
+        if isinstance(field.default, float) and not isinstance(value, int | float | np.number):
+            raise InputError(f"{field.name}={value!r} is no number")
     return kind(**options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Record, Result
 from bornbiased_jax.trainability import Diagram, Plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Statistics of a plane, each with the label of its heat map.
 _STATISTICS = (
@@ -82,6 +86,7 @@ class WidthCheck(Record):
     """The coordinate check: activations against width at the first steps of training."""
 
     question = "Do activations keep their size when the model gets wider?"
+    axes = ("step", "activation")
 
     def summary(self) -> list[str]:
         """Say whether activations keep their size over widths as under muP, or which first do not."""
@@ -117,7 +122,12 @@ class WidthCheck(Record):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the slope of each activation by step, with its interval."""
-        figure, ax = figures.new()
+        caption = "Slopes near 0: the activation keeps its size over widths. Bands are 95% intervals over seeds."
+        return {"scaling": Panel(self.draw(), caption)}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         names = dict.fromkeys(row["activation"] for row in self.record["rows"])
         for name, color in zip(names, figures.SERIES, strict=False):
             rows = [row for row in self.record["rows"] if row["activation"] == name]
@@ -127,8 +137,7 @@ class WidthCheck(Record):
         figures.count_axis(ax)
         figures.label(ax, "update", "slope of log std against log width")
         figures.legend(ax)
-        caption = "Slopes near 0: the activation keeps its size over widths. Bands are 95% intervals over seeds."
-        return {"scaling": Panel(figure, caption)}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each activation and step."""

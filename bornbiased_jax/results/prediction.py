@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.results.wording import explain, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BY_LAYER = {
     "inter_cosine": "inter_cosine_by_layer",
@@ -30,6 +34,7 @@ class Prediction(Result):
     """
 
     question = "What does theory expect of an untrained model?"
+    axes = ("block", "seq_len")
     name: str
     model: Mapping[str, Any]
     records: Sequence[Mapping[str, Any]]
@@ -76,7 +81,12 @@ class Prediction(Result):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block, with the interval over seeds; a curve for each value of a sweep."""
-        figure, ax = figures.new()
+        coverage = f"{100 * self.records[0]['coverage']:.0f}%"
+        return {"prediction": Panel(self.draw(), f"Predicted cosine; bands hold {coverage} of seeds.")}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         for record, color in zip(self.records, figures.SERIES, strict=False):
             cosine, low, high = (record[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
             name = f"{self.swept} = {record[self.swept]}" if self.swept else "theory"
@@ -84,8 +94,7 @@ class Prediction(Result):
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)
-        coverage = f"{100 * self.records[0]['coverage']:.0f}%"
-        return {"prediction": Panel(figure, f"Predicted cosine; bands hold {coverage} of seeds.")}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each block."""

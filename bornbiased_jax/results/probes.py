@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
@@ -25,6 +25,10 @@ from bornbiased_jax.results.theory import (
     theory_summary,
 )
 from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, percent, span
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Part = Literal["preference", "contraction"]
 Record = Mapping[str, Any]
@@ -125,6 +129,7 @@ class Preference(_Probe):
     """The token that each seed's untrained model predicts for most inputs."""
 
     question = "Which token does an untrained model prefer?"
+    axes = ("seed", "seq_len")
 
     def summary(self) -> list[str]:
         """Say which token is preferred, how much more than by chance, and by how many seeds."""
@@ -180,7 +185,11 @@ class Preference(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the fraction of inputs by the rank of the token, a curve for each of the first six records."""
-        figure, ax = figures.new()
+        return {"preference": Panel(self.draw(), "Fraction of inputs that get the token of each rank.")}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         several = len({record["seq_len"] for record in self.records}) > 1
         for record, color in zip(self.records, figures.SERIES, strict=False):
             name = "the model" if record["seed"] is None else f"seed {record['seed']}"
@@ -195,7 +204,7 @@ class Preference(_Probe):
         figures.count_axis(ax)
         figures.label(ax, "rank of the token", "fraction of inputs")
         figures.legend(ax)
-        return {"preference": Panel(figure, "Fraction of inputs that get the token of each rank.")}
+        return figure
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -203,6 +212,7 @@ class Contraction(_Probe):
     """Cosines between last-position states of unrelated inputs in each seed's untrained model, block by block."""
 
     question = "How alike does an untrained model make unrelated inputs?"
+    axes = ("seed", "block", "seq_len")
 
     def summary(self) -> list[str]:
         """Say how alike unrelated inputs become from the first block to the last, and how sure that is."""
@@ -255,7 +265,11 @@ class Contraction(_Probe):
 
     def figures(self) -> dict[str, Panel]:
         """Draw the cosine after each block: mean and range over seeds a length; theory dashed, with its interval."""
-        figure, ax = figures.new()
+        return {"contraction": Panel(self.draw(), "Cosine between last-position states; bands are ranges over seeds.")}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         groups = self._groups()
         for records, color in zip(groups, figures.SERIES, strict=False):
             curves = [record["inter_cosine_by_layer"] for record in records]
@@ -270,7 +284,7 @@ class Contraction(_Probe):
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)
-        return {"contraction": Panel(figure, "Cosine between last-position states; bands are ranges over seeds.")}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each record and block."""
@@ -335,6 +349,7 @@ def preference(
         >>> preference(small, seeds=[42, 43], seq_len=4, num_inputs=60).table().columns[:3]
         ['seed', 'T', 'top-1 token']
     """
+    check_config(cfg)
     if theory:
         check(inputs)
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
@@ -376,6 +391,7 @@ def contraction(
         >>> len(contraction(small, seq_len=4, num_inputs=60).records[0]["inter_cosine_by_layer"])
         2
     """
+    check_config(cfg)
     if theory:
         check(inputs)
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
@@ -389,6 +405,8 @@ def _of_untrained(
     cfg: ModelConfig, part: Part, seeds: Sequence[int], inputs: Inputs, embedding_seed: int | None
 ) -> list[dict[str, Any]]:
     check_number(inputs)
+    if isinstance(seeds, int | str):
+        raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
     options = ProbeOptions(intra=part == "contraction")
     records = run.probe(untrained(cfg, fixed_embedding_seed=embedding_seed), seeds, inputs, options)
     return [part_of(record, part, cfg, inputs) for record in records]

@@ -7,13 +7,15 @@ import dataclasses
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
 
+import numpy as np
 from jinja2 import Environment
 
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
@@ -60,9 +62,17 @@ class Result:
 
     Attributes:
         question: the question that the command answers: the title of its page.
+        axes: names of the columns of :meth:`rows` that say which row it is: the axes of :attr:`arrays`, in their order.
+        swept: the field that takes several values, a column too; "" without a sweep.
     """
 
     question: ClassVar[str] = ""
+    axes: ClassVar[tuple[str, ...]] = ()
+    swept: str = ""
+
+    def index(self) -> tuple[str, ...]:
+        """Return the columns that say which row a row is: :attr:`axes`, and the field of a sweep."""
+        return self.axes + (self.swept,) * bool(self.swept)
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the command writes with --json."""
@@ -92,12 +102,32 @@ class Result:
         """Draw the figures by name, each with the sentence below it."""
         return {}
 
-    def plot(self) -> Figure:
+    def draw(self, ax: Axes | None = None) -> Figure | None:  # noqa: ARG002 (subclasses draw)
+        """Draw the first of the figures, into axes if given; None where there is none that axes can hold."""
+        return None
+
+    @overload
+    def plot(self) -> Figure: ...
+    @overload
+    def plot(self, ax: Axes) -> Axes: ...
+    def plot(self, ax: Axes | None = None) -> Figure | Axes:
         """Draw the first of the figures.
 
+        Args:
+            ax: Matplotlib axes to draw into; a figure of its own if not given.
+
+        Returns:
+            The axes, or that figure.
+
         Raises:
-            InputError: there is nothing to draw.
+            InputError: there is nothing to draw, or a figure of several panels was to go into one pair of axes.
         """
+        if ax is not None:
+            if not hasattr(ax, "get_xlabel"):
+                raise InputError(f"ax is a {type(ax).__name__}: give Matplotlib axes, as plt.subplots() returns")
+            if self.draw(ax) is None:
+                raise InputError(f"no figure for one pair of axes: {self.summary()[0]} figures() has what there is")
+            return ax
         panel = next(iter(self.figures().values()), None)
         if panel is None:
             raise InputError(f"nothing to draw: {self.summary()[0]}")
@@ -106,6 +136,35 @@ class Result:
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the data frame and of the CSV file."""
         raise NotImplementedError
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The numbers of :meth:`rows` as arrays by name.
+
+        A column of :meth:`index` is a one-dimensional array of its values. Every other one has an axis for each of
+        those, in their order; columns that take one value alone have none, but for the first. A list within a row, such
+        as counts by rank, is a last axis. What a row lacks is NaN; texts are left out.
+        """
+        rows = [flat(row) for row in self.rows()]
+        labels = {name: list(dict.fromkeys(row[name] for row in rows)) for name in self.index() if name in rows[0]}
+        shown = [name for index, (name, values) in enumerate(labels.items()) if index == 0 or len(values) > 1]
+        shape = [len(labels[name]) for name in shown] or [len(rows)]
+        # Where each row goes: by its labels, or as it comes.
+        places = [tuple(labels[name].index(row[name]) for name in shown) or (at,) for at, row in enumerate(rows)]
+        arrays = {name: np.asarray(values) for name, values in labels.items()}
+        for column in dict.fromkeys(name for row in rows for name in row if name not in labels):
+            numbers = {
+                place: row[column] for place, row in zip(places, rows, strict=True) if row.get(column) is not None
+            }
+            try:
+                values = np.asarray(list(numbers.values()))
+            except ValueError:  # lists of several lengths
+                continue
+            if values.size and values.dtype.kind in "biuf":
+                grid = np.full((*shape, *values.shape[1:]), np.nan)
+                grid[tuple(np.transpose(list(numbers)))] = values
+                arrays[column] = grid if np.isnan(grid).any() else grid.astype(values.dtype)
+        return arrays
 
     def to_csv(self) -> str:
         """Write the rows of :meth:`to_pandas` as CSV; a list within a row is JSON."""
@@ -153,6 +212,10 @@ class Record(Result):
     def to_json(self) -> dict[str, Any]:
         """Return what the command writes with --json."""
         return dict(self.record)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row of the record's own entries."""
+        return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

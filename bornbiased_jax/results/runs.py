@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
@@ -16,6 +16,10 @@ from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.results.wording import count, rounded, span
 from bornbiased_jax.training import read_metrics
 from bornbiased_jax.training.runs import describe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -29,6 +33,7 @@ class Training(Result):
     """
 
     question = "How did the seeds of a run learn?"
+    axes = ("step", "seed")
     run: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]] = ()
 
@@ -75,7 +80,11 @@ class Training(Result):
 
     def figures(self) -> dict[str, Panel]:
         """Draw loss by step, a curve for each of the first six seeds; the loss on text held out as open circles."""
-        figure, ax = figures.new()
+        return {"loss": Panel(self.draw(), "Loss on training text by step; circles: on text held out.")}
+
+    def draw(self, ax: Axes | None = None) -> Figure:
+        """Draw that figure, into axes if given."""
+        figure, ax = figures.new(ax=ax)
         steps = [line["step"] for line in self.lines]
         held_out = [line for line in self.lines if "validation_loss" in line]
         for at, (seed, color) in enumerate(zip(self.run["seeds"], figures.SERIES, strict=False)):
@@ -85,7 +94,7 @@ class Training(Result):
                 figures.points(ax, [line["step"] for line in held_out], heights, f"seed {seed}, held out", color)
         figures.label(ax, "step", "loss, nats a token")
         figures.legend(ax)
-        return {"loss": Panel(figure, "Loss on training text by step; circles: on text held out.")}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each logged step and seed."""

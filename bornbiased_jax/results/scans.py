@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.wording import among
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Bases that the table shows besides those that match.
 _SHOWN = 10
@@ -43,6 +47,7 @@ class Scan(Result):
     """
 
     question = "Which models share an initialization?"
+    axes = ("base",)
     result: ScanResult
     mixture: Mixture | None = None
 
@@ -110,10 +115,18 @@ class Scan(Result):
     def figures(self) -> dict[str, Panel]:
         """Draw z of the bases that agree most, and the coefficients of a mixture by block."""
         panels = {} if self.mixture is None else mixture_figures(self.mixture)
+        figure = self.draw()
+        if figure is None:
+            return panels
+        caption = "z of the bases that agree most; orange: they share an initialization."
+        return {"bases": Panel(figure, caption), **panels}
+
+    def draw(self, ax: Axes | None = None) -> Figure | None:
+        """Draw z of the bases that agree most, into axes if given; None where no base has any."""
         rows = [match for match in self.result.matches if match.z is not None][:_SHOWN]
         if not rows:
-            return panels
-        figure, ax = figures.new(height=1.0 + 0.3 * len(rows))
+            return None
+        figure, ax = figures.new(height=1.0 + 0.3 * len(rows), ax=ax)
         places = np.arange(len(rows))
         z = [float(match.z or 0.0) for match in rows]
         colors = [figures.SERIES[1] if match.verdict == "same-lineage" else figures.MEASURED for match in rows]
@@ -122,8 +135,7 @@ class Scan(Result):
         ax.set_yticks(places, [match.base if len(match.base) <= 30 else f"…{match.base[-29:]}" for match in rows])
         ax.invert_yaxis()
         figures.label(ax, "z", "")
-        caption = "z of the bases that agree most; orange: they share an initialization."
-        return {"bases": Panel(figure, caption), **panels}
+        return figure
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each base."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
@@ -16,10 +16,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, Sheet, evidence_sheet
-from bornbiased_jax.lineage.trace import Probe, Side, Source
+from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.stats.multiple import holm_log10
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _TEST_COLUMNS = {
     "name": "test",
@@ -45,6 +50,7 @@ class Lineage(Result):
     """
 
     question = "Were two models initialized from the same seed?"
+    axes = ("step", "component", "name")
     base: str
     suspect: str
     verdict: Verdict
@@ -114,14 +120,19 @@ class Lineage(Result):
         return [Listing("What is this evidence worth?", columns, rows, note)]
 
     def step_table(self) -> Listing:
-        """List a row for each step: z and log10 p of each component."""
+        """List a row for each step: z and the corrected log10 p of each component."""
         steps = self.steps or ()
         components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
         rows = []
         for step in steps:
-            cells = {row["component"]: f"{_cell(row['z'])} ({_cell(row['log10_p'])})" for row in step["components"]}
+            cells = {
+                row["component"]: f"{_cell(row['z'])} ({_cell(row.get('log10_p_adjusted'))})"
+                for row in step["components"]
+            }
             rows.append([step["step"], step["verdict"], *[cells.get(name, "–") for name in components]])
-        return Listing("By step: z (log10 p)", ["step", "verdict", *components], rows)
+        count = sum(row["log10_p"] is not None for step in steps for row in step["components"])
+        note = f"p is corrected by Holm's method for all {count} p-values of this table; verdicts are each step's own."
+        return Listing("By step: z (log10 p, corrected)", ["step", "verdict", *components], rows, note)
 
     def figures(self) -> dict[str, Panel]:
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
@@ -141,6 +152,16 @@ class Lineage(Result):
         if steps is not None:
             panels["steps"] = Panel(steps, "z of each component at each checkpoint of the base's run.")
         return panels
+
+    def draw(self, ax: Axes | None = None) -> Figure | None:
+        """Draw z by step of a run that was followed, else z by block and matrix, else the null; into axes if given."""
+        if self.steps is not None:
+            return lineage_figures.z_by_step(self.steps, ax)
+        value = self.verdict.to_json()
+        modules = lineage_figures.module_map(value["by_module"] or [], ax)
+        if modules is None and value.get("null_histogram") and value["z"] is not None:
+            return lineage_figures.null_figure(value["null_histogram"], value["z"], ax)
+        return modules
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each test; of a run by step, a row for each step and component."""
@@ -178,13 +199,13 @@ def _score_lines(scores: Sequence[Score]) -> str:
     return "\n".join(lines)
 
 
-def lineage(base: Source, suspect: Source, **options: Any) -> Lineage:
+def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> Lineage:
     """Say whether two models share an initialization, by their weights where both have any.
 
     Args:
         base: a reference to a checkpoint, a stored fingerprint, or either of them opened.
         suspect: the other model.
-        options: as :func:`bornbiased_jax.lineage.trace.trace` takes them (``test``, ``alpha``, ``base_digest`` …).
+        options: :class:`bornbiased_jax.lineage.trace.TraceOptions` (``test``, ``alpha``, ``base_digest`` …).
 
     Raises:
         InputError: what that function refuses.
@@ -241,31 +262,35 @@ def run_steps(reference: str) -> list[tuple[int, str]]:
     return [(step, f"{parsed.path}@seed={seed},step={step}") for step in find_steps(parsed.path)]
 
 
-def by_step(reference: str, suspect: Side, *, probe: Probe | None = None, **options: Any) -> list[dict[str, Any]]:
+def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> list[dict[str, Any]]:
     """Compare a suspect with each checkpoint of a run.
 
     Args:
         reference: the run, as in ``runs/a@seed=42``.
         suspect: the other model.
-        probe: as :func:`bornbiased_jax.lineage.trace.trace` takes it.
-        options: as there.
+        options: as :func:`bornbiased_jax.lineage.trace.trace` takes them.
 
     Returns:
         Of each step ``step``, ``verdict``, ``z``, ``log10_p`` and ``components``, rows as a verdict has them; of a test
-        without components the one row "model".
+        without components the one row "model". Where a row has a p it has ``log10_p_adjusted`` too: by Holm's method over
+        all steps and components, so that one level holds for the table as a whole.
 
     Raises:
         InputError: no run, or what that function refuses.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     steps = run_steps(reference)
     with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
         for step, checkpoint in steps:
             # A model that was read block by block is closed after each comparison.
             side = suspect if suspect.scratch is None else dataclasses.replace(suspect)
-            value = trace.trace(checkpoint, side, probe=probe, **options).to_json()
+            value = trace.trace(checkpoint, side, **options).to_json()
             decision = {key: value[key] for key in ("verdict", "z", "log10_p")}
             components = value.get("components") or [{"component": "model", **decision}]
-            rows.append({"step": step, **decision, "components": components})
+            rows.append({"step": step, **decision, "components": [dict(row) for row in components]})
             advance(1)
+    # One family: every component at every step.
+    family = [row for step_row in rows for row in step_row["components"] if row["log10_p"] is not None]
+    for row, adjusted in zip(family, holm_log10([row["log10_p"] for row in family]), strict=True):
+        row["log10_p_adjusted"] = float(adjusted)
     return rows

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from bornbiased_jax import io, keys, ranges
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.adapters import Adapter, adapter_shapes
 from bornbiased_jax.parallel import parse_mesh
@@ -109,6 +110,9 @@ class PretrainConfig:
     quiet: bool = False
 
     def __post_init__(self) -> None:
+        check_config(self.model)
+        if isinstance(self.seeds, int | str):
+            raise InputError(f"seeds={self.seeds!r} is one value: give a list, as in seeds=({self.seeds},)")
         object.__setattr__(self, "out", str(self.out))
         object.__setattr__(self, "data", str(self.data))
         object.__setattr__(self, "seeds", tuple(keys.check_seed(seed) for seed in self.seeds))
@@ -204,6 +208,15 @@ def from_schedule(name: str, **changes: Any) -> PretrainConfig:
     """
     if name not in SCHEDULES:
         raise InputError(f"unknown schedule {name!r}: the schedules are {', '.join(SCHEDULES)}")
+    fields = [field.name for field in dataclasses.fields(PretrainConfig)]
+    for change in changes:
+        if change not in fields:
+            near = difflib.get_close_matches(change, fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(fields)}"
+            raise InputError(f"unknown field {change!r} of a run: {hint}")
+    missing = [field for field in ("model", "data", "out") if field not in changes]
+    if missing:
+        raise InputError(f"a run needs {' and '.join(missing)}: give them by name")
     return PretrainConfig(**{**SCHEDULES[name], **changes})
 
 

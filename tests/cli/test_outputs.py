@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import chosen_tokenizer
 from bornbiased_jax.results import Preference, Sinks
+from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.text import tokenizer_for
 
 SIZES = "num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=300,max_seq_len=64"
@@ -177,7 +179,13 @@ def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
     rows = list(csv.DictReader((folder / "a.csv").read_text().splitlines()))
     assert {row["step"] for row in rows} == {"0", "2", "4"} and {"component", "z", "log10_p"} <= set(rows[0])
     assert (folder / "drawn" / "steps.png").is_file()
-    assert "By step" in capsys.readouterr().out
+    # p is corrected over all steps and components at once.
+    family = [row for step in steps for row in step["components"] if row["log10_p"] is not None]
+    adjusted = [row["log10_p_adjusted"] for row in family]
+    assert adjusted == holm_log10([row["log10_p"] for row in family]).tolist()
+    assert min(adjusted) >= min(row["log10_p"] for row in family) + math.log10(len(family)) - 1e-9
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "By step" in printed and f"Holm's method for all {len(family)} p-values of this table" in printed
     # What has no steps, or several seeds and none of them named.
     assert run(["seedprint", SEEDS[0], SEEDS[1], "--by-step"]) == 2
     assert "name one as in RUN@seed=42" in capsys.readouterr().err

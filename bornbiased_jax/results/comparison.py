@@ -1,0 +1,112 @@
+"""Two results of one kind compared, number by number: the same seeds, blocks, heads or steps of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.results.result import Listing, Result, flat, written
+from bornbiased_jax.results.wording import among, count
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """Two results of one kind, and the differences of their numbers.
+
+    Attributes:
+        a, b: the results.
+        labels: columns by which their rows were matched.
+        matches: a row for each label that both have: of each number ``NAME.a``, ``NAME.b`` and ``NAME.difference``,
+            which is b minus a.
+    """
+
+    question = "In what do two results differ?"
+    a: Result
+    b: Result
+    labels: tuple[str, ...]
+    matches: Sequence[Mapping[str, Any]]
+
+    def index(self) -> tuple[str, ...]:
+        """Return the columns by which rows were matched."""
+        return self.labels
+
+    def to_json(self) -> dict[str, Any]:
+        """Return both results as their commands write them, and the matched rows."""
+        return {"a": self.a.to_json(), "b": self.b.to_json(), "rows": self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each label that both results have."""
+        return [dict(row) for row in self.matches]
+
+    def summary(self) -> list[str]:
+        """Say how many numbers were compared and which of them differ at all."""
+        differing = [row[0] for row in self.table().rows if row[3] or row[4]]
+        by = f" by {among(self.labels)}" if self.labels else ""
+        matched = f"{count(len(self.matches), 'row')} of both results, matched{by}"
+        return [f"{matched}: {'all numbers are equal' if not differing else f'{among(differing)} differ'}."]
+
+    def tables(self) -> list[Listing]:
+        """List a row for each quantity: its means, and mean, standard deviation and range of the differences."""
+        names = dict.fromkeys(key.removesuffix(".difference") for row in self.matches for key in row)
+        rows = []
+        for name in names:
+            cells = [row for row in self.matches if f"{name}.difference" in row]
+            if not cells or name in self.labels:
+                continue
+            a, b, differences = ([float(row[f"{name}.{key}"]) for row in cells] for key in ("a", "b", "difference"))
+            spread = statistics.stdev(differences) if len(differences) > 1 else None
+            ends = f"{written(min(differences))} to {written(max(differences))}"
+            rows.append([name, *map(statistics.fmean, (a, b, differences)), spread, ends])
+        columns = ["quantity", "mean of a", "mean of b", "mean of b - a", "sd of b - a", "range of b - a"]
+        return [Listing(f"Two results compared over {count(len(self.matches), 'row')}", columns, rows)]
+
+
+def compare(a: Result, b: Result) -> Comparison:
+    """Compare two results of one kind where both have a number: of the same seed, block, head, length or step.
+
+    Args:
+        a: a result of a function of this package.
+        b: another one of the same function, of another model, scheme, text or run.
+
+    Returns:
+        The differences, b minus a, as a result with tables, rows and arrays of its own.
+
+    Raises:
+        InputError: no results, results of two kinds, or none of whose rows have the same labels.
+
+    Example:
+        >>> from bornbiased_jax.results import Intervention
+        >>> before, after = ({"position": 1, "before": {"by_block": [0.5]}, "by_block": [rate]} for rate in (0.5, 0.25))
+        >>> compare(Intervention(before), Intervention(after)).arrays["after.difference"].tolist()
+        [-0.25]
+    """
+    for name, result in (("a", a), ("b", b)):
+        if not isinstance(result, Result):
+            raise InputError(f"{name} is a {type(result).__name__}: compare two results, as contraction() returns")
+    if type(a) is not type(b):
+        raise InputError(f"a is a {type(a).__name__} and b a {type(b).__name__}: compare two results of one kind")
+    rows_a, rows_b = ([flat(row) for row in result.rows()] for result in (a, b))
+    labels = tuple(name for name in a.index() if rows_a and rows_b and name in rows_a[0] and name in rows_b[0])
+    by_label = {tuple(row[name] for name in labels): row for row in rows_b}
+    matches = []
+    for row in rows_a:
+        other = by_label.get(tuple(row[name] for name in labels))
+        if other is not None:
+            matches.append({name: row[name] for name in labels} | _differences(row, other, labels))
+    if not matches:
+        raise InputError(f"the two results share no {' and '.join(labels) or 'row'}: make both with the same ones")
+    return Comparison(a, b, labels, matches)
+
+
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+    """Return the numbers that two rows both have, and b minus a."""
+    cells: dict[str, Any] = {}
+    for name in a:
+        first, second = a[name], b.get(name)
+        numbers = all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in (first, second))
+        if numbers and name not in labels:
+            cells |= {f"{name}.a": first, f"{name}.b": second, f"{name}.difference": second - first}
+    return cells
