@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bornbiased_jax.report import figures
 from experiments import results
-from experiments._shared import births
+from experiments._shared import probing
 
 NAMES = ("table1_a_1024_42", "table1_a_1024_43")
 PATH = Path("docs", "images", "contraction.svg")
@@ -18,14 +18,14 @@ ALT = "Cosine between last-token states of unrelated inputs after each block: tw
 
 def svg() -> str:
     """Return the figure as an SVG file that follows the reader's light or dark scheme."""
-    groups = [births.probed_groups(record)[0] for name in NAMES if (record := results.committed(name, "paper"))]
+    groups = [probing.probed_groups(record)[0] for name in NAMES if (record := results.committed(name, "paper"))]
     figure, ax = figures.new(width=6.0, height=2.9)
-    births.draw_theory(ax, groups[0], "theory, nothing fitted; band: 99% of seeds")
+    probing.draw_theory(ax, groups[0], "theory, nothing fitted; band: 99% of seeds")
     for group in groups:
-        (cosines,) = births.values(group, "contraction", "inter_cosine_by_layer")
+        (cosines,) = probing.values(group, "contraction", "inter_cosine_by_layer")
         seed = group["group"]["seeds"][0]
         color = figures.SERIES[0] if group is groups[0] else figures.SERIES[2]
-        figures.line(ax, births.blocks(group), cosines, name=f"measured, seed {seed}", color=color, markers=True)
+        figures.line(ax, probing.blocks(group), cosines, name=f"measured, seed {seed}", color=color, markers=True)
     ax.set_ylim(bottom=0)
     figures.count_axis(ax)
     figures.label(ax, "after block", "mean cosine between inputs", "Unrelated inputs become alike with depth")

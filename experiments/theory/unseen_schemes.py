@@ -22,7 +22,7 @@ import numpy as np
 
 from bornbiased_jax.report.numbers import fixed, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import births
+from experiments._shared import probing
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.theory import predicted
 
@@ -45,10 +45,10 @@ SHAPES: dict[str, tuple[dict[str, int], int]] = {
 NARROW = 128
 
 
-def cells(seeds: Sequence[int], num_inputs: int, schemes: Sequence[str], shapes: Sequence[str]) -> list[births.Group]:
+def cells(seeds: Sequence[int], num_inputs: int, schemes: Sequence[str], shapes: Sequence[str]) -> list[probing.Group]:
     """Return a group for each scheme and shape, with embeddings of each seed's own."""
     return [
-        births.group(
+        probing.group(
             "gpt2-tiny",
             seeds,
             SHAPES[shape][1],
@@ -62,27 +62,27 @@ def cells(seeds: Sequence[int], num_inputs: int, schemes: Sequence[str], shapes:
     ]
 
 
-def narrowed(width: int, num_layers: int, seeds: Sequence[int], seq_len: int, num_inputs: int) -> births.Group:
+def narrowed(width: int, num_layers: int, seeds: Sequence[int], seq_len: int, num_inputs: int) -> probing.Group:
     """Return a model 128 wide with the pre-activations of a wide one drawn by ``gpt2-scaled``."""
     std = 0.02 * math.sqrt(width / NARROW)
     readers = {f"init.{group}": f"normal:{std:.6g}" for group in ("embedding", "query", "key", "value", "up")}
     writers = {f"init.{group}": f"normal:{std / math.sqrt(2 * num_layers):.6g}" for group in ("output", "down")}
     shape: dict[str, Any] = dict(num_layers=num_layers, d_model=NARROW, d_ff=4 * NARROW, num_heads=4, vocab_size=256)
-    return births.group(
+    return probing.group(
         "gpt2-tiny", seeds, seq_len, num_inputs, inputs="gaussian", fix_embeddings=False, **shape, **readers, **writers
     )
 
 
 def run(context: Context) -> dict[str, Any]:
     """Probe all groups: cells first, then those of the depth."""
-    groups = births.run_groups(context)
+    groups = probing.run_groups(context)
     count = len(context.settings["cells"])
     return {**groups, "cells": count, "coverage": predicted.coverage(groups["groups"][:count])}
 
 
-def std_ratios(outcome: births.Probed) -> np.ndarray:
+def std_ratios(outcome: probing.Probed) -> np.ndarray:
     """Return the measured over the predicted standard deviation of the cosine across seeds, after each block [L]."""
-    measured = np.array(births.values(outcome, "contraction", "inter_cosine_by_layer"))
+    measured = np.array(probing.values(outcome, "contraction", "inter_cosine_by_layer"))
     return np.asarray(measured.std(axis=0, ddof=1) / outcome["theory"]["inter_cosine_by_layer_std"])
 
 
@@ -94,7 +94,7 @@ def tables(record: Record) -> Sequence[Table]:
     for scheme_and_shape, outcome in zip(record["settings"]["cells"], groups[:count], strict=True):
         theory = outcome["theory"]
         measured = {
-            "cosine": (fixed(4), mean_std(births.cosines(outcome))),
+            "cosine": (fixed(4), mean_std(probing.cosines(outcome))),
             "inside": f"{predicted.inside(outcome)} of {len(outcome['records'])}",
         }
         expected = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}

@@ -12,9 +12,9 @@ from bornbiased_jax.model import apply
 from experiments.lineage import disputes, disputes_recipes, power
 from experiments.lineage.descendants_summary import FALSE_POSITIVES
 from experiments.lineage.disputes_recipes import KINDS, TOWER, TowerRoles
-from experiments.lineage.unrelated_models import born
+from experiments.lineage.unrelated_models import initial
 from tests.experiments.smoke import context_of, record_of
-from tests.experiments.test_court import births_with_noise
+from tests.experiments.test_court import noisy_initializations
 
 SMOKE = disputes.EXPERIMENT.settings["smoke"]
 CFG = disputes_recipes.config(SMOKE)
@@ -32,7 +32,7 @@ def moved(_loss, trained, _fixed, _tokens, _rate, marks):
 
 @functools.cache
 def model(seed):
-    return CFG, born(CFG, np.uint32(seed))
+    return CFG, initial(CFG, np.uint32(seed))
 
 
 def logits(model):
@@ -69,7 +69,7 @@ def test_a_tower_is_a_component_without_a_vocabulary():
 
 @pytest.mark.slow
 def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypatch):
-    monkeypatch.setattr(disputes_recipes, "train_run", births_with_noise)
+    monkeypatch.setattr(disputes_recipes, "train_run", noisy_initializations)
     monkeypatch.setattr(disputes_recipes, "fit", moved)
     result = record_of(disputes.EXPERIMENT, tmp_path)["result"]
     count = SMOKE["models"]
