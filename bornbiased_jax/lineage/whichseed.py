@@ -120,9 +120,7 @@ class Found:
             "corrected_for": NUM_SEEDS,
             "alpha": self.alpha,
             "reason": self.reason,
-            "confirmed": {**{key: confirmed.get(key) for key in keys}, "corrected_for": NUM_SEEDS}
-            if confirmed
-            else None,
+            "confirmed": confirmed,
         }
 
 
