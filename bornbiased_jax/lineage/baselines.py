@@ -156,12 +156,14 @@ def invariants(cfg: ModelConfig, params: Params, token_ids: np.ndarray) -> Itera
         return heads_DGK.repeat(cfg.num_heads // cfg.kv_heads, axis=1).reshape(len(kernel_DO), -1)
 
     for layer in range(cfg.num_layers - _ICS_BLOCKS, cfg.num_layers):
+        # Heads cancel in the products of queries with keys, and of values with outputs.
         if cfg.attention:
             attention = params["blocks"]["attention"]
             query = x_XD @ np.asarray(attention["query"]["kernel"][layer], np.float32)
             yield query @ (x_XD @ grouped(attention["key"]["kernel"][layer])).T
             value = x_XD @ grouped(attention["value"]["kernel"][layer])
             yield value @ np.asarray(attention["output"]["kernel"][layer], np.float32) @ x_XD.T
+        # Hidden units cancel in the product of the way in with the way out.
         if cfg.mlp:
             mlp = params["blocks"]["mlp"]
             up_DF = np.asarray(mlp["up"]["kernel"][layer], np.float32)

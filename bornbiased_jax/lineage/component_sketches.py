@@ -348,6 +348,7 @@ class ComponentSketches:
         """Return the sketches once every tensor is in."""
         self._close_tables()
         self._close_block()
+        # Coordinates are complete only now: count repeats among them.
         if "blocks" in self._coordinates:
             rows_DK = self._coordinates["blocks"]
             num_equal = int(sketches.equal_rows(sketches.quantize(rows_DK)).sum())

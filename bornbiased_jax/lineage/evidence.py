@@ -159,6 +159,7 @@ def z_of(terms: Sequence[Term]) -> float:
     statistic = math.fsum(term.trace for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)
     variance = math.fsum(term.moments[1] for term in terms)
+    # Rounding leaves a little variance where every score is the same.
     scale = math.fsum(float(np.vdot(term.scores_nn, term.scores_nn)) / len(term.scores_nn) for term in terms)
     return (statistic - mean) / math.sqrt(variance) if variance > 1e-12 * scale else math.nan
 
@@ -172,8 +173,10 @@ def bound_of(terms: Sequence[Term]) -> float:
     Raises:
         ValueError: terms of several kinds of permutations.
     """
+    # NaN too is below the screen.
     if not z_of(terms) >= SCREEN:
         return 0.0
+    # One bound holds for one kind of permutation.
     groups = {term.nested_groups for term in terms}
     if len(groups) > 1:
         raise ValueError("give terms with one kind of permutation and one number of groups")
@@ -196,6 +199,7 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
     statistic = math.fsum(term.trace for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)
     std = math.sqrt(math.fsum(term.moments[1] for term in terms))
+    # Without variation every permutation gives the same sum.
     if not math.isfinite(z_of(terms)):
         return constant_sum(statistic, mean, num_permutations)
     # Draw permutations for all terms together.
@@ -211,6 +215,7 @@ def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
 
     Where labels of different terms repeat each other in both models, one permutation for all is the only exact one.
     """
+    # Group the terms that may share permutations.
     by_size: dict[tuple[int, int | None], list[Term]] = {}
     separate = []
     for term in terms:
@@ -219,6 +224,7 @@ def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:
         else:
             by_size.setdefault((len(term.scores_nn), term.nested_groups), []).append(term)
     sums = []
+    # Sums are float64: the terms' scores may be float32.
     for (_, num_groups), members in by_size.items():
         total_nn = members[0].scores_nn.astype(np.float64)
         for term in members[1:]:

@@ -151,13 +151,16 @@ def _component_arrays(component: Component) -> Iterator[tuple[str, np.ndarray]]:
         yield f"coordinates/{part}", rows_DK
     if component.heat_map:
         yield "heat_map", np.stack(list(component.heat_map.values()))
+    # Neurons of all blocks lie in one array for each space and matrix.
     for space in ("token", "coordinates"):
         sections: list[Mapping[str, np.ndarray]] = [getattr(neurons, space) for neurons in component.neurons]
         for matrix in sorted({matrix for section in sections for matrix in section}):
             yield f"neurons/{space}/{matrix}", np.concatenate([section[matrix] for section in sections])
+    # Heads: query with key, value with output.
     if component.heads:
         yield "heads/query_key", np.concatenate([heads.query_key for heads in component.heads])
         yield "heads/value_output", np.concatenate([heads.value_output for heads in component.heads])
+    # A router has a row for each expert.
     if component.routers:
         yield "routers/coordinates", np.concatenate([router.coordinates for router in component.routers])
         if component.token_labels is not None:
@@ -215,11 +218,13 @@ def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray
     Raises:
         KeyError, ValueError: an array is missing, left over, or of another size than the header says.
     """
+    # Tables over all tensors first, then the arrays of each component.
     settings, tensors = payload["settings"], payload["tensors"]
     digests_T32 = _take(arrays, "tensors/digests", (len(tensors["path"]), 32))
     statistics_TS = _take(arrays, "tensors/statistics", (len(tensors["path"]), len(_STATISTICS)))
     dim = settings["dim"]
     components = {name: _component(name, facts, arrays, dim) for name, facts in payload["components"].items()}
+    # What nobody took has no business in the file.
     if arrays:
         raise ValueError(f"{next(iter(arrays))} is no array of a fingerprint")
     columns = (tensors["path"], tensors["array_shape"], tensors["is_evidence"], digests_T32, statistics_TS.tolist())

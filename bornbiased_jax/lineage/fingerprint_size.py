@@ -36,6 +36,7 @@ def stored_neurons(total: int, num_experts: int, settings: Settings) -> int:
 def predicted_bytes(source: RoleSource, settings: Settings) -> int:
     """Predict the size of a fingerprint's file from the sizes of tensors, none read: to a percent or a kilobyte."""
     dim = settings.dim
+    # Tensors by component; the header has a row for each.
     components: dict[str, list[Role]] = {}
     for role in source.roles:
         components.setdefault(role.component, []).append(role)
@@ -48,10 +49,12 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
         cells, parts, width, heads = set(), set(), 0, {role.block for role in roles if role.group == "query"}
         for role in roles:
             sizes = source.array_shape(role)
+            # Vectors are kept in float16.
             if len(sizes) == 1:
                 total += 2 * sizes[0] + len(role.path)
             if len(sizes) != 2 or ("residual",) not in role.axes:
                 continue
+            # Matrices are sketched across the residual stream, neuron by neuron.
             axis = role.axes.index(("residual",))
             width, other = sizes[axis], sizes[1 - axis]
             cells.add((role.block, role.matrix))
@@ -64,6 +67,7 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
                 total += 30 if role.group == "up" else 0
             elif role.group == "router":
                 total += spaces * dim * other
+        # The heat map has a row for each matrix, coordinates one for each part.
         total += len(cells) * (2 * width + 16) + len(parts) * (width * dim + 100)
         if has_vocabulary and shape.num_heads:
             total += len(heads) * (shape.num_heads * 2 * dim * dim + 10)

@@ -110,6 +110,7 @@ def fingerprint_outputs(
         InputError: inputs that do not fit the model, outputs that are not finite, a store that cannot be written, or
             another engine without one.
     """
+    # Refuse what does not fit before anything is read.
     store.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
     check_memory(checkpoint.cfg, inputs, batch_size)
@@ -119,6 +120,7 @@ def fingerprint_outputs(
     if inputs.vectors:
         mean, std = moments or embedding_moments(checkpoint.weights)
         facts |= {"mean": mean, "std": std}
+    # In one pass, or chunk by chunk in a store that other processes may share.
     options = OutputOptions(mean, std, layer, batch_size, mesh)
     if resume is None:
         outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, **vars(options), advance=advance)
@@ -155,6 +157,7 @@ def save_outputs(path: Path | str, saved: OutputFingerprint) -> Path:
     }
     if saved.storage == "float32":
         del facts["storage"]  # what a file says that does not name it
+    # Sorted keys and little-endian numbers: equal fingerprints are equal files.
     described = json.dumps(facts, sort_keys=True, allow_nan=False)
     outputs_ND = np.ascontiguousarray(saved.outputs_ND, dtype="<f4")
     metadata = {"format": FORMAT, "facts": described, "digest": _digest(outputs_ND, described)}
@@ -174,6 +177,7 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
             if metadata.get("format") != FORMAT:
                 raise InputError(f"{path} is not a fingerprint: make one with `bornbiased fingerprint --outputs`")
             outputs_ND = opened.get_tensor("outputs")
+        # The digest first: a corrupted file says nothing else of itself.
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
             raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
         facts = schema.parse_json(metadata["facts"], str(path))

@@ -80,8 +80,10 @@ def published_test(
     num_inputs, width = base_ND.shape
     if reason is not None:
         return undefined(test, reason, num_inputs=num_inputs, alpha=alpha, width=width)
+    # Coordinates that both models' rules take.
     dims = _shared(rule, num_dims, base_ND, suspect_ND)
     facts = {"width": width, "num_dims_each": num_dims, "num_dims": len(dims)}
+    # Rank correlations over inputs, and the published test of them.
     measured = _unfit_dims(base_ND, suspect_ND, dims) or measure(base_ND[:, dims], suspect_ND[:, dims])
     if isinstance(measured, str):
         return undefined(test, measured, num_inputs=num_inputs, alpha=alpha, **facts)

@@ -157,6 +157,7 @@ def tensor_difference(base: RoleSource, suspect: RoleSource) -> Difference | Non
 
     The first tensor that differs too much ends it, so that different models cost a tensor or two.
     """
+    # The same parameters with the same shapes, or no comparison.
     suspect_roles = {role.path: role for role in suspect.roles}
     if suspect_roles.keys() != {role.path for role in base.roles}:
         return None
@@ -166,10 +167,12 @@ def tensor_difference(base: RoleSource, suspect: RoleSource) -> Difference | Non
         if base.array_shape(role) != suspect.array_shape(suspect_role):
             return None
         base_N, suspect_N = base.read(role).reshape(-1), suspect.read(suspect_role).reshape(-1)
+        # The largest difference of any entry, in pieces that fit a cache.
         difference = max(float(np.abs(first - second).max()) for first, second in _pieces(base_N, suspect_N))
         if difference == 0.0:
             continue
         roundings = [name for name in roundings if _equal_rounded(base_N, suspect_N, _ROUNDINGS[name])]
+        # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
         size = math.sqrt(float(np.square(base_N, dtype=np.float64).mean())) or math.inf
         if difference > NEAR * size and not roundings:
             return None

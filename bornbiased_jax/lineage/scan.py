@@ -96,6 +96,7 @@ def find_bases(places: Sequence[str]) -> list[Base]:
         InputError: an index that cannot be read, or no base at all.
     """
     bases: list[Base] = []
+    # A folder with an index or with fingerprints is a store; anything else is a base by itself.
     for place in places:
         folder = io.user_path(place)
         if folder.is_dir() and ((folder / INDEX).is_file() or any(map(is_fingerprint, _regular(folder)))):
@@ -180,6 +181,7 @@ def scan(
 def _match(
     base: Base, comparison: Comparison | None, z_by_evidence: dict[str, float], log10_p: float, alpha: float
 ) -> Match:
+    # The strongest evidence of the screen is shown, whether or not it was tested.
     best = max(z_by_evidence, key=lambda evidence: z_by_evidence[evidence], default=None)
     z = None if best is None else z_by_evidence[best]
     is_identical = comparison is not None and comparison.is_identical
@@ -199,6 +201,7 @@ def _load(base: Base) -> Fingerprint:
     path = io.user_path(base.place)
     if not (path.is_file() and is_fingerprint(path)):
         return fingerprint(base.place)
+    # An index may bind a file to its digest.
     stored = load_fingerprint(path)
     if base.payload_digest is not None and payload_digest(stored) != base.payload_digest:
         raise InputError(f"{path} is not the fingerprint that {INDEX} lists: fetch the store again")

@@ -211,9 +211,11 @@ def read_model(source: RoleSource, checkpoint: Checkpoint | None, ids_ST: np.nda
     for role in source.roles:
         if role.component != LANGUAGE:
             continue
+        # One tensor at a time: its digest, and by kind its values, scale and spectrum.
         tensor = source.read(role)
         if tensor.size > 1 and tensor.min() < tensor.max():
             digests[role.path] = tensor_digest(tensor)
+        # Norm scales and biases of attention drift little: kept as they are.
         if role.leaf == "scale" or (role.leaf == "bias" and role.module in _ATTENTION[:3]):
             vectors[role.path] = tensor.reshape(-1).astype(np.float64)
         if role.group == "embedding":

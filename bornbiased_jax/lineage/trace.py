@@ -172,6 +172,7 @@ class Probe:
             InputError: something else was asked for.
         """
         assert side.stored is not None
+        # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
         stored_inputs = side.stored.inputs
         choices: dict[str, Any] = {name: stored_inputs.get(name) for name in ("num_inputs", "seq_len", "vocab_size")}
         choices |= {"inputs": stored_inputs["kind"], "input_seed": stored_inputs["seed"]}
@@ -339,6 +340,7 @@ def trace(
 
 def _default_test(base: Side, suspect: Side, options: Mapping[str, Any]) -> str:
     """Choose what settles most about this pair, of the tests that have the options given."""
+    # Options that the permutation test has and `auto` lacks ask for outputs.
     names = {name for name, value in options.items() if value is not None}
     outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
     stored = any(side.stored is not None for side in (base, suspect))
@@ -356,6 +358,7 @@ def _by_outputs(
     **options: Any,
 ) -> Verdict:
     """Run a test of outputs, after checking for whatever makes it impossible."""
+    # Both models on the same inputs, with every open choice made.
     settled = _settled(probe, base, suspect)
     reason = _uncomparable(base, suspect, settled)
     if reason is not None:
@@ -366,6 +369,7 @@ def _by_outputs(
     except Overflow as error:
         return undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
     if num_references is not None:
+        # References are of the base's architecture, on the inputs of the base.
         options["references"] = _references(pair[0], settled, num_references)
     return comparing.compare(*pair, test=test, alpha=alpha, **options)
 
@@ -393,12 +397,14 @@ def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
 def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[OutputFingerprint, OutputFingerprint]:
     """Read both models' outputs alike: as the stored one of them was."""
     stored = [side.stored for side in (base, suspect) if side.stored is not None]
+    # A stored fingerprint fixes the layer, and the moments of vectors, for the other model.
     layers = {side.layer for side in stored}
     layer = layers.pop() if len(layers) == 1 else None
     moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
     first = read_outputs(base, probe, moments=moments, layer=layer)
     if base is suspect:
         return first, first
+    # The suspect is given the base's vectors.
     if moments is None and "mean" in first.inputs:
         moments = (first.inputs["mean"], first.inputs["std"])
     return first, read_outputs(suspect, probe, moments=moments, layer=layer)

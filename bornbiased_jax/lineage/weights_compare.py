@@ -51,6 +51,7 @@ def auto(
     Raises:
         InputError: a bad option, or weights that cannot be read.
     """
+    # Sketches of both, with one key; checkpoints only where this package can run them.
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
     checkpoints = _checkpoint(base), _checkpoint(suspect)
     has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
@@ -90,6 +91,7 @@ def weights(
     if labels not in LABELS:
         raise InputError(f"unknown labels {labels!r}: choose from {', '.join(LABELS)}")
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
+    # One test that was named beforehand, then what is identical, as a note.
     verdict = single_verdict(*sketches, LABELS[labels], Options(alpha, check_count(num_permutations)))
     identity = identify(_checkpoint(base), _checkpoint(suspect), with_logits=False)
     if identity is not None:
@@ -115,6 +117,7 @@ def _fingerprint_pair(
     except ValueError as error:
         text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
         raise InputError(text) from error
+    # A stored fingerprint decides the settings; otherwise the options do.
     stored = next((side.sketches for side in (base, suspect) if side.sketches is not None), None)
     if stored is not None:
         settings = stored.settings

@@ -84,6 +84,7 @@ def _row_verdict(comparison: Comparison, log10_p: float | None) -> Decision:
 def comparison_keys(comparison: Comparison, null: str) -> Detail:
     """Return the keys that the comparison fills whatever decides."""
     matching = comparison.matching
+    # A row for each piece of evidence over the whole model; parts have rows of their own.
     tests = [_test_row(comparison, cell, null) for cell in comparison.cells if cell.component.rpartition("/")[2] == ALL]
     keys = ("labels", "z", "log10_p_bound", "reason")
     return {
@@ -290,6 +291,7 @@ def _by_expert(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str
         verb = "agrees" if len(agreeing) == 1 else "agree, each by itself,"
         text = _ranges(agreeing)
         return [f"{text[0].upper()}{text[1:]} {verb} with the dense MLP of the other model."]
+    # By block the experts that stand at another index in the suspect.
     orders: dict[int, list[tuple[int, int]]] = {}
     for block, base, suspect in comparison.experts:
         if base != suspect and f"experts/{base}" in agreeing:

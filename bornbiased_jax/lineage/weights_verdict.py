@@ -119,6 +119,7 @@ def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, optio
         InputError: fingerprints that cannot be compared.
     """
     options = options or Options()
+    # One piece of evidence over the whole model, without correction.
     cell, by_module = single_cell(base, suspect, evidence, options)
     kind = kind_of(evidence)
     null = _null(base, suspect, options)
@@ -135,6 +136,7 @@ def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, optio
         "notes": [rests, *_exactness(null, options), WORD],
         "scope": SCOPE,
     }
+    # Nothing corresponds: the reason stands in place of a p.
     if cell.certified is None:
         return Verdict("undefined", cell.reason, None, None, None, "weights", None, options.alpha, detail)
     p_value, log10_p = cell.certified.p_value, cell.certified.log10_p

@@ -103,6 +103,7 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values, with the keys of the command line."""
+        # What the exact test says of the best seed, in the keys of its own command.
         keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
         confirmed = None
         if self.confirmed is not None:
@@ -120,9 +121,7 @@ class Found:
             "corrected_for": NUM_SEEDS,
             "alpha": self.alpha,
             "reason": self.reason,
-            "confirmed": {**{key: confirmed.get(key) for key in keys}, "corrected_for": NUM_SEEDS}
-            if confirmed
-            else None,
+            "confirmed": confirmed,
         }
 
 
@@ -197,10 +196,12 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     Returns:
         A verdict, undefined where the two have nothing of one size.
     """
+    # All matrices, coordinate by coordinate up to sign.
     initial, of_suspect = (fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(cfg, seed), suspect))
     verdict = single_verdict(initial, of_suspect, SIGNLESS, Options(alpha=alpha, has_untrained=True))
     if verdict.log10_p is None:
         return verdict
+    # Bonferroni over every seed there is, as in the search.
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
     same = log10_p <= math.log10(alpha)
     reason = (
@@ -228,6 +229,7 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
         raise InputError("no seeds to search: give a range such as 0:1000000")
     if seeds.start < 0 or seeds.stop > NUM_SEEDS:
         raise InputError(f"seeds {seeds.start} to {seeds.stop} are not within 0 to 2^32: shorten the range")
+    # Numbers correspond only where every size is the same.
     for name in SIZES:
         searched_size, suspect_size = getattr(cfg, name), getattr(suspect_cfg, name)
         if searched_size != suspect_size:

@@ -137,7 +137,7 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
     ids_I = run.seen_ids()
     steps = [0, *(step for step in run.steps if step > 0)]
     initializations = [
-        Checkpoint.from_params(run.cfg, run.initial(seed), seed=seed, is_initial=True) for seed in run.seeds
+        Checkpoint.from_params(run.cfg, run.initialization(seed), seed=seed, is_initial=True) for seed in run.seeds
     ]
     series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
     other: dict[str, list[float]] = {}

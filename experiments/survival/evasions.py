@@ -168,7 +168,7 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
     cfg = ModelConfig.from_dict(persistence.facts_of(trained_run)["model"])
     seeds = settings["seeds"][: settings["copied"] + 1]
     lives = {seed: persistence.load(persistence.last(trained_run, seed)) for seed in seeds}
-    initializations = {seed: persistence.load(persistence.initial(trained_run, seed)) for seed in seeds}
+    initializations = {seed: persistence.load(persistence.initialization(trained_run, seed)) for seed in seeds}
     bases = {seed: sketch(Checkpoint.from_params(cfg, lives[seed])) for seed in seeds}
     unused: list[int] = sorted(
         set.intersection(*(set(untrained_ids(initializations[seed], lives[seed])) for seed in seeds))

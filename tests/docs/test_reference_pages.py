@@ -27,3 +27,29 @@ def test_every_key_of_json_is_on_its_page():
     missing = {key for key in leaves if not COMMON.match(key)} - named
     assert not missing, sorted(missing)
     assert {key for key in leaves if key.startswith("provenance.")} <= named
+
+
+def _functions() -> set[str]:
+    """Names of every function, class and method of the library."""
+    files = (ROOT / "bornbiased_jax").rglob("*.py")
+    return {name for path in files for name in re.findall(r"^ *(?:def|class) (\w+)", path.read_text(), re.MULTILINE)}
+
+
+def test_walks_name_functions_that_exist_and_are_as_long_as_they_say():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    start = page.index("## From a seed to its record")
+    pair = page.index("## From a pair of checkpoints to a verdict")
+    end = page.index("## One table of parameters")
+    named = set()
+    for text, length in ((page[start:pair], 20), (page[pair:end], 25)):
+        rows = re.findall(r"^\| ([\d, ]+) \| (.*?) \|", text, re.MULTILINE)
+        assert [int(n) for numbers, _ in rows for n in numbers.split(", ")] == list(range(1, length + 1))
+        named |= {name for _, functions in rows for name in re.findall(r"`([\w.]+)`", functions)}
+    step = re.findall(r"^- (\d+) of .*?:((?:.|\n(?!-|\n))*)", page[page.index("## A training step") :], re.MULTILINE)
+    by_part = {int(count): re.findall(r"`([\w.]+)`", names) for count, names in step}
+    assert sum(by_part) == 40 and all(count == len(names) for count, names in by_part.items())
+    named |= {name for names in by_part.values() for name in names}
+    # What stands before a dot is a module, a package or the class of a method.
+    ends = {name.rpartition(".")[2] for name in named}
+    modules = {path.stem for path in (ROOT / "bornbiased_jax").rglob("*.py")}
+    assert ends - _functions() - modules == set()

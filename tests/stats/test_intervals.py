@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from bornbiased_jax.stats.intervals import binomial_interval, model_interval, ratio_interval
+from bornbiased_jax.stats.intervals import binomial_interval, mean_interval, model_interval, ratio_interval
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 10), (10, 10), (3, 40), (95, 5000)])
@@ -14,6 +14,14 @@ def test_binomial_interval_is_clopper_pearson(successes, trials, confidence):
     low = special.betaincinv(successes, trials - successes + 1, tail) if successes else 0.0
     high = special.betaincinv(successes + 1, trials - successes, 1 - tail) if successes < trials else 1.0
     assert binomial_interval(successes, trials, confidence) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_mean_interval_is_students():
+    values = np.random.default_rng(2).normal(3, 2, 7)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert mean_interval(values) == pytest.approx(tuple(expected), rel=1e-12)
+    with pytest.raises(ValueError, match="at least two"):
+        mean_interval(values[:1])
 
 
 def test_ends_of_the_ratio_interval_are_where_student_begins_to_reject():

@@ -42,6 +42,13 @@ def test_cross_matrix_with_all_pairs_is_tau_b():
     np.testing.assert_allclose(cross_kendall(base, suspect), expected, rtol=0, atol=1e-13)
 
 
+def test_cross_matrix_of_a_constant_column_is_zero():
+    base, suspect = np.random.default_rng(6).standard_normal((2, 20, 3))
+    base[:, 1] = 1.0
+    tau_DE = cross_kendall(base, suspect)
+    assert not tau_DE[1].any() and tau_DE[[0, 2]].all()
+
+
 def test_incomplete_cross_matrix_is_within_its_sampling_error():
     rng = np.random.default_rng(4)
     base = rng.standard_normal((500, 12))

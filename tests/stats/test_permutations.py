@@ -22,10 +22,12 @@ def test_moments_over_all_permutations_of_eight(chunk, monkeypatch):
     np.testing.assert_allclose(variance, sums.var(axis=-1), rtol=1e-10)
 
 
-def test_small_widths_are_enumerated():
-    cross = np.random.default_rng(1).standard_normal((6, 6)) + 0.8 * np.eye(6)
-    every = [sum(cross[j, p[j]] for j in range(6)) for p in itertools.permutations(range(6))]
-    assert certified_p(cross, num_permutations=10).p_value == sum(s >= np.trace(cross) - 1e-9 for s in every) / 720
+@pytest.mark.parametrize("width", [6, 8])
+def test_small_widths_are_enumerated(width):
+    cross = np.random.default_rng(1).standard_normal((width, width)) + 0.8 * np.eye(width)
+    sums = [sum(cross[j, p[j]] for j in range(width)) for p in itertools.permutations(range(width))]
+    expected = sum(value >= np.trace(cross) - 1e-9 for value in sums) / math.factorial(width)
+    assert certified_p(cross, num_permutations=10).p_value == expected
 
 
 def test_p_over_all_labelings_is_exactly_uniform():
@@ -43,6 +45,13 @@ def test_random_permutations_are_permutations_and_uniform():
     assert stats.chisquare(counts).pvalue > 1e-4
     again = np.concatenate(list(perm.permutations(4, 24_000, seed=5)))
     np.testing.assert_array_equal(drawn, again)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 9, 17])
+def test_labels_of_every_width_are_permuted(width):
+    # One more label than a power of two needs one more bit.
+    (drawn,) = perm.permutations(width, 50, seed=3)
+    assert (np.sort(drawn, axis=1) == np.arange(width)).all()
 
 
 def test_seeds_and_groups_have_permutations_of_their_own():

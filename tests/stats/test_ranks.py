@@ -50,6 +50,7 @@ def test_constant_coordinate_correlates_with_nothing():
         (np.full((4, 2), np.nan), np.zeros((4, 2)), "base outputs hold NaN"),
         (np.zeros((4, 2)), np.full((4, 2), np.inf), "suspect outputs hold NaN or infinite"),
         (np.zeros(4), np.zeros((4, 2)), "shape"),
+        (np.zeros((4, 2)), np.zeros((4, 2, 1)), "shape"),
     ],
 )
 def test_unusable_outputs_are_refused(base, suspect, words):

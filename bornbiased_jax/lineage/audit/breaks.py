@@ -30,6 +30,7 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
     for index in range(1, len(run)):
         step = distances(run[index - 1], run[index])
         advance()
+        # From t − 1 to t + 1, against the longer of the two steps between.
         if index >= 2:
             over = distances(run[index - 2], run[index])
             advance()
@@ -52,6 +53,7 @@ def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
     kinds = Counter(tuple(own_shapes.items()) for own_shapes in shapes)
     if len(kinds) < 2:
         return []
+    # What most checkpoints have counts as the run's.
     usual = dict(kinds.most_common(1)[0][0])
     findings = []
     for summary, own_shapes in zip(run, shapes, strict=True):

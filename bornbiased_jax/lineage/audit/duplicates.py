@@ -66,12 +66,14 @@ def find_near_copies(
     for first, second in itertools.combinations(forms, 2):
         if first in aliases or second in aliases:
             continue
+        # Exact copies are found by their digests already.
         first_forms, second_forms = forms[first], forms[second]
         if not first_forms["exact"] or first_forms["exact"] == second_forms["exact"]:
             continue
         if first_forms["unsigned"] == second_forms["unsigned"]:
             findings.append(_near(first, second, "but for the signs of zeros"))
             continue
+        # A cast: equal after rounding, and one of them is stored so.
         for form in ("bfloat16", "float16"):
             stored = [
                 name

@@ -85,6 +85,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
         cfg: the architecture; its own scheme is not looked at.
         moments: of every tensor by place, "blocks/mlp/up/kernel/0" for block 1.
     """
+    # Norms and biases are constants in every scheme and tell none apart.
     places: dict[Group, list[_Place]] = defaultdict(list)
     for place in _places(cfg, moments):
         if place[0].group not in ("norm", "bias"):
@@ -98,6 +99,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
             for name, scheme in drawn_by.items()
         }
     groups = tuple(_describe(group, places[group], scores[group], drawn_by) for group in places)
+    # Over all groups; one impossible group rules a scheme out.
     totals = {name: sum(scores[group][name] for group in places) for name in SCHEMES}
     ranked = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name] > -math.inf]
     nearest = ranked[0] if ranked and places else None
@@ -110,6 +112,7 @@ def log_likelihood(moments: Moments, drawn: Distribution, layer: int) -> float:
 
     Constants are certain or impossible: 0 or −∞. A structure is left out: it moves no moment that is looked at.
     """
+    # Constants first, then densities: uniform, normal, normal cut off.
     largest = max(abs(moments.smallest), abs(moments.largest))
     if drawn.constant is not None:
         return 0.0 if moments.smallest == moments.largest == drawn.constant else -math.inf
@@ -149,6 +152,7 @@ def _describe(
     # Uniform entries end at √3 and are no truncated normals.
     ends_early = pooled.rms > 0 and pooled.kurtosis > 2.0 and pooled.entries >= MANY
     ratio = largest / pooled.rms if ends_early else math.inf
+    # Schemes that draw a group alike have one likelihood and are named together.
     ranked = sorted(set(scores.values()), reverse=True)
     possible = [value for value in ranked if value > -math.inf]
     at = [tuple(name for name in scores if scores[name] == value) for value in possible[:2]]
@@ -177,6 +181,7 @@ def _fits(moments: Moments, drawn: Distribution, layer: int) -> bool:
 def pool(parts: Iterable[Moments]) -> Moments:
     """Return the moments of several tensors together."""
     parts = list(parts)
+    # Raw moments add up; the kurtosis is made of them again.
     count = sum(part.entries for part in parts)
     mean = sum(part.entries * part.mean for part in parts) / count
     second = sum(part.entries * part.rms**2 for part in parts) / count

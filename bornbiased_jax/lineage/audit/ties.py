@@ -258,8 +258,10 @@ def _parentage(
 ) -> Finding:
     parent_initialization = next(initial for initial in initializations.values() if initial.name == parent)
     names = tuple(summary.name for summary in children)
+    # The weakest of the ties to the parent is quoted.
     parent_ties = [ties[frozenset((name, parent))] for name in names]
     p_value = max((tie.p_value or 0.0 for tie in parent_ties), default=0.0)
+    # How much nearer the first child is to its parent than to the run's own root.
     to_root, to_parent = (distances(initial, children[0]) for initial in (root, parent_initialization))
     ratios = [distance / to_parent[name] for name, distance in to_root.items() if to_parent.get(name, 0.0) > 0]
     whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
@@ -294,6 +296,7 @@ def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
     alone, whose record says what it began with.
     """
+    # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
     rows = []
@@ -302,6 +305,7 @@ def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[
         stepless = first.item.label.step is None or second.item.label.step is None
         if not tie.tied or not (tie.identical or firsts & key or key in adjacent or stepless):
             continue
+        # The run's record gives a direction, from earlier to later; weights alone give none.
         same_run = first.item.label.run == second.item.label.run and first.item.record is not None
         ordered = sorted((first, second), key=lambda summary: summary.item.label.step or 0)
         rows.append(
