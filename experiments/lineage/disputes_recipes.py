@@ -41,7 +41,7 @@ from experiments.lineage.descendants_families import (
     packed,
     tuning_loss,
 )
-from experiments.lineage.unrelated_models import initial, train_run, unpacked
+from experiments.lineage.unrelated_models import draw, train_run, unpacked
 
 TOWER = "vision"
 KINDS = (
@@ -206,7 +206,7 @@ def _derived(change: str, model: Model, place: int) -> Model:
 def _upcycled(num_experts: int, model: Model, place: int) -> Model:
     """Copy the MLP of every block to each expert, with a new router: the same function until it is trained."""
     cfg = model[0].replace(num_experts=num_experts)
-    flat = dict(models.flatten(initial(cfg, np.uint32(_ADDED + place))))
+    flat = dict(models.flatten(draw(cfg, np.uint32(_ADDED + place))))
     for path, leaf in models.flatten(model[1]).items():
         is_expert = flat[path].ndim > leaf.ndim
         flat[path] = np.repeat(leaf[:, None], num_experts, axis=1) if is_expert else leaf
@@ -298,7 +298,7 @@ def _with_new_vocabulary(context: Context, bases: Sequence[Model]) -> list[Model
     def compute(_folder: Path) -> np.ndarray:
         names = ("embed", "head")
         seeds = range(_ADDED, _ADDED + len(bases))
-        drawn = [(cfg, {name: initial(cfg, np.uint32(seed))[name] for name in names}) for seed in seeds]
+        drawn = [(cfg, {name: draw(cfg, np.uint32(seed))[name] for name in names}) for seed in seeds]
         blocks = {name: leaves for name, leaves in _stacked(bases).items() if name not in names}
         steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]
         # New tables at the rate of a new model's, in a body that is fixed.

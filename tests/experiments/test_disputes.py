@@ -12,7 +12,7 @@ from bornbiased_jax.model import apply
 from experiments.lineage import disputes, disputes_recipes, power
 from experiments.lineage.descendants_summary import FALSE_POSITIVES
 from experiments.lineage.disputes_recipes import KINDS, TOWER, TowerRoles
-from experiments.lineage.unrelated_models import initial
+from experiments.lineage.unrelated_models import draw
 from tests.experiments.smoke import context_of, record_of
 from tests.experiments.test_court import noisy_initializations
 
@@ -32,7 +32,7 @@ def moved(_loss, trained, _fixed, _tokens, _rate, marks):
 
 @functools.cache
 def model(seed):
-    return CFG, initial(CFG, np.uint32(seed))
+    return CFG, draw(CFG, np.uint32(seed))
 
 
 def logits(model):
