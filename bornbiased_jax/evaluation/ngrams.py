@@ -60,14 +60,14 @@ def _pair(first: np.ndarray, second: np.ndarray, vocab_size: int) -> np.ndarray:
     return np.asarray(first.astype(np.int64) * vocab_size + second)
 
 
-def baselines(train: Tokens, held_out: Tokens, vocab_size: int, *, max_tokens: int = MAX_TOKENS) -> dict[str, float]:
-    """Compute all three on one data set, in nats a token, from at most ``max_tokens`` tokens of each split.
+def baselines(train: Tokens, held_out: Tokens, vocab_size: int) -> dict[str, float]:
+    """Compute all three on one data set, in nats a token, from at most :data:`MAX_TOKENS` tokens of each split.
 
     Returns:
         ``unigram_entropy`` of the held-out tokens, ``unigram_loss`` and ``bigram_loss`` on them.
     """
-    train_ids = train.read(0, min(len(train), max_tokens))
-    held_ids = held_out.read(0, min(len(held_out), max_tokens))
+    train_ids = train.read(0, min(len(train), MAX_TOKENS))
+    held_ids = held_out.read(0, min(len(held_out), MAX_TOKENS))
     return {
         "unigram_entropy": unigram_entropy(held_ids, vocab_size),
         "unigram_loss": unigram_loss(train_ids, held_ids, vocab_size),

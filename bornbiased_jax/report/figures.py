@@ -165,13 +165,12 @@ def band(
     *,
     name: str = "",
     color: str = MEASURED,
-    dashed: bool = False,
     markers: bool = False,
 ) -> None:
     """Draw the mean over seeds (the first axis) as :func:`line` does, with a band over their range."""
     values = np.asarray(values_Sx)
     low, high = values.min(axis=0), values.max(axis=0)
-    line(ax, x, values.mean(axis=0), low, high, name, color, dashed=dashed, markers=markers)
+    line(ax, x, values.mean(axis=0), low, high, name, color, markers=markers)
 
 
 @style()

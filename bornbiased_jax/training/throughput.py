@@ -15,8 +15,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import multiplications
 from bornbiased_jax.parameters import parameter_table
 
-# Of so many laps the fastest is known: a small model's products need no more time.
-_LAPS = 100
+# Of so many laps, or in so many seconds, the fastest is known: a small model's products need no more time.
+_LAPS, _SECONDS = 100, 0.15
 
 
 def flops_per_token(cfg: ModelConfig, context: int) -> float:
@@ -40,7 +40,7 @@ def flops_per_token(cfg: ModelConfig, context: int) -> float:
     return 6.0 * (kernels + head) + attention
 
 
-def matmul_peak(cfg: ModelConfig, rows: int, dtype: DTypeLike, *, seconds: float = 0.3) -> float:
+def matmul_peak(cfg: ModelConfig, rows: int, dtype: DTypeLike) -> float:
     """Measure the operations a second of the fastest of the model's own matrix products on one device.
 
     Products are [rows, D] × [D, F] and [rows, D] × [D, V], at the precision of training.
@@ -55,7 +55,7 @@ def matmul_peak(cfg: ModelConfig, rows: int, dtype: DTypeLike, *, seconds: float
         left, right = jnp.ones((rows, cfg.d_model), dtype), jnp.ones((cfg.d_model, width), dtype)
         multiply(left, right).block_until_ready()
         start, fastest, laps = time.perf_counter(), math.inf, 0
-        while laps < _LAPS and time.perf_counter() - start < seconds / 2:
+        while laps < _LAPS and time.perf_counter() - start < _SECONDS:
             # Four products in flight, so that dispatch is not what is measured.
             before = time.perf_counter()
             for _ in range(4):

@@ -1,15 +1,20 @@
 """The changes that docs/extending.md shows: each needs at most four files, fits the code, and passes its test."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.docs.scratch import run_tests, scratch_copy
+from tests.docs.scratch import CHANGES, ROOT, apply, run_tests, scratch_copy
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-DIFFS = sorted((ROOT / "docs" / "extending").glob("*.diff"))
+# Tests that go through lists: of fields, names, parameters, options, keys, experiments, initial weights. A change
+# that adds to one list and forgets another fails here; `make extending` runs all tests on the same copy.
+LISTS = (
+    "tests/cli/test_json.py tests/cli/test_options.py tests/docs/test_reference_pages.py "
+    "tests/experiments/test_chapters.py tests/experiments/test_docs.py tests/golden/test_golden.py "
+    "tests/test_config.py tests/test_exports.py tests/test_init.py "
+    "tests/test_parameters.py tests/test_rooms.py tests/test_words.py"
+).split()
 
 
 def _files(diff: Path) -> list[str]:
@@ -23,11 +28,11 @@ def _is_test(name: str) -> bool:
 
 def test_every_change_is_on_the_page():
     page = (ROOT / "docs" / "extending.md").read_text()
-    assert len(DIFFS) == 8
-    assert {diff.name for diff in DIFFS} == set(re.findall(r"\(extending/(\w+\.diff)\)", page))
+    assert len(CHANGES) == 8
+    assert {diff.name for diff in CHANGES} == set(re.findall(r"\(extending/(\w+\.diff)\)", page))
 
 
-@pytest.mark.parametrize("diff", DIFFS, ids=lambda diff: diff.stem)
+@pytest.mark.parametrize("diff", CHANGES, ids=lambda diff: diff.stem)
 def test_a_change_needs_four_files_and_fits(diff):
     names = _files(diff)
     assert 1 <= len([name for name in names if not _is_test(name) and not name.startswith("docs/")]) <= 4
@@ -51,10 +56,18 @@ def _files_of(part: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("diff", DIFFS, ids=lambda diff: diff.stem)
+@pytest.mark.parametrize("diff", CHANGES, ids=lambda diff: diff.stem)
 def test_a_change_passes_its_test(diff, tmp_path):
     copy = scratch_copy(tmp_path / "project")
-    # Outside of a repository git applies to the folder it stands in.
-    subprocess.run(["git", "apply", str(diff)], cwd=copy, check=True)
+    apply(copy, diff)
     code, printed = run_tests(copy, [name for name in _files(diff) if _is_test(name)])
+    assert code == 0, printed
+
+
+@pytest.mark.slow
+def test_all_changes_at_once_pass_the_tests_of_lists(tmp_path):
+    copy = scratch_copy(tmp_path / "project")
+    for diff in CHANGES:
+        apply(copy, diff)
+    code, printed = run_tests(copy, LISTS, marks="not slow and not long")
     assert code == 0, printed

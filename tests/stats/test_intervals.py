@@ -33,11 +33,12 @@ def test_ends_of_the_ratio_interval_are_where_student_begins_to_reject():
         assert stats.ttest_1samp(over - end * under, 0).pvalue == pytest.approx(0.1, abs=1e-9)
 
 
-def test_ratio_interval_is_open_where_the_lower_mean_may_be_zero():
+@pytest.mark.parametrize("over", [[3.0, 3.1, 2.9], [3.1, 2.5, 3.5]], ids=["independent", "correlated"])
+def test_ratio_interval_is_open_where_the_lower_mean_may_be_zero(over):
     under = [0.1, -0.1, 0.2]
-    low, high = ratio_interval([3.0, 3.1, 2.9], under)
+    low, high = ratio_interval(over, under)
     assert high == np.inf and low > 0
-    assert stats.ttest_1samp(np.array([3.0, 3.1, 2.9]) - low * np.array(under), 0).pvalue == pytest.approx(0.05)
+    assert stats.ttest_1samp(np.array(over) - low * np.array(under), 0).pvalue == pytest.approx(0.05)
     assert ratio_interval([0.3, -0.1, 0.2], under) == (0.0, np.inf)
 
 
