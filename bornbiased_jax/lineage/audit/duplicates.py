@@ -126,6 +126,10 @@ def _whole(copies: Copies) -> list[Finding]:
                 "initialization."
             )
             findings.append(Finding("shared-birth", tuple(names), text))
+        elif sorted((label.run, label.step) for label in labels) == [(labels[0].run, 0), (labels[0].run, 1)]:
+            text = f"{listed(names)} hold {content}: a first step at a learning rate of 0, as of a warmup from 0, does "
+            text += "that. Where the schedule begins above 0, one of the two is a copy."
+            findings.append(Finding("idle-step", tuple(names), text))
         else:
             claim = ", though their records name different seeds" if are_initial else ""
             findings.append(Finding("duplicate", tuple(names), f"{listed(names)} hold {content}{claim}."))

@@ -14,12 +14,13 @@ Kind = Literal[
     "parentage",
     "inconclusive",
     "shared-birth",
+    "idle-step",
     "repeats",
     "init-law",
     "one-per-run",
     "unreadable",
 ]
-INFORMATION: tuple[Kind, ...] = ("inconclusive", "shared-birth")
+INFORMATION: tuple[Kind, ...] = ("inconclusive", "shared-birth", "idle-step")
 """Kinds that a reader should know of, and that are no defect."""
 TITLES: dict[Kind, str] = {
     "duplicate": "Duplicates",
@@ -32,6 +33,7 @@ TITLES: dict[Kind, str] = {
     "one-per-run": "One checkpoint a run, by their names",
     "unreadable": "Not readable",
     "shared-birth": "Shared initializations (no defect)",
+    "idle-step": "Steps that changed no weight (no defect)",
     "inconclusive": "Not decided (no defect)",
 }
 """Headings, in the order of a report."""

@@ -59,6 +59,20 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
     assert "share 1 of 2 weight files" in copies[1]["text"]
 
 
+@pytest.mark.parametrize(
+    ("copies", "kind"),
+    [(("seed1-step0", "seed1-step1"), "idle-step"), (("seed1-step1", "seed1-step2"), "duplicate"),
+     (("seed1-step0", "seed2-step1"), "duplicate"), (("seed1-step0", "seed1-step1", "seed1-step2"), "duplicate")],
+)  # fmt: skip
+def test_a_first_step_at_a_learning_rate_of_0_is_named_and_no_defect(copies, kind, tmp_path):
+    revisions = suite(steps=(0, 1, 2, 3))
+    revisions |= {name: revisions[copies[0]] for name in copies}
+    found = audit_listing(listing(tmp_path, revisions))
+    assert kinds(found) == [kind] and found["clean"] == (kind == "idle-step")
+    assert found["findings"][0]["subjects"] == list(copies)
+    assert ("a first step at a learning rate of 0" in found["findings"][0]["text"]) == (kind == "idle-step")
+
+
 def test_a_listing_of_154_branches_is_audited_without_weights(tmp_path, capsys):
     path = listing(tmp_path, suite(seeds=range(1, 12), steps=range(0, 1400, 100)))
     assert run(["audit", str(path), "--strict"]) == 0
