@@ -21,10 +21,10 @@ from bornbiased_jax.lineage.evidence import EvidenceError, Term
 from bornbiased_jax.lineage.pairing import NeuronPair
 from bornbiased_jax.lineage.scores import NeuronScores, Space, neuron_scores
 
-AGREEMENT = 0.2
+AGREEMENT = 0.5
 """Agreement of two matchings that means a shared initialization in MLPs narrower than all in the calibration."""
-UNRELATED_AGREEMENT = {128: 0.036}
-"""The largest agreement of two matchings in records of models trained apart, by neurons of a block."""
+UNRELATED_AGREEMENT = {64: 0.11, 128: 0.051, 256: 0.026}
+"""The largest agreement of two matchings of models trained apart, by neurons of a block (``reproduce power``)."""
 _MARGIN = 4
 # Fewer neurons than this agree by chance too often for a fraction of them to say anything.
 _MIN_NEURONS = 32

@@ -77,12 +77,13 @@ def test_the_agreement_that_verdicts_quote_is_the_records():
     rows = committed("birth_in_weights")["result"]["agreements"][birth_in_weights.TRAINED]
     measured = max(max(row["mean"] for row in rows), unrelated_tables.largest_unrelated_agreement(committed("court")))
     # Both have 128 neurons a block or more.
-    assert measured <= UNRELATED_AGREEMENT[128] <= measured + 0.001
+    assert measured <= UNRELATED_AGREEMENT[128]
+    for entry in committed("power")["result"]["unrelated"]:
+        largest = entry["largest_agreement"]
+        assert largest <= UNRELATED_AGREEMENT[entry["neurons"]] <= largest + 0.001
 
 
-@pytest.mark.parametrize(
-    ("neurons", "threshold", "largest"), [(64, 0.2, None), (128, 0.144, 0.036), (300, 0.144, 0.036)]
-)
+@pytest.mark.parametrize(("neurons", "threshold", "largest"), [(63, 0.5, None), (64, 0.44, 0.11), (300, 0.104, 0.026)])
 def test_a_threshold_is_four_times_the_largest_of_unrelated_models_of_that_width(neurons, threshold, largest):
     matching = Matching(0.5, {1: 0.5}, (Term(np.zeros((neurons, neurons)), 1), Term(np.zeros((512, 512)), 2)))
     assert matching.threshold == pytest.approx(threshold) and matching.largest_unrelated == largest
