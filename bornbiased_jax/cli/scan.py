@@ -36,13 +36,15 @@ def scan(
 ) -> None:
     """Find which of many models one model shares an initialization with.
 
-    Bases are checkpoints, stored fingerprints, or folders of fingerprints. Most are done with by a screen; the others
-    are tested as `bornbiased seedprint` does it, with one correction over all bases. With --mixture, coefficients say
-    how far the suspect went from B0 toward each base, block by block; they never say which model another descends from.
+    Bases are checkpoints, stored fingerprints, or folders of fingerprints; `builtin` is the store of public models that
+    ships with the package. Most are done with by a screen; the others are tested as `bornbiased seedprint` does it,
+    with one correction over all bases. With --mixture, coefficients say how far the suspect went from B0 toward each
+    base, block by block; they never say which model another descends from.
 
     \b
     Example:
       bornbiased scan suspect store --json matches.json
+      bornbiased scan suspect builtin
       bornbiased scan suspect.fingerprint base-a base-b.fingerprint \\
         --page scan.html
       bornbiased scan merged tuned-a tuned-b --mixture --base pretrained

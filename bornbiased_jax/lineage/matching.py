@@ -21,10 +21,11 @@ from bornbiased_jax.lineage.evidence import EvidenceError, Term
 from bornbiased_jax.lineage.pairing import NeuronPair
 from bornbiased_jax.lineage.scores import NeuronScores, Space, neuron_scores
 
-AGREEMENT = 0.2
-"""Two independent matchings that agree on more of the neurons than this mean a shared initialization."""
-LARGEST_UNRELATED_AGREEMENT = 0.036
-"""The largest agreement of two matchings measured between unrelated models of 128 or 192 neurons a block."""
+AGREEMENT = 0.5
+"""Agreement of two matchings that means a shared initialization in MLPs narrower than all in the calibration."""
+UNRELATED_AGREEMENT = {64: 0.11, 128: 0.051, 256: 0.026}
+"""The largest agreement of two matchings of models trained apart, by neurons of a block (``reproduce power``)."""
+_MARGIN = 4
 # Fewer neurons than this agree by chance too often for a fraction of them to say anything.
 _MIN_NEURONS = 32
 
@@ -42,6 +43,17 @@ class Matching:
     agreement: float
     by_block: dict[int, float]
     terms: tuple[Term, ...]
+
+    @property
+    def largest_unrelated(self) -> float | None:
+        """The largest agreement of unrelated models, of the widest MLPs in the calibration that are not wider."""
+        neurons = min(len(term.scores_nn) for term in self.terms)
+        return next((UNRELATED_AGREEMENT[size] for size in sorted(UNRELATED_AGREEMENT)[::-1] if size <= neurons), None)
+
+    @property
+    def threshold(self) -> float:
+        """The agreement beyond which two models share an initialization, with a margin over unrelated ones."""
+        return AGREEMENT if self.largest_unrelated is None else _MARGIN * self.largest_unrelated
 
 
 def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Matching:

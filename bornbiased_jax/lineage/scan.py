@@ -2,7 +2,7 @@
 
 A store is a folder of fingerprints of weights. An ``index.json`` in it may name them:
 ``{"fingerprints": [{"file", "name", "payload_digest"}]}``; a digest that it gives is held against the file, and other
-fields are for readers.
+fields are for readers. The store that ships with the package goes by the name ``builtin``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
 INDEX = "index.json"
+BUILTIN = "builtin"
+"""Name of the store of public models that ships with the package, made by ``docs/guides/make_store.py``."""
+_BUILTIN_STORE = Path(__file__).with_name("store")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +93,7 @@ class ScanResult:
 
 
 def find_bases(places: Sequence[str]) -> list[Base]:
-    """List the bases that some places name: stores, files of fingerprints, checkpoints.
+    """List the bases that some places name: stores (:data:`BUILTIN` among them), files of fingerprints, checkpoints.
 
     Raises:
         InputError: an index that cannot be read, or no base at all.
@@ -98,7 +101,7 @@ def find_bases(places: Sequence[str]) -> list[Base]:
     bases: list[Base] = []
     # A folder with an index or with fingerprints is a store; anything else is a base by itself.
     for place in places:
-        folder = io.user_path(place)
+        folder = _BUILTIN_STORE if place == BUILTIN else io.user_path(place)
         if folder.is_dir() and ((folder / INDEX).is_file() or any(map(is_fingerprint, _regular(folder)))):
             bases += _of_store(folder)
         else:

@@ -19,7 +19,6 @@ from bornbiased_jax.lineage.evidence import (
     kind_of,
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.lineage.verdict import Decision, Detail, format_probability, rests_on
 
 SCOPE = (
@@ -98,8 +97,8 @@ def comparison_keys(comparison: Comparison, null: str) -> Detail:
         "tests": tests,
         "blocks": [[pair.base, pair.suspect] for pair in comparison.pairs],
         "agreement": None if matching is None else matching.agreement,
-        "agreement_threshold": AGREEMENT,
-        "largest_unrelated_agreement": LARGEST_UNRELATED_AGREEMENT,
+        "agreement_threshold": None if matching is None else matching.threshold,
+        "largest_unrelated_agreement": None if matching is None else matching.largest_unrelated,
         "agreement_by_block": [
             {"module": f"blocks/{block}/mlp", "agreement": agreement}
             for block, agreement in ({} if matching is None else matching.by_block).items()

@@ -8,7 +8,6 @@ from bornbiased_jax.lineage.battery import ALL, Cell, Comparison, Options, compa
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.matching import AGREEMENT, LARGEST_UNRELATED_AGREEMENT
 from bornbiased_jax.lineage.same_model import SAME_WEIGHTS, Identity
 from bornbiased_jax.lineage.verdict import WORD, Decision, Detail, Verdict, rests_on
 from bornbiased_jax.lineage.weights_report import (
@@ -184,10 +183,16 @@ def _decide(
         )
         return "same-lineage", f"{near}; {reason}" if near else reason, best
     matching = comparison.matching
-    if matching is not None and matching.agreement > AGREEMENT:
+    if matching is not None and matching.agreement > matching.threshold:
+        largest = matching.largest_unrelated
         reason = (
             f"two independent matchings of the neurons agree on {matching.agreement:.1%} of them, more than "
-            f"{AGREEMENT:.0%}; unrelated models were seen to agree on {LARGEST_UNRELATED_AGREEMENT:.1%} at most"
+            f"{matching.threshold:.0%}; "
+            + (
+                "unrelated models with so few neurons were not measured"
+                if largest is None
+                else f"unrelated models were seen to agree on {largest:.1%} at most"
+            )
         )
         return "same-lineage", reason, None
     if best is None:

@@ -87,14 +87,14 @@ def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequ
     """Take z of every piece of evidence on related pairs, for every k, and for a quarter of the neurons."""
     rows = []
     for dim, neurons in [*((dim, cfg.d_ff) for dim in dims), (PUBLISHED_K, cfg.d_ff // 4)]:
-        prints = [[sketch(cfg, params, dim, neurons) for params in pair] for pair in pairs]
+        prints = [tuple(sketch(cfg, params, dim, neurons) for params in pair) for pair in pairs]
         z = {name: [verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
         num_neurons = cfg.num_layers * neurons
         formula = [predicted_z(cfg, base, suspect, num_neurons, dim) for base, suspect in pairs]
         rows.append({"dim": dim, "neurons": neurons, "z": z, "formula": formula})
     # What the formula was given.
     rank = [effective_rank(np.asarray(pair[0]["embed"]["embedding"])) for pair in pairs]
-    cosine = [mean_cosine(cfg, *pair) for pair in pairs]
+    cosine = [mean_cosine(cfg, base, suspect) for base, suspect in pairs]
     return [{**row, "effective_rank": rank, "cosine": cosine} for row in rows]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from bornbiased_jax.checkpoints import find_smollm2
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import fingerprint, payload_digest, save_fingerprint
-from bornbiased_jax.lineage.scan import find_bases, scan
+from bornbiased_jax.lineage import fingerprint, load_fingerprint, payload_digest, save_fingerprint
+from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan
 
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
 
@@ -75,3 +77,39 @@ def test_the_command_writes_json_and_a_page(store, tmp_path, capsys):
     assert {"base", "verdict", "p_value", "log10_p", "components"} <= set(report["matches"][0])
     assert "seed-3" in (tmp_path / "scan.html").read_text()
     assert "shares an initialization with 1 of 12 bases: seed-3" in capsys.readouterr().out
+
+
+def test_the_builtin_store_lists_its_models_with_license_and_digests():
+    bases = find_bases([BUILTIN])
+    folder = Path(bases[0].place).parent
+    rows = json.loads((folder / INDEX).read_text())["fingerprints"]
+    assert {path.name for path in folder.iterdir()} == {INDEX, *(row["file"] for row in rows)}
+    assert "SmolLM2-135M-Instruct" in {base.name for base in bases}
+    for base, row in zip(bases, rows, strict=True):
+        assert row["license"] == "Apache-2.0" and len(row["source_sha256"]) == 64
+        stored = load_fingerprint(Path(base.place))
+        assert payload_digest(stored) == base.payload_digest == row["payload_digest"]
+        # Kilobytes, by token strings, and no path of the machine that made it.
+        assert Path(base.place).stat().st_size <= 1_000_000
+        assert stored.settings.token_labels == "strings" and stored.source.description == base.name
+
+
+def test_a_model_is_scanned_against_the_builtin_store(capsys, tmp_path):
+    assert run(["scan", f"seed:1@{SMALL}", BUILTIN, "--quiet", "--json", str(tmp_path / "matches.json")]) == 0
+    matches = json.loads((tmp_path / "matches.json").read_text())["matches"]
+    assert "SmolLM2-135M-Instruct" in {match["base"] for match in matches}
+    assert {match["verdict"] for match in matches} <= {"unrelated", "undefined"}
+
+
+@pytest.mark.slow
+def test_the_builtin_store_knows_smollm2(tmp_path):
+    """The file from the package index, and a noisy copy of it with its blocks at other places."""
+    path = find_smollm2()
+    if path is None:
+        pytest.skip("SmolLM2 is not installed")
+    words = ["derive", str(path), "--change", "noise:0.3", "--change", "drop-layers:4,9"]
+    assert run([*words, "--out", str(tmp_path / "suspect")]) == 0
+    for suspect, is_identical in ((path, True), (tmp_path / "suspect", False)):
+        first = scan(str(suspect), find_bases([BUILTIN])).matches[0]
+        assert (first.base, first.verdict) == ("SmolLM2-135M-Instruct", "same-lineage")
+        assert first.is_identical is is_identical
