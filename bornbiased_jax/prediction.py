@@ -50,7 +50,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         raise InputError(
             "theory of a whole model knows softmax, sigmoid and centered attention, not "
             f"attention_kernel={cfg.attention_kernel}: "
-            "theory.variance has its variance by position at birth"
+            "theory.variance has its variance by position at initialization"
         )
     if cfg.norm_position == "both":
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")

@@ -51,7 +51,7 @@ MOMENTS = (
 # The least level that permutations are counted for.
 _COUNTED = 1e-4
 # What may be done to the suspect without moving its outputs' ranks.
-EVADED_BY = "negating, rotating or renumbering the residual coordinates"
+EVADED_BY = "negating, rotating or permuting the residual coordinates"
 INVARIANT_TO = ("permuted hidden units", "permuted heads", "scales moved between matrices", "monotone coordinates")
 
 

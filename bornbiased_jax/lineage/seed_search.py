@@ -108,7 +108,9 @@ def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
         parts.append(part / size if size > 0 else part)
     entries_N = np.concatenate(parts)
     if np.ptp(entries_N) == 0:
-        raise InputError("the suspect's weights are the same number everywhere: they have no birth to be found")
+        raise InputError(
+            "the suspect's weights are the same number everywhere: they have no initialization to be found"
+        )
     return entries_N
 
 

@@ -172,10 +172,10 @@ def which_seed(
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
     reason = (
-        f"the numbers of seed {first.seed}'s birth correlate with the suspect's at r = {first.correlation:.3f} "
+        f"the initialization of seed {first.seed} correlates with the suspect's numbers at r = {first.correlation:.3f} "
         f"(log10 p = {first.log10_p:.1f} after correction for all 2^32 seeds)"
         if hit
-        else f"none of {len(seeds):,} births was found in the suspect's coordinates (best: seed {first.seed}, "
+        else f"none of {len(seeds):,} initializations was found in the suspect's coordinates (best: seed {first.seed}, "
         f"r = {first.correlation:.3f}); coordinates that were permuted, rotated or negated are not found so"
     )
     sizes = (len(search.arrays["suspect"]), sum(place.entries for place in decision_places(cfg)))
@@ -203,8 +203,8 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
     same = log10_p <= math.log10(alpha)
     reason = (
-        f"the weights of seed {seed}'s birth agree with the suspect's {'more' if same else 'no more'} than those of "
-        f"the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
+        f"the initial weights of seed {seed} agree with the suspect's {'more' if same else 'no more'} than those "
+        f"of the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
     )
     return dataclasses.replace(
         verdict,
@@ -231,7 +231,7 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
         searched_size, suspect_size = getattr(cfg, name), getattr(suspect_cfg, name)
         if searched_size != suspect_size:
             raise InputError(
-                f"the suspect has {name}={suspect_size}, the births to be searched {searched_size}: give the "
+                f"the suspect has {name}={suspect_size}, the initializations to be searched {searched_size}: give the "
                 "suspect's own sizes by --model and --set"
             )
 

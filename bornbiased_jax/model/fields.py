@@ -49,10 +49,10 @@ def _untouched(reason: str) -> Policy:
 
 
 _NO_SHAPE = _untouched("it changes no parameter's shape and no distribution")
-_ZERO = _untouched("biases are zero at birth")
+_ZERO = _untouched("biases are zero at initialization")
 _OUTSIDE = _untouched("it acts before queries, keys and values are made, or after values are aggregated")
 _ANY_KEYS = _untouched("it rotates queries and keys before the kernel sees them")
-_ANGLES = _untouched("at birth weights prefer no direction, so rotations change no mean over them")
+_ANGLES = _untouched("initial weights prefer no direction, so rotations change no mean over them")
 _DRAWN = _untouched("a file states one standard deviation, not one of each group")
 
 TABLE: dict[str, Entry] = {
@@ -103,7 +103,7 @@ TABLE: dict[str, Entry] = {
     "head_norm": Entry(USED, USED, _only(False), _OUTSIDE),
     "output_gate": Entry(USED, USED, _only("none"), _OUTSIDE),
     "prefix_length": Entry(USED, _only(None), _only(None), _only(None)),
-    "prefix_memory": Entry(USED, _untouched("it is zero at birth"), _only("none"), _OUTSIDE),
+    "prefix_memory": Entry(USED, _untouched("it is zero at initialization"), _only("none"), _OUTSIDE),
     "init": Entry(USED, USED, USED, _OUTSIDE),
     "init_groups": Entry(USED, USED, _DRAWN, _OUTSIDE),
 }

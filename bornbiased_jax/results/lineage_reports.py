@@ -52,7 +52,7 @@ class WhichSeed(Record):
         if value["seed"] is None:
             return [
                 f"{searched} none is shown to be the one: {value['reason']}.",
-                "A seed outside the range, another framework's seed, or coordinates that were rotated or renumbered "
+                "A seed outside the range, another framework's seed, or coordinates that were rotated or permuted "
                 "stay unseen.",
             ]
         sentences = [f"{searched}, seed {value['seed']} is the one: {value['reason']}."]
@@ -199,7 +199,7 @@ class Descendant(Record):
         if not value["function_preserved"]:
             return [
                 origin,
-                "It computes another function than its parent; what it was born from is known, so that tests can be "
+                "It computes another function than its parent; its initialization is known, so that tests can be "
                 "tried.",
             ]
         difference = value["logit_difference"]

@@ -44,7 +44,7 @@ class Lineage(Result):
         sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
     """
 
-    question = "Were two models born from the same seed?"
+    question = "Do two models share an initialization?"
     base: str
     suspect: str
     verdict: Verdict

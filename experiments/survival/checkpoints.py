@@ -130,13 +130,13 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
         ax.set_xticks([step for step in steps if step & (step - 1) == 0][::3])
         ax.xaxis.set_major_formatter(lambda value, _position: f"{value:.0f}")
         ax.set_xlim(-0.3, 1.3 * steps[-1])
-        figures.label(ax, "step", "Kendall's τ with the birth", words)
+        figures.label(ax, "step", "Kendall's τ with the initialization", words)
         # Room for the legend above the lines, which begin at 1.
         ax.set_ylim(top=1.35)
         ax.set_yticks(np.linspace(0.0, 1.0, 6))
         figures.legend(ax)
     caption = (
-        f"Correlation of the {result['top']} coordinates with the largest mean output at the birth of seed "
+        f"Correlation of the {result['top']} coordinates with the largest mean output at the initialization of seed "
         f"{result['seeds'][0]}, mean and standard deviation over coordinates. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]

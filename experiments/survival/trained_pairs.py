@@ -251,7 +251,7 @@ def _own(name: str, family: str, numbers: Pairs, **shown: Callable[[Record], Any
         f"An initialization is found in the model trained from it: {FAMILIES[family]}",
         "Models of several seeds are trained at once on the same text in the same order. Each is then held against its "
         "own initialization with every test of this project, on random tokens and on the published shared vectors.\n\n"
-        "Every p stands beside how far the weights moved and beside the held-out loss: a model that was not trained "
+        "Every p stands next to how far the weights moved and next to the held-out loss: a model that was not trained "
         "would of course be recognized.",
         own_and_other,
         COST,
@@ -267,9 +267,9 @@ def _other(name: str, family: str, numbers: Pairs) -> Experiment:
         name,
         family,
         f"The same text in the same order does not make two seeds one: {FAMILIES[family]}",
-        "The models of the table before, each held against the births of the other seeds: all pairs, of which the "
-        "paper printed four. A test that calls these one lineage sees the shared data, the shared inputs or the shared "
-        "architecture, not the birth.",
+        "The models of the table before, each held against the initializations of the other seeds: all pairs, of which "
+        "the paper printed four. A test that calls these one lineage sees the shared data, the shared inputs or the "
+        "shared architecture, not the initialization.",
         own_and_other,
         shared_cost(TRAINERS[family]),
         tables=lambda record: [persistence_tables.birth_table(record, title, numbers)],
@@ -305,10 +305,10 @@ EXPERIMENTS = {
     "table8": _experiment(
         "table8",
         "llama",
-        "Published fingerprints on a birth and its trained model",
-        "Four fingerprints that read weights or representations, on a birth and its trained model. At their published "
-        "threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores of a birth "
-        "and another seed's trained model, the cosine of the weights tells every seed.",
+        "Published fingerprints on an initialization and its trained model",
+        "Four fingerprints that read weights or representations, on an initialization and its trained model. At their "
+        "published threshold of 0.8 they find nothing. That is half a fault of the threshold: set against the scores "
+        "of an initialization and another seed's trained model, the cosine of the weights tells every seed.",
         baselines_of_births,
         shared_cost("table4b"),
         tables=lambda record: [persistence_tables.table_8(record, BASELINES_LLAMA)],

@@ -106,7 +106,7 @@ def audit_items(
             findings += find_breaks(run, advance)
     # Test pairs for a shared initialization, and compare what they say with the labels.
     pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
-    with progress.bar(len(pairs), "shared births", "pairs") as advance:
+    with progress.bar(len(pairs), "shared initializations", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]

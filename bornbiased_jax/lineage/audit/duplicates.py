@@ -119,7 +119,7 @@ def _whole(copies: Copies) -> list[Finding]:
         count = len(copies.digests[names[0]])
         content = "the same files, byte for byte" if files else f"the same {copies.unit}, all {count} of them"
         if births and len(seeds) < 2:
-            text = f"{listed(names)} are one birth: {content}. What sets these runs apart is not their initialization."
+            text = f"{listed(names)} are one initialization: {content}. These runs differ in something else."
             findings.append(Finding("shared-birth", tuple(names), text))
         else:
             claim = ", though their records name different seeds" if births else ""

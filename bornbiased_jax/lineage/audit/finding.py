@@ -26,12 +26,12 @@ TITLES: dict[Kind, str] = {
     "near-duplicate": "Duplicates up to signed zeros or number format",
     "gap": "Steps missing from the grid",
     "break": "Breaks in a trajectory",
-    "parentage": "Not from its own birth",
-    "repeats": "Births that repeat themselves",
-    "init-law": "Births that contradict their configuration",
+    "parentage": "Not from its own initialization",
+    "repeats": "Initializations that repeat themselves",
+    "init-law": "Initializations that contradict their configuration",
     "one-per-run": "One checkpoint a run, by their names",
     "unreadable": "Not readable",
-    "shared-birth": "Shared births (no defect)",
+    "shared-birth": "Shared initializations (no defect)",
     "inconclusive": "Not decided (no defect)",
 }
 """Headings, in the order of a report."""

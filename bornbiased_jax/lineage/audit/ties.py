@@ -218,7 +218,7 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
                 astray[parents[0].name].append(summary)
             elif neighbors and all(summary is root or _tied(ties, summary, root) for summary in neighbors):
                 text = (
-                    f"{summary.name} shows no shared birth with {root.name}, to which "
+                    f"{summary.name} shows no shared initialization with {root.name}, to which "
                     f"{listed(n.name for n in neighbors)}, before and after it, are tied: it holds other content than "
                     "its label says."
                 )
@@ -229,9 +229,9 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
         if undecided:
             names = tuple(summary.name for summary in undecided)
             text = (
-                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared birth with {root.name} and with "
-                "no other birth here. That may be another birth, or training that left no trace of this one: a test "
-                "that finds nothing proves nothing."
+                f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared initialization with {root.name} "
+                "and with no other one here. It may have another one, or training that left no trace of this one: a "
+                "test that finds nothing proves nothing."
             )
             findings.append(Finding("inconclusive", names, text))
     return findings
@@ -261,8 +261,8 @@ def _parentage(
     whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
     far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
     text = (
-        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} a birth with {parent}, and none is found with "
-        f"{root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
+        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} an initialization with {parent}, and none is "
+        f"found with {root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
     )
     return Finding("parentage", names, text, p_value)
 
@@ -274,7 +274,10 @@ def find_shared_births(runs: Runs, stepless: Sequence[Summary], ties: Mapping[fr
     for first, second in itertools.combinations(firsts, 2):
         tie = ties.get(frozenset((first.name, second.name)))
         if tie is not None and tie.tied and not tie.identical:
-            text = f"{first.name} and {second.name} share a birth. Which is the older one no test of weights can say."
+            text = (
+                f"{first.name} and {second.name} share an initialization. "
+                "Which is the older one no test of weights can say."
+            )
             findings.append(Finding("shared-birth", (first.name, second.name), text, tie.p_value))
     return findings
 
