@@ -63,7 +63,7 @@ actionlint: $(VENV)/.installed-workflows
 # The pages' code runs while the site is built; a warning is an error, and so is a link that leads nowhere or away.
 docs: $(VENV)/.installed-docs
 	rm -rf out/site
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html --doctree-dir out/.doctrees docs out/site
+	$(BIN)/python -m sphinx --jobs $(JOBS) --fail-on-warning --keep-going --quiet --builder html --doctree-dir out/.doctrees docs out/site
 	$(BIN)/python -m tests.docs.site out/site
 	$(BIN)/python -m pytest --quiet -m slow tests/docs/test_doc_pages.py
 	@echo "The site: $(abspath out/site)/index.html"

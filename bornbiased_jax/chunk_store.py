@@ -37,7 +37,7 @@ MAKER = "bornbiased ledger"
 TASK_FILE = "task.json"
 REQUESTED, FAILED = "asked-", "failed-"
 _FUNCTION = re.compile(r"(bornbiased_jax|experiments|tests)(\.\w+)+:compute")
-_REMOVE = "it was edited or damaged: remove it"
+_REMOVE = "it was edited or corrupted: remove it"
 
 Record = TypeVar("Record", bound=Mapping[str, object])
 Settings = Mapping[str, Any]
@@ -267,7 +267,7 @@ class TaskStore:
             return tree
         except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
             place = io.set_aside(path)
-            progress.warn(f"{path} is damaged ({error}): set aside as {place.name}, and computed again")
+            progress.warn(f"{path} is corrupted ({error}): set aside as {place.name}, and computed again")
             return None
 
     def put(self, name: str, array: np.ndarray) -> str:

@@ -290,7 +290,7 @@ def set_aside(path: Path) -> Path:
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, target)
     except OSError as error:
-        raise InputError(f"{path} is damaged and cannot be set aside ({error.strerror}): move it away") from error
+        raise InputError(f"{path} is corrupted and cannot be set aside ({error.strerror}): move it away") from error
     return target
 
 

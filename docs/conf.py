@@ -19,11 +19,14 @@ sys.path.insert(0, str(ROOT))
 
 import bornbiased_jax  # noqa: E402
 from bornbiased_jax.checkpoints import find_smollm2  # noqa: E402
+from tests.compilation import QUICK  # noqa: E402
 
 # What cells start is this checkout, on the CPU.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Programs of the pages run once: compiling them briefly saves more than a slower program costs.
+os.environ.setdefault("XLA_FLAGS", QUICK)
 # Theory's matrices are small: a second BLAS thread gains nothing.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # IPython's own %%bash hands over what a command prints in pieces of 100 bytes, which a page shows as lines.
@@ -86,7 +89,7 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 # What lies beside the docs in the repository has a page of its own here.
-_ELSEWHERE = {"](../theory/ERRATA.md": "](errata.md"}
+_ELSEWHERE = {"](../../theory/ERRATA.md": "](../errata.md", "](../theory/ERRATA.md": "](errata.md"}
 _LITERAL = re.compile(r"(``.*?``)")
 
 

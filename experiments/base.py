@@ -151,7 +151,7 @@ def cached(place: Path, identity: object, compute: Callable[[Path], T]) -> T:
     for path in (array, value):
         if path.exists() and not _is_complete(store, path):
             aside = io.set_aside(path)
-            progress.warn(f"{path} is damaged: set aside as {aside.name}, and computed again")
+            progress.warn(f"{path} is corrupted: set aside as {aside.name}, and computed again")
     if not array.exists() and not value.exists():
         computed = compute(folder)
         if isinstance(computed, np.ndarray):

@@ -72,7 +72,7 @@ class Block:
 
 def documents(root: Path = ROOT) -> list[Path]:
     """List the documents that hold blocks."""
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return [root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "docs/results").glob("*.md"))]
 
 
 def parse(options: str) -> Block:

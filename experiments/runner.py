@@ -34,7 +34,7 @@ OLD_ENTRIES = {PAGE, RECORDS, "work", COMPARE}
 OLDER = "Made by older code or other libraries: the command above makes it again."
 STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
-    "with what it printed and what was measured here side by side."
+    "with what it printed and what was measured here."
 )
 
 
@@ -283,7 +283,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     name = f"{RECORDS}/{experiment.name}.json"
     if os.path.lexists(folder.path / name) and not folder.owns(name) and not folder.overwrite:
         moved_path = io.set_aside(folder.path / name)
-        progress.warn(f"{folder.path / name} was damaged or changed: set aside as {moved_path.name}, and made again")
+        progress.warn(f"{folder.path / name} was corrupted or changed: set aside as {moved_path.name}, and made again")
     folder.write_json(name, record)
     return failure
 

@@ -200,6 +200,57 @@ def test_unplain_words_are_noticed_and_code_and_titles_are_left(tmp_path, text, 
     assert len(_unplain(_page_prose(page))) == count
 
 
+# Values of records, fingerprints and reports, which are frozen; pages replace the words (experiments.base.LABELS).
+FROZEN = {
+    "birth of seed ",
+    "shared birth",
+    r"\ba birth\b",
+    "a birth and a trained model",
+    "rotated, units and heads renumbered",
+    "birth: matched units",
+    "own birth",
+    "another birth",
+    "own birth, hidden",
+    "bilinear, its birth",
+}
+
+
+def _messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Texts of more than one word that a program may print: messages, help, titles; neither docstrings nor code."""
+    unprinted = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in unprinted:
+            continue
+        if " " in node.value.strip() and node.value not in FROZEN:
+            yield node.lineno, _TITLE.sub("", re.sub(r"`[^`]*`", "", node.value))
+
+
+@pytest.mark.parametrize("folder", ["bornbiased_jax", "experiments", "theory"])
+def test_messages_and_help_are_in_plain_words(folder):
+    pattern = re.compile(rf"\b(?:{'|'.join(PAGE_WORDS)})\b", re.IGNORECASE)
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not path.name.startswith("test_")
+        for line, text in _messages(ast.parse(path.read_text()))
+        for match in pattern.finditer(text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('raise InputError(f"{path} is damaged: it goes on")', 2),
+        ('"""Beside it."""', 0),
+        ('row = {"birth": "own birth", "text": "`a court` of law"}', 0),
+    ],
+)
+def test_unplain_words_of_messages_are_noticed(code, count):
+    pattern = re.compile(rf"\b(?:{'|'.join(PAGE_WORDS)})\b", re.IGNORECASE)
+    assert sum(len(pattern.findall(text)) for _, text in _messages(ast.parse(code))) == count
+
+
 def test_no_help_has_a_replaced_word():
     texts = []
     for path, command in commands().items():

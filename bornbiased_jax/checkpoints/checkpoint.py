@@ -119,7 +119,7 @@ class Checkpoint(StoredModel):
         """The tokenizer that came with the weights, read when first asked for, or None.
 
         Raises:
-            InputError: it is damaged, or has ids that the model does not know.
+            InputError: it is corrupted, or has ids that the model does not know.
         """
         if not self.tokenizer_files:
             return None
@@ -171,7 +171,7 @@ class Checkpoint(StoredModel):
             sharding: likewise.
 
         Raises:
-            InputError: a tensor is damaged or not finite, or the weights do not fit in memory.
+            InputError: a tensor is corrupted or not finite, or the weights do not fit in memory.
         """
         form = self._form(dtype, sharding)
         if self._loaded is None or self._loaded[0] != form:
@@ -293,7 +293,7 @@ def open_checkpoint(
         ignore_fields: fields of its ``config.json`` to leave out, which are known not to change the model.
 
     Raises:
-        InputError: nothing is there, or what is there is damaged, of another kind or not understood; the
+        InputError: nothing is there, or what is there is corrupted, of another kind or not understood; the
             sentence names the file and the remedy. Nothing is ever unpickled.
 
     >>> checkpoint = open_checkpoint("seed:42@gpt2-tiny,num_layers=2,vocab_size=64")

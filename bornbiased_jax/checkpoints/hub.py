@@ -177,7 +177,7 @@ def _fetch_file(api: ModuleType, name: HubName, commit: str, file: str, listed: 
     if listed.sha256 is not None and io.sha256(path) != listed.sha256:
         path.resolve().unlink()
         path.unlink(missing_ok=True)
-        raise InputError(f"{file} of {name} came damaged, and was not kept: call again")
+        raise InputError(f"{file} of {name} came corrupted, and was not kept: call again")
     return path
 
 

@@ -92,8 +92,8 @@ def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str,
             array = source.read(name)
             if array.dtype.kind in "iub" or array.dtype.itemsize == 1:
                 raise InputError(
-                    f"tensor {name} of {source.where} is of type {array.dtype} and no scales that we know stand beside "
-                    "it: save it as a float"
+                    f"tensor {name} of {source.where} is of type {array.dtype} and no scales that we know stand next "
+                    "to it: save it as a float"
                 )
             return np.asarray(array, np.float32)
         with np.errstate(invalid="ignore", over="ignore"), _consistent(name, source.where):
@@ -305,7 +305,7 @@ def _block_state(source: NamedTensors, parts: tuple[str, ...]) -> _BlockState:
     """Read the JSON text that bitsandbytes keeps as bytes beside a tensor."""
     place = next((part for part in parts if ".quant_state.bitsandbytes__" in part), None)
     if place is None:
-        raise InputError(f"{parts[0]} of {source.where} has no quant_state beside it: save it with bitsandbytes again")
+        raise InputError(f"{parts[0]} of {source.where} has no quant_state next to it: save it with bitsandbytes again")
     where = f"{place} of {source.where}"
     state: _BlockState = schema.check(
         _BlockState,

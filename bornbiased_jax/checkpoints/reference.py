@@ -19,7 +19,7 @@ from bornbiased_jax.ranges import whole
 Kind = Literal["birth", "run", "huggingface", "gguf"]
 FORMS = (
     "name a Hugging Face directory, a .gguf file, a pretraining run (RUN@seed=42,step=1000), "
-    "an initialization (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
+    "initial weights (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
 )
 
 

@@ -33,7 +33,7 @@ _OF = {
     "--method",
     type=click.Choice(["full", "lora", "prefix", "prefix-plus"]),
     required=True,
-    help="Train all weights, or an adapter beside them: LoRA, prefix tuning, Prefix-Tuning+.",
+    help="Train all weights, or an adapter on top of them: LoRA, prefix tuning, Prefix-Tuning+.",
 )
 @click.option(
     "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."

@@ -30,7 +30,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "init-scheme": Entry("init_scheme", "init_scheme", "which scheme drew these initial weights?"),
     },
     "Lineage: where does this model come from?": {
-        "seedprint": Entry("seedprint", "seedprint", "were two models initialized from the same seed?"),
+        "seedprint": Entry("seedprint", "seedprint", "do two models share an initialization?"),
         "scan": Entry("scan", "scan", "which of many models is it related to?"),
         "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
         "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
@@ -38,9 +38,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "digest": Entry("digest", "digest", "a commitment to a model's weights"),
         "derive": Entry("derive", "derive", "make a descendant of known origin"),
     },
-    "Training: how does an initialization become a model?": {
+    "Training: from an initialization to a model": {
         "pretrain": Entry("pretrain", "pretrain", "train one seed or many at once; resumes"),
-        "adapt": Entry("adapt", "adapt", "fine-tune, or train an adapter beside a model"),
+        "adapt": Entry("adapt", "adapt", "fine-tune, or train an adapter on top of a model"),
         "runs": Entry("pretrain", "runs", "the runs in a folder and how far they are"),
         "plot": Entry("pretrain", "plot", "draw a run's curves"),
         "export": Entry("pretrain", "export", "write a checkpoint as a Hugging Face directory"),

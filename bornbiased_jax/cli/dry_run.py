@@ -114,7 +114,7 @@ def architecture(reference: str) -> ModelConfig:
     """Read the architecture of a checkpoint without its weights.
 
     Raises:
-        InputError: nothing is there, it is damaged, or it lies on the hub.
+        InputError: nothing is there, it is corrupted, or it lies on the hub.
     """
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.checkpoints.reference import parse_ref

@@ -53,7 +53,7 @@ def store_options(range_help: str) -> Callable[[F], F]:
             click.option(
                 "--resume",
                 metavar="DIR",
-                help="A store: keep finished chunks here; a killed call goes on, and several calls share the work.",
+                help="A store: keep finished chunks here; a killed call resumes, and several calls share the work.",
             ),
         ):
             function = option(function)

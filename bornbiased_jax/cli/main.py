@@ -203,7 +203,7 @@ def _lost_process(error: Exception) -> bool:
     if not lost_process(error):
         return False
     reason = str(error).strip().splitlines()[0]
-    _say(f"another process of this computation has ended ({reason}): start all again; what is kept goes on")
+    _say(f"another process of this computation has ended ({reason}): start all again; what is kept resumes")
     return True
 
 

@@ -289,7 +289,7 @@ def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
     """Return the tokenizer of --tokenizer, None without it; warn where the model has another one.
 
     Raises:
-        InputError: no such tokenizer, or a damaged one.
+        InputError: no such tokenizer, or a corrupted one.
     """
     from bornbiased_jax import text
 

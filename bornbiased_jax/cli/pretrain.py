@@ -24,7 +24,7 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
     "steps": (options.Ranged(ranges.Steps), "Updates; one epoch with the recipe seedprint unless given."),
     "schedule-steps": (
         options.Ranged(ranges.Steps),
-        "Lay the learning rate out for so many; a later call may go on up to them.  [default: steps]",
+        "Lay the learning rate out for so many; a later call may continue up to them.  [default: steps]",
     ),
     "batch-size": (options.Ranged(ranges.Batch), "Sequences a step."),
     "accumulation": (
@@ -91,7 +91,7 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
     outputs.print_result(result, json_file, line=reached)
     if not summary["finished"]:
-        click.echo("stopped before its end: the same command goes on from there", err=True)
+        click.echo("stopped before its end: the same command resumes there", err=True)
         return TERMINATED
     return 0
 

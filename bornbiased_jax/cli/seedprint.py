@@ -91,7 +91,7 @@ def seedprint(
     quiet: bool,
     **arguments: Any,
 ) -> None:
-    """Were two models initialized from the same seed? Checkpoints or stored fingerprints.
+    """Do two models share an initialization? Checkpoints or stored fingerprints.
 
     The verdict is "same-lineage", "unrelated" or "undefined"; exit code 0 for each of them. Inputs are needed by tests
     of outputs alone; with --num-inputs or --seq-len given the permutation test of outputs joins auto. Tests of weights

@@ -69,7 +69,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     "--streaming",
     type=options.Ranged(SeqLen),
     metavar="WINDOW",
-    help="Also the loss with a rolling cache of so many tokens beside the first --keep-sinks.",
+    help="Also the loss with a rolling cache of so many tokens after the first --keep-sinks.",
 )
 @click.option("--by-step", is_flag=True, help="Of a run: also every seed at initialization and at every checkpoint.")
 @options.ignore_option

@@ -240,7 +240,7 @@ def sinks_report(
         of the tokenizer.
 
     Raises:
-        InputError: as :func:`report_on_ids`; also a checkpoint, text or tokenizer that is missing or damaged.
+        InputError: as :func:`report_on_ids`; also a checkpoint, text or tokenizer that is missing or corrupted.
     """
     check_epsilon(options.epsilon)
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
@@ -252,7 +252,7 @@ def sinks_report(
         check_run(opened)
     tokenizer = tokenizer or opened.tokenizer
     if tokenizer is None:
-        raise InputError(f"{opened.reference} has no tokenizer beside it: name one for the text")
+        raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
     check_overflow(opened.cfg, opened.weights)
     # A GGUF file's weights are quantized already.
     if opened.kind == "gguf":

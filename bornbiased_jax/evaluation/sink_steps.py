@@ -48,7 +48,7 @@ def sinks_by_step(
         quiet: show no progress.
 
     Raises:
-        InputError: not of a run, a damaged checkpoint, inputs that do not fit the model, a model without attention.
+        InputError: not of a run, a corrupted checkpoint, inputs that do not fit the model, a model without attention.
     """
     check_run(opened)
     folder = Path(opened.info["run"])

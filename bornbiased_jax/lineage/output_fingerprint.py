@@ -168,7 +168,7 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
     """Read a fingerprint. Nothing is unpickled.
 
     Raises:
-        InputError: it is missing, damaged, or another kind of file.
+        InputError: it is missing, corrupted, or another kind of file.
     """
     path = io.check_regular(path)
     try:
@@ -179,7 +179,7 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
             outputs_ND = opened.get_tensor("outputs")
         # The digest first: a corrupted file says nothing else of itself.
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
-            raise InputError(f"{path} is damaged: its digest does not match its content; make it again")
+            raise InputError(f"{path} is corrupted: its digest does not match its content; make it again")
         facts = schema.parse_json(metadata["facts"], str(path))
         schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint --outputs`")
         return OutputFingerprint(outputs_ND=outputs_ND, **facts)

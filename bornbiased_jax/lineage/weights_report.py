@@ -23,7 +23,7 @@ from bornbiased_jax.lineage.verdict import Decision, Detail, format_probability,
 
 SCOPE = (
     "The test finds a shared initialization, not theft: it cannot say who copied from whom, and two people who chose "
-    "one seed of one program share theirs. 'unrelated' means that this test found none, not that there is none."
+    "one seed of one program share it. 'unrelated' means that this test found none, not that there is none."
 )
 BLOCK_LABELS = (RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS, MATCHED)
 """Evidence by labels that blocks have of their own."""

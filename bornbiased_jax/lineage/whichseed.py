@@ -172,8 +172,8 @@ def which_seed(
     first, second = decided[0], decided[1] if len(decided) > 1 else None
     hit = first.log10_p < math.log10(alpha)
     reason = (
-        f"the numbers of seed {first.seed}'s initialization correlate with the suspect's at "
-        f"r = {first.correlation:.3f} (log10 p = {first.log10_p:.1f} after correction for all 2^32 seeds)"
+        f"the initialization of seed {first.seed} correlates with the suspect's numbers at r = {first.correlation:.3f} "
+        f"(log10 p = {first.log10_p:.1f} after correction for all 2^32 seeds)"
         if hit
         else f"none of {len(seeds):,} initializations was found in the suspect's coordinates (best: seed {first.seed}, "
         f"r = {first.correlation:.3f}); coordinates that were permuted, rotated or negated are not found so"
@@ -205,8 +205,8 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
     same = log10_p <= math.log10(alpha)
     reason = (
-        f"the weights of seed {seed}'s initialization agree with the suspect's {'more' if same else 'no more'} than "
-        f"those of the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
+        f"the initial weights of seed {seed} agree with the suspect's {'more' if same else 'no more'} than those "
+        f"of the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
     )
     return dataclasses.replace(
         verdict,

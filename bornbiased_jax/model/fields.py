@@ -52,7 +52,7 @@ _NO_SHAPE = _untouched("it changes no parameter's shape and no distribution")
 _ZERO = _untouched("biases are zero at initialization")
 _OUTSIDE = _untouched("it acts before queries, keys and values are made, or after values are aggregated")
 _ANY_KEYS = _untouched("it rotates queries and keys before the kernel sees them")
-_ANGLES = _untouched("at initialization weights prefer no direction, so rotations change no mean over them")
+_ANGLES = _untouched("initial weights prefer no direction, so rotations change no mean over them")
 _DRAWN = _untouched("a file states one standard deviation, not one of each group")
 
 TABLE: dict[str, Entry] = {

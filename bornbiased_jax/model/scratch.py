@@ -54,14 +54,14 @@ class Page:
     def resume(self) -> int:
         """Return the number of complete blocks: 0 with the embedded sequences alone, :data:`NOTHING` without those.
 
-        A page of which a file is damaged or missing begins again; a line says so.
+        A page of which a file is corrupted or missing begins again; a line says so.
 
         Raises:
             InputError: its files cannot be made: the disk is full, or the folder is not to be written to.
         """
         blocks = self._whole_blocks()
         if blocks is None:
-            progress.warn(f"{self.path} is damaged: its blocks are computed again from the first")
+            progress.warn(f"{self.path} is corrupted: its blocks are computed again from the first")
             blocks = NOTHING
         if blocks == NOTHING:
             self._files = {}

@@ -192,4 +192,4 @@ def write(value: Value, number_format: Format) -> str:
 
 def _check_paper(configuration: str, has_value: bool, label: object) -> None:
     if has_value and configuration != "paper":
-        raise ValueError(f"{label}: a value of the paper stands only beside the paper's own configuration")
+        raise ValueError(f"{label}: a value of the paper stands only next to the paper's own configuration")

@@ -199,8 +199,8 @@ class Descendant(Record):
         if not value["function_preserved"]:
             return [
                 origin,
-                "It computes another function than its parent; what it was initialized from is known, so that tests "
-                "can be tried.",
+                "It computes another function than its parent; its initialization is known, so that tests can be "
+                "tried.",
             ]
         difference = value["logit_difference"]
         check = "" if difference is None else f": the logits moved by {difference:.1g} of their standard deviation"

@@ -58,7 +58,7 @@ class Prediction(Result):
             )
         return [
             *sentences,
-            "Nothing was built, sampled or fitted; `probe … --theory` sets a measurement beside it, and conditions on "
+            "Nothing was built, sampled or fitted; `probe … --theory` sets a measurement next to it, and conditions on "
             "the one embedding table that `probe` holds fixed.",
         ]
 

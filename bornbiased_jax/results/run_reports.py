@@ -67,7 +67,7 @@ class Export(Record):
         if "base" in value:
             return [
                 f"{value['directory']} holds the LoRA adapter of {value['base']} alone, in PEFT's layout.",
-                "PEFT opens it beside the base; `bornbiased derive --change lora:DIR` merges it.",
+                "PEFT opens it with the base; `bornbiased derive --change lora:DIR` merges it.",
             ]
         return [
             f"{value['directory']} is {value['checkpoint']} as a {value['family']} model that transformers opens, "
@@ -160,7 +160,7 @@ class Reproduction(Record):
             *list(value.get("headlines", {}).values())[:1],
             f"{count(num_results, 'experiment')} {'has' if num_results == 1 else 'have'} a result, {num_done} of them "
             f"made now{without}.",
-            f"{value['page']} shows each beside what was printed and what theory says.",
+            f"{value['page']} shows each next to what was printed and what theory says.",
         ]
 
     def tables(self) -> list[Listing]:
@@ -184,7 +184,7 @@ class StoreStatus(Record):
                 f"{value['failed']:,} failed, for the reasons above; the command that asked for them tries them again."
             )
         elif value["done"] < value["asked"]:
-            remedy = "The command that asked for the others goes on with them when it is given again."
+            remedy = "The command that asked for the others resumes when it is run again."
         return [f"{value['done']:,} of {chunks} are done, in {pages} of {value['folder']}.", remedy]
 
     def tables(self) -> list[Listing]:

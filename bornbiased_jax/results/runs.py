@@ -61,7 +61,7 @@ class Training(Result):
                 "products of these shapes on this machine."
             )
         elif not run["finished"]:
-            sentences.append("It was stopped before its end, and the same command goes on from there.")
+            sentences.append("It was stopped before its end, and the same command resumes there.")
         else:
             sentences.append(f"Each seed opens as {run['out']}@seed=N wherever a checkpoint is asked for.")
         return sentences
@@ -113,7 +113,7 @@ def training(folder: str | Path) -> Training:
         folder: the run's.
 
     Raises:
-        InputError: no run, one that is damaged, or one that has logged nothing yet.
+        InputError: no run, one that is corrupted, or one that has logged nothing yet.
     """
     path = io.user_path(folder)
     run, lines = describe(path), read_metrics(path)

@@ -49,7 +49,7 @@ class Lineage(Result):
         sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
     """
 
-    question = "Were two models initialized from the same seed?"
+    question = "Do two models share an initialization?"
     axes = ("step", "component", "name")
     base: str
     suspect: str

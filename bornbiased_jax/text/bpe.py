@@ -234,7 +234,7 @@ def from_byte_level(
     # Each id belongs to a single piece.
     ids = {**vocab, **scheme.special}
     if len(set(ids.values())) != len(ids) or min(ids.values()) < 0:
-        raise InputError(f"{name} gives one id to two pieces: it is damaged")
+        raise InputError(f"{name} gives one id to two pieces: it is corrupted")
     try:
         backend = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=scheme.ignores_merges))
     except Exception as error:  # the library raises bare exceptions
@@ -262,7 +262,7 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     """Read GPT-2's ``encoder.json`` (or ``vocab.json``) and ``vocab.bpe`` (or ``merges.txt``).
 
     Raises:
-        InputError: either is damaged, or they do not belong together.
+        InputError: either is corrupted, or they do not belong together.
     """
     vocab = parse_json(vocab_text, name)
     if not is_vocabulary(vocab):
@@ -348,7 +348,7 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
     The ranks of GPT-2 (r50k), cl100k, o200k, Llama-3 and Qwen are known.
 
     Raises:
-        InputError: the file is damaged, or of another vocabulary.
+        InputError: the file is corrupted, or of another vocabulary.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.splitlines(), start=1):

@@ -1,6 +1,6 @@
 """The user's cache: things that can be made again, kept so that they need not be.
 
-A damaged, missing or unwritable cache is never an error: the thing is made again.
+A corrupted, missing or unwritable cache is never an error: the thing is made again.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def read_documents(source: str | Path, *, field: str = "text", longest: int | No
         longest: about how many characters a piece of a text without separators has; None leaves it whole.
 
     Raises:
-        InputError: at the call for a source that does not exist, while reading for one that is damaged,
+        InputError: at the call for a source that does not exist, while reading for one that is corrupted,
             not UTF-8 or without any text.
 
     >>> import tempfile
@@ -135,7 +135,7 @@ def read_file(path: str | Path, *, field: str = "text", longest: int | None = LO
     """Read the documents of one file, lazily; none when it is empty.
 
     Raises:
-        InputError: while reading, when the file is missing, damaged, not UTF-8 or lacks the field.
+        InputError: while reading, when the file is missing, corrupted, not UTF-8 or lacks the field.
     """
     path = io.check_regular(path)
     kind = _kind(path)
@@ -163,7 +163,7 @@ def _reading(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error.reason}): convert it first") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is damaged ({error}): fetch it again") from error
+        raise InputError(f"{path} is corrupted ({error}): fetch it again") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error.strerror or error).split())}") from error
 
@@ -180,7 +180,7 @@ def read_text(path: str | Path, most: int = RUNNING_TEXT) -> str:
         most: characters; no more is read than they need.
 
     Raises:
-        InputError: the source is missing, damaged, not UTF-8 or without text.
+        InputError: the source is missing, corrupted, not UTF-8 or without text.
     """
     # Sources without running text of their own, and folders: join their parts.
     if str(path).startswith(("builtin:", hub.PREFIX)) or _kind(Path(path)) in ROW_SUFFIXES:

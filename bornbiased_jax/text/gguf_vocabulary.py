@@ -32,7 +32,7 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
     """Read the tokenizer in a GGUF file: byte-level BPE ("gpt2") or BPE by the scores of pieces ("llama").
 
     Raises:
-        InputError: the file is damaged, has no tokenizer, or one of another kind.
+        InputError: the file is corrupted, has no tokenizer, or one of another kind.
     """
     metadata = _metadata(Path(path))
     kind = metadata.get("model")
@@ -41,7 +41,7 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
     pieces = metadata["tokens"]
     types = [int(value) for value in metadata.get("token_type") or [NORMAL] * len(pieces)]
     if len(types) != len(pieces):
-        raise InputError(f"{path} is damaged: {len(pieces)} tokens, {len(types)} token types; fetch it again")
+        raise InputError(f"{path} is corrupted: {len(pieces)} tokens, {len(types)} token types; fetch it again")
     if kind == "llama":
         return _scored(metadata, pieces, types, str(path))
     if kind == "gpt2":

@@ -49,7 +49,7 @@ def parquet(path: Path, stream: IO[bytes], field: str) -> Iterator[str]:
     """Yield the field of each row of an opened Parquet file, which is read in groups of a thousand rows.
 
     Raises:
-        InputError: while reading, pyarrow is absent, the file is damaged, or it has no such column of strings.
+        InputError: while reading, pyarrow is absent, the file is corrupted, or it has no such column of strings.
     """
     try:
         import pyarrow

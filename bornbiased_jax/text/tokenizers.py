@@ -73,7 +73,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     named), SentencePiece ``.model``, tiktoken rank files, GGUF files, and what :meth:`Tokenizer.save` writes.
 
     Raises:
-        InputError: the file is missing, damaged or of no known kind, or needs an extra that is not installed.
+        InputError: the file is missing, corrupted or of no known kind, or needs an extra that is not installed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -171,10 +171,10 @@ def _from_pair(path: Path) -> Tokenizer:
                 vocab, merges = (path.with_name(stem + half) for half in pair)
                 missing = path.with_name(stem + other)
                 if not missing.is_file():
-                    raise InputError(f"{path} needs {missing.name} beside it: put it there")
+                    raise InputError(f"{path} needs {missing.name} in the same folder: put it there")
                 _refuse_other_classes(path.parent)
                 return bpe.from_gpt2(_read_text(vocab), _read_text(merges), vocab.name)
-    raise InputError(f"{path} is JSON, but no tokenizer: name a tokenizer.json, or encoder.json beside vocab.bpe")
+    raise InputError(f"{path} is JSON, but no tokenizer: name a tokenizer.json, or encoder.json next to vocab.bpe")
 
 
 def _refuse_other_classes(folder: Path) -> None:
@@ -220,7 +220,7 @@ def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
         vocab_size: of the model.
 
     Raises:
-        InputError: no such tokenizer, or a damaged one.
+        InputError: no such tokenizer, or a corrupted one.
     """
     name = "bpe" if spec is None else str(spec)
     if name in ("byte", "bytes"):

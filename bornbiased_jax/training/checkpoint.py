@@ -174,7 +174,7 @@ class Checkpointer:
     def restore(self, abstract: State, seeds: Sequence[int]) -> State | None:
         """Return the state of the newest intact checkpoint, or None when there is none at all.
 
-        A damaged one is reported and the one before is taken; only then is it set aside, in ``damaged/``.
+        A corrupted one is reported and the one before is taken; only then is it set aside, in ``damaged/``.
 
         Args:
             abstract: the state's shapes, types and shardings on this machine.
@@ -182,7 +182,7 @@ class Checkpointer:
 
         Raises:
             InputError: a checkpoint belongs to another run or version or cannot be read just now, or every one is
-                damaged. Nothing was moved.
+                corrupted. Nothing was moved.
         """
         steps = find_steps(self.folder)
         damaged: list[Path] = []
@@ -201,7 +201,7 @@ class Checkpointer:
                         "nothing was changed; mend that, then run the same command again"
                     ) from error
                 progress.warn(
-                    f"the checkpoint of step {step} in {self.folder} is damaged ({first_line(error)}): "
+                    f"the checkpoint of step {step} in {self.folder} is corrupted ({first_line(error)}): "
                     "taking the one before"
                 )
                 damaged.append(path)
@@ -215,13 +215,13 @@ class Checkpointer:
         # No intact checkpoint: tell another version's apart from corrupted ones.
         if mismatch is not None:
             raise InputError(
-                f"no checkpoint can be used, {mismatch}: go on with the version that wrote it, put one back from a "
-                "copy if it was damaged, or start anew with another --out"
+                f"no checkpoint can be used, {mismatch}: resume with the version that wrote it, put one back from a "
+                "copy if it was corrupted, or start anew with another --out"
             )
         if steps:
             raise InputError(
-                f"every checkpoint in {self.folder / FOLDER} is damaged: put one back from a copy, or start anew with "
-                "another --out"
+                f"every checkpoint in {self.folder / FOLDER} is corrupted: put one back from a copy, or start anew "
+                "with another --out"
             )
         return None
 

@@ -69,7 +69,7 @@ def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> 
         InputError: their number or architecture does not fit.
     """
     if not initial and config.adapter is not None:
-        raise InputError("an adapter needs the weights that it is trained beside: give them")
+        raise InputError("an adapter needs the weights that it is trained on: give them")
     if (not initial) != (config.init_from is None):
         raise InputError("init_from names where the given weights came from: set both or neither")
     if not initial:
@@ -77,7 +77,7 @@ def check_initial(config: PretrainConfig, initial: Sequence[Initial] | None) -> 
     if config.adapter is not None and jax.process_count() > 1:
         raise InputError("an adapter is trained by one process: start one alone")
     if config.adapter is not None and len(initial) != 1:
-        raise InputError(f"{len(initial)} models to train an adapter beside: give one")
+        raise InputError(f"{len(initial)} models to train an adapter on: give one")
     if config.adapter is None and len(initial) != len(config.seeds):
         raise InputError(
             f"{len(initial)} models to begin with for {len(config.seeds)} seeds: give one for each, or one seed"

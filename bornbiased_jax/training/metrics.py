@@ -53,7 +53,7 @@ def read_metrics(folder: Path | str) -> list[MetricsLine]:
     """Read the lines of a run's ``metrics.jsonl``, in order; a last line cut short by a kill is left out.
 
     Raises:
-        InputError: the file cannot be read, or is damaged; the sentence names the line.
+        InputError: the file cannot be read, or is corrupted; the sentence names the line.
     """
     lines, damage = _read(folder)
     if damage is not None:
@@ -91,11 +91,11 @@ def _read(folder: Path | str) -> tuple[list[MetricsLine], InputError | None]:
         where = f"line {number} of {path}"
         try:
             # Types and ranges first, then what holds between fields and between lines.
-            record = schema.check(MetricsLine, schema.parse_json(line, where), where, "it is damaged")
+            record = schema.check(MetricsLine, schema.parse_json(line, where), where, "it is corrupted")
             if any(len(value) != len(record["seeds"]) for value in record.values() if isinstance(value, list)):
-                raise InputError(f"{where} has not one number for each seed: it is damaged")
+                raise InputError(f"{where} has not one number for each seed: it is corrupted")
             if lines and record["step"] <= lines[-1]["step"]:
-                raise InputError(f"{where} has step {record['step']} after step {lines[-1]['step']}: it is damaged")
+                raise InputError(f"{where} has step {record['step']} after step {lines[-1]['step']}: it is corrupted")
             lines.append(record)
         except InputError as error:
             damage = damage or error

@@ -146,7 +146,7 @@ def begin(
     if config.steps is None:
         raise ValueError("a run in memory needs its number of steps")
     if (config.adapter is None) != (frozen is None):
-        raise ValueError("an adapter and the weights beside it go together")
+        raise ValueError("an adapter and its base weights go together")
     optimizer = make_optimizer(config, config.schedule_steps or config.steps)
     mesh = parallel.build_mesh(parallel.parse_mesh(None))
     state = first_state(config, optimizer, abstract_state(config, optimizer, mesh), None)

@@ -38,7 +38,7 @@ class RunDescription(TypedDict):
 def list_runs(folder: Path | str) -> list[RunDescription]:
     """List every run in a folder or below it, sorted by path.
 
-    A run whose files are damaged is told of and left out.
+    A run whose files are corrupted is told of and left out.
 
     Raises:
         InputError: there is no such folder, or no whole run in it.

@@ -112,7 +112,7 @@ def load_data(config: PretrainConfig, tokenizer: Tokenizer | None = None) -> Dat
         tokenizer: that of the weights to begin with, used unless the run names one.
 
     Raises:
-        InputError: the source or the tokenizer is missing or damaged, or does not fit the model.
+        InputError: the source or the tokenizer is missing or corrupted, or does not fit the model.
     """
     folder = output_folder(config)
     # The run's own tokenizer, else the one named, else the one of the weights to begin with.
@@ -255,7 +255,7 @@ def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
     other = [name for name in ("jax", "jaxlib", "optax") if name in before and before[name] != now[name]]
     if other:
         changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in other)
-        progress.warn(f"{folder} goes on with {changes}: losses may differ in their last digits")
+        progress.warn(f"{folder} resumes with {changes}: losses may differ in their last digits")
 
 
 def _field(config: Mapping[str, Any], name: str) -> object:

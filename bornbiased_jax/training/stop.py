@@ -53,7 +53,7 @@ class Stop:
     def held(self) -> Iterator[None]:
         """Put signals before training off until the block ends.
 
-        Orbax catches the exception of one, and then misses what it was reading as if the checkpoint were damaged.
+        Orbax catches the exception of one, and then misses what it was reading as if the checkpoint were corrupted.
         """
         self._held = True
         try:

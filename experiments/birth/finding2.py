@@ -109,7 +109,7 @@ EXPERIMENTS = {
         title="The direction of contraction is the preference, in a hundred seeds of the paper's model",
         description=(
             "As finding2, with GPT-2 nano and a hundred seeds. The length is 16 in place of 1,024: theory gives the "
-            "overlap for either, and the measurement stands beside theory's value for its own length."
+            "overlap for either, and the measurement stands next to theory's value for its own length."
         ),
         settings={
             "smoke": EXPERIMENT.settings["smoke"],

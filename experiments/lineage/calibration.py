@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
         "as independent of one another and of the shared inputs: on shared vectors they do not hold between "
         "initializations, on random tokens Algorithm 1 rejects for far fewer than 1% of initializations, and iclr for "
         "about 1%.\n\n"
-        "Power stands beside each rate, because a test that never rejects is useless: how often an initialization is "
+        "Power stands next to each rate, because a test that never rejects is useless: how often an initialization is "
         "found again in itself turned towards another initialization, at the same sizes. Power of a miscalibrated test "
         "is not comparable: it always rejects."
     ),

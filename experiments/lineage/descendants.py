@@ -215,7 +215,7 @@ EXPERIMENT = Experiment(
         "Models trained from known initializations are changed in every way that `bornbiased derive` knows, "
         "fine-tuned, given a LoRA adapter, and distilled into students of other initializations. Every published test "
         "and score and every test of this package is asked of the same pairs, related and not.\n\n"
-        "A test is to be trusted after a change where it finds the descendants and does not accuse the unrelated; no "
+        "A test is to be trusted after a change where it finds the descendants and does not reject the unrelated; no "
         "test finds all. A student that learned another model's predictions is no descendant of its initialization."
     ),
     settings=by_scale(

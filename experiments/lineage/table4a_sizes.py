@@ -81,7 +81,7 @@ def _of(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_null: int
     if seq_len != table4a.PAPER_SIZES[1]:
         length = (
             "; sequences are shorter than the 1,024 tokens that the paper's table was made with, so that its numbers "
-            "do not stand beside these."
+            "are no match for these."
         )
     return Experiment(
         name=name_of(family, seq_len),

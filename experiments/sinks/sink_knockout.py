@@ -242,7 +242,7 @@ EXPERIMENT = Experiment(
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
         "SmolLM2-135M, or the checkpoint of --data 'model=PATH;TEXT', with neurons silenced, written back, written at "
-        "another position, its massive channel cleared after each block, its first token swapped; beside each the sink "
+        "another position, its massive channel cleared after each block, its first token swapped; for each the sink "
         "rate of every block and the loss.\n\nA link of the chain holds where its cut takes the sinks and the "
         "control's does not."
     ),

@@ -55,7 +55,7 @@ def read_subject(context: Context, must_be_named: bool = False) -> Subject | str
         return ABSENT
     opened = open_checkpoint(path)
     if opened.tokenizer is None:
-        raise InputError(f"{path} has no tokenizer: name a model that has one beside it")
+        raise InputError(f"{path} has no tokenizer: name a model that has one")
     text = read_text(source)[: context.settings["characters"]]
     return Subject(opened, path, source, opened.tokenizer.encode(text))
 

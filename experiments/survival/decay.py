@@ -339,7 +339,7 @@ DESCRIPTION = (
     "Every matrix that touches the residual stream is held against the own initialization, at every log-spaced "
     "checkpoint. A saturating power law of the tokens is fitted to the first decades and held against the last, which "
     "it has not seen; only where it holds is it carried to ten times the tokens.\n\n"
-    "A second clock, the learning rate summed over updates, is reported beside it: training moves weights by the "
+    "A second clock, the learning rate summed over updates, is reported too: training moves weights by the "
     "learning rate and not by tokens."
 )
 

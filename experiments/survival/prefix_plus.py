@@ -1,4 +1,4 @@
-"""Prefix-Tuning+ beside prefix tuning and LoRA, with the same number of trained parameters.
+"""Prefix-Tuning+ and prefix tuning and LoRA, with the same number of trained parameters.
 
 Initializations of several seeds are trained briefly on one text and then adapted to another, the backbone frozen.
 Prefix tuning puts its keys and values into the softmax, where they share one unit of weight with the input;
@@ -204,7 +204,7 @@ def _all_parts(
 
 EXPERIMENT = Experiment(
     name="prefix_plus",
-    title="Prefix-Tuning+ beside prefix tuning",
+    title="Prefix-Tuning+ and prefix tuning",
     description=(
         "Small initializations are trained on prose and adapted to source code with the backbone frozen: "
         "Prefix-Tuning+, prefix tuning and LoRA, with the same number of trained parameters and the same batches.\n\n"

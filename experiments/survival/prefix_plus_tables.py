@@ -1,4 +1,4 @@
-"""Prefix-Tuning+ beside prefix tuning: tables, figures and claims."""
+"""Prefix-Tuning+ and prefix tuning: tables, figures and claims."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def open_run(folder: Path | str) -> RunFolder:
     folder = io.user_path(folder)
     content = read_run(folder)
     if content["initial_digest"] is not None:
-        raise InputError(f"{folder} went on from given weights: name a run that began with initializations")
+        raise InputError(f"{folder} began with given weights: name a run that began with initializations")
     config = PretrainConfig.from_dict(content["config"])
     steps = find_steps(folder)
     if not steps or steps[-1] == 0:

@@ -251,7 +251,7 @@ def _same_seed(name: str, family: str, numbers: Pairs, **shown: Callable[[Record
         f"An initialization is found in the model trained from it: {FAMILIES[family]}",
         "Models of several seeds are trained at once on the same text in the same order. Each is then held against its "
         "own initialization with every test of this project, on random tokens and on the published shared vectors.\n\n"
-        "Every p stands beside how far the weights moved and beside the held-out loss: a model that was not trained "
+        "Every p stands next to how far the weights moved and next to the held-out loss: a model that was not trained "
         "would of course be recognized.",
         own_and_other,
         COST,

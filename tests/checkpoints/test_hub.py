@@ -131,7 +131,7 @@ def test_incomplete_download_not_cached(remote, tmp_path):
 
 def test_corrupted_download_not_cached(remote, tmp_path):
     remote.damaged.add(WEIGHTS)
-    with pytest.raises(InputError, match=f"{WEIGHTS} of {NAME} came damaged, and was not kept: call again"):
+    with pytest.raises(InputError, match=f"{WEIGHTS} of {NAME} came corrupted, and was not kept: call again"):
         open_checkpoint(NAME)
     assert not list((tmp_path / "cache").rglob(WEIGHTS))
     remote.damaged.clear()

@@ -91,7 +91,7 @@ def swapped(sums):
 @pytest.mark.parametrize("change", [lambda sums: sums + 1, swapped], ids=["other", "swapped"])
 def test_weights_that_do_not_match_their_checksums_are_refused(tmp_path, change):
     run = save_run(tmp_path / "run", change=change)
-    with pytest.raises(InputError, match="step 1 .* is damaged .the checksum of .* does not match"):
+    with pytest.raises(InputError, match="step 1 .* is corrupted .the checksum of .* does not match"):
         open_checkpoint(f"{run}@seed=5,step=1").params()
 
 

@@ -100,7 +100,7 @@ def test_ctrl_c_that_a_library_catches_is_not_taken_for_bad_input(interrupted, c
         try:
             signal.raise_signal(signal.SIGINT)
         except BaseException:
-            raise InputError("the checkpoint is damaged") from None
+            raise InputError("the checkpoint is corrupted") from None
 
     assert interrupted(work) == 130
     assert capsys.readouterr().err == "bornbiased: interrupted\n"

@@ -1,4 +1,4 @@
-"""LoRA adapters in PEFT's layout: merged as applied, and refused in one sentence where they are damaged."""
+"""LoRA adapters in PEFT's layout: merged as applied, and refused in one sentence where they are corrupted."""
 
 import json
 

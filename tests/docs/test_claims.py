@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "theory" / "ERRATA.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "theory" / "ERRATA.md", *sorted((ROOT / "docs").rglob("*.md"))]
 STATES = {"reproduced", "reproduced at a smaller size", "corrected", "not reproduced", "not attempted"}
 FINDINGS = ("1", "1.1", "1.2", "1.3", "2", "2.1", "2.2", "3.1", "3.2", "3.2a", "4", "4.1", "5", "6")
 
@@ -42,7 +42,7 @@ def test_no_page_says_what_a_record_refutes(sentence):
 
 
 def _rows() -> dict[str, list[str]]:
-    text = (ROOT / "docs" / "claims.md").read_text()
+    text = (ROOT / "docs" / "results" / "claims.md").read_text()
     table = text[text.index("| of the paper |") :].split("\n\n")[0].splitlines()
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table]
     assert cells[0] == ["of the paper", "claim", "state", "model", "N · T · tokens · seeds", "what came out"]

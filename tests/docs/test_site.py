@@ -26,7 +26,9 @@ def test_every_page_is_in_the_contents():
     listed = {line for body in re.findall(r"```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)\n```", index, re.DOTALL) for line in
               body.split()}  # fmt: skip
     notebooks = {f"notebooks/{path.stem}" for path in (DOCS / "notebooks").glob("*.ipynb")}
-    assert listed == {path.stem for path in DOCS.glob("*.md")} - {"index"} | {"api/index"} | notebooks
+    pages = {f"results/{path.stem}" for path in (DOCS / "results").glob("*.md")}
+    assert listed == {path.stem for path in DOCS.glob("*.md")} - {"index"} | {"api/index"} | notebooks | pages
+    assert max(len(path.read_text().splitlines()) for path in DOCS.rglob("*.md")) <= 800
 
 
 WHOLE = '<html><body id="top"><a href="b.html#here">b</a><script src="a.js"></script></body></html>'

@@ -196,7 +196,7 @@ def test_damaged_work_is_named_set_aside_and_computed_again(tmp_path, capsys, ki
     path.write_bytes(bad)
     np.testing.assert_equal(cached(tmp_path / "kept", 0, compute), {"a": 0.5} if kind == "value" else np.arange(3.0))
     assert path.read_bytes() == data and path.with_name(f"{path.name}.damaged").read_bytes() == bad
-    assert f"{path} is damaged: set aside as {path.name}.damaged" in capsys.readouterr().err
+    assert f"{path} is corrupted: set aside as {path.name}.damaged" in capsys.readouterr().err
 
 
 def test_other_libraries_are_another_key(tmp_path, monkeypatch):

@@ -187,7 +187,7 @@ def test_the_figure_of_the_readme_is_drawn_from_its_records():
     assert f'src="{front_figure.PATH.as_posix()}"' in (docs.ROOT / "README.md").read_text()
 
 
-def test_a_wide_table_is_split_and_says_what_its_rows_share_once():
+def test_a_wide_table_is_split_and_names_constant_settings_once():
     quantities = [Quantity(name) for name in "abcdef"]
     rows = [Row(["gpt2", 64, seed], dict.fromkeys("abcdef", 0.5)) for seed in (0, 1)]
     lines = docs.table_text(Table("Many", ["model", "T", "seed"], quantities, rows)).splitlines()

@@ -1,4 +1,4 @@
-"""Prefix-Tuning+ beside prefix tuning at the smallest scale: one budget, no weight taken, and what is shown."""
+"""Prefix-Tuning+ and prefix tuning at the smallest scale: one budget, no weight taken, and what is shown."""
 
 import numpy as np
 import pytest

@@ -163,7 +163,9 @@ def test_again_resumes(catalogue, tmp_path):
     assert (tmp_path / "records" / "one.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["scale", "data", "settings", "version", "code", "damaged", "not a record", "failed"])
+@pytest.mark.parametrize(
+    "what", ["scale", "data", "settings", "version", "code", "corrupted", "not a record", "failed"]
+)
 def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, what, monkeypatch):
     catalogue.add("one")
     reproduce(["one"], "smoke", tmp_path, quiet=True)
@@ -179,7 +181,7 @@ def test_a_record_of_another_run_is_not_taken_for_this_one(catalogue, tmp_path, 
         monkeypatch.setattr(runner, "library_versions", lambda: {"jax": "99.0"})
     elif what == "code":
         monkeypatch.setattr(runner, "code_digest", lambda run: "0" * 16)
-    elif what == "damaged":
+    elif what == "corrupted":
         path.write_text(path.read_text()[:-40])
     elif what == "not a record":
         path.write_text("[]")
@@ -388,7 +390,7 @@ def test_a_damaged_record_is_set_aside_and_made_again(catalogue, tmp_path, capsy
     path.write_bytes(torn)
     assert reproduce(["one"], "smoke", tmp_path, quiet=True).done == ("one",)
     assert (tmp_path / "records" / "one.json.damaged").read_bytes() == torn
-    assert "one.json was damaged or changed: set aside as one.json.damaged" in capsys.readouterr().err
+    assert "one.json was corrupted or changed: set aside as one.json.damaged" in capsys.readouterr().err
 
 
 def test_the_page_grows_with_the_records(catalogue, tmp_path, capsys):

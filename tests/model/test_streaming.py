@@ -194,7 +194,7 @@ def test_corrupted_block_recomputed(name, tmp_path, monkeypatch, capsys):
     np.testing.assert_array_equal(
         fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs).outputs_ND, expected
     )
-    assert "is damaged: its blocks are computed again from the first\n" in capsys.readouterr().err
+    assert "is corrupted: its blocks are computed again from the first\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow

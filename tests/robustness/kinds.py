@@ -1,4 +1,4 @@
-"""Every kind of file that is read: how a small good one is made, which file of it is damaged, and who reads it."""
+"""Every kind of file that is read: how a small good one is made, which file of it is corrupted, and who reads it."""
 
 from __future__ import annotations
 

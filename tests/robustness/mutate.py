@@ -25,7 +25,7 @@ _MARK = "\x01mark\x01"
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Return a damaged copy, by one to three strokes."""
+    """Return a corrupted copy, by one to three strokes."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         strokes = [_flipped, *[_spliced] * 6]
         if data[:1] in (b"{", b"["):

@@ -1,4 +1,4 @@
-"""Read one damaged file, and say what is wrong with how it was read."""
+"""Read one corrupted file, and say what is wrong with how it was read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def damaged(name: str, seed: int) -> bytes:
-    """A damaged file of a kind; the same seed damages it in the same way."""
+    """A corrupted file of a kind; the same seed damages it in the same way."""
     folder, file = good(name)
     return mutated((folder / file).read_bytes(), random.Random(f"{name} {seed}"))
 

@@ -121,7 +121,7 @@ def test_a_damaged_chunk_is_named_set_aside_and_computed_again(tmp_path, damage,
     path.write_bytes(bad)
     seen, found = computed(tasks)
     assert seen == CHUNKS[:1] and path.read_bytes() == data
-    assert f"{path} is damaged" in capsys.readouterr().err
+    assert f"{path} is corrupted" in capsys.readouterr().err
     assert path.with_name(f"{path.name}.damaged").read_bytes() == bad
     np.testing.assert_equal(found, before)
 
@@ -255,7 +255,7 @@ def test_chunks_removed_during_listing_are_skipped(tmp_path, monkeypatch):
     assert list(tasks.failures()) == [CHUNKS[3]]
     monkeypatch.setattr(os, "scandir", real)
     (tasks.path / f"{chunk_store.FAILED}{CHUNKS[3].name}.json").write_text("{}")
-    with pytest.raises(InputError, match="edited or damaged"):
+    with pytest.raises(InputError, match="edited or corrupted"):
         tasks.failures()
 
 

@@ -235,9 +235,9 @@ def test_byte_order_marks_are_dropped(tmp_path):
         ("a.txt", b"latin \xe9 one", "not UTF-8"),
         ("a.txt", b"cut \xc3", "not UTF-8"),
         ("a.txt", b" \n\n ", "holds no text"),
-        ("a.txt.gz", b"not gzip", "damaged"),
-        ("a.txt.gz", gzip.compress(b"some text" * 100, mtime=0)[:-12], "damaged"),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "b"}', mtime=0)[:-4], "damaged"),
+        ("a.txt.gz", b"not gzip", "corrupted"),
+        ("a.txt.gz", gzip.compress(b"some text" * 100, mtime=0)[:-12], "corrupted"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "b"}', mtime=0)[:-4], "corrupted"),
     ],
     # By position: the names of tests are compared between processes.
     ids=range(6),

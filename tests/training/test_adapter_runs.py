@@ -132,11 +132,11 @@ def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
     broken = place / f"broken-{method}"
     shutil.copytree(config.out, broken)
     shutil.rmtree(broken / "checkpoints/8/params/d")
-    with pytest.raises(InputError, match=r"step 8 in .* is damaged .*: the newest whole one is .*step=4"):
+    with pytest.raises(InputError, match=r"step 8 in .* is corrupted .*: the newest whole one is .*step=4"):
         open_checkpoint(f"{broken}@seed=5").params()
     open_checkpoint(f"{broken}@seed=5,step=4").params()
     shutil.rmtree(broken / "base/params")
-    with pytest.raises(InputError, match="the frozen model in .*base is damaged or missing"):
+    with pytest.raises(InputError, match="the frozen model in .*base is corrupted or missing"):
         open_checkpoint(f"{broken}@seed=5,step=4").digest()
     record = json.loads((broken / "run.json").read_text())
     record["config"]["adapter"]["method"] = "magic"

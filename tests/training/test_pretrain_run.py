@@ -210,7 +210,7 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
             file.write_bytes(content)
     # For probing it is refused, and the newest whole one is named: it can be typed as it stands.
     for reference in (f"{damaged}@seed=7", f"{damaged}@seed=7,step=12"):
-        with pytest.raises(InputError, match="step 12 .* damaged") as caught:
+        with pytest.raises(InputError, match="step 12 .* corrupted") as caught:
             open_checkpoint(reference).params()
     remedy = str(caught.value).rpartition(" is ")[2]
     assert remedy == f"{damaged}@seed=7,step=10"
@@ -219,7 +219,7 @@ def test_damaged_newest_checkpoint_is_reported_and_the_one_before_taken(calm, pl
     shutil.copytree(damaged, place / "hollow")
     shutil.rmtree(place / "hollow" / "checkpoints" / "12")
     (place / "hollow" / "checkpoints" / "12").mkdir()
-    with pytest.raises(InputError, match=r"step 12 .* damaged .*seed=7,step=10$"):
+    with pytest.raises(InputError, match=r"step 12 .* corrupted .*seed=7,step=10$"):
         open_checkpoint(place / "hollow@seed=7").digest()
     again = pretrain(dataclasses.replace(config, out=str(damaged)))
     assert "checkpoint of step 12" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_when_all_are_damaged_nothing_is_begun_anew(calm, capsys):
     flip(Path(config.out) / "checkpoints")
     before = content(config.out)
     for _ in range(2):
-        with pytest.raises(InputError, match="no checkpoint can be used|every checkpoint .* is damaged"):
+        with pytest.raises(InputError, match="no checkpoint can be used|every checkpoint .* is corrupted"):
             pretrain(config)
     assert content(config.out) == before
     # Quiet silences progress, not this.
@@ -115,7 +115,7 @@ def test_checkpoints_of_another_version_are_named(calm):
     rule = make_optimizer(other, 6)
     abstract = abstract_state(other, rule, build_mesh(parse_mesh(None)))
     checkpointer = Checkpointer(Path(config.out), other, 6)
-    with pytest.raises(InputError, match="other params than this run: go on with the version that wrote it"):
+    with pytest.raises(InputError, match="other params than this run: resume with the version that wrote it"):
         checkpointer.restore(abstract, other.seeds)
     checkpointer.close()
     assert content(config.out) == before

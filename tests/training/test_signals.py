@@ -78,7 +78,7 @@ def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, nu
         with pytest.raises(expected):
             pretrain(config)
     said = capsys.readouterr().err
-    assert reads and "as soon as this checkpoint is read" in said and "damaged" not in said
+    assert reads and "as soon as this checkpoint is read" in said and "corrupted" not in said
     assert pretrain(config)["digests"] == whole["digests"]
 
 

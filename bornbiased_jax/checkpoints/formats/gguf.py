@@ -51,7 +51,7 @@ def read_headers(path: Path) -> StoredModel:
     """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
 
     Raises:
-        InputError: it is damaged, of another family, split, or has a field, tensor or type that is not understood.
+        InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
     """
     try:
         reader = gguf.GGUFReader(path)

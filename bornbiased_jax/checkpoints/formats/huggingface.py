@@ -38,7 +38,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         ignore_fields: fields of the configuration to leave out.
 
     Raises:
-        InputError: a file is missing, damaged or a pickle; a field of the configuration is not understood; a
+        InputError: a file is missing, corrupted or a pickle; a field of the configuration is not understood; a
             tensor is missing, unknown or of a wrong shape.
     """
     if is_adapter(folder) and not (folder / "config.json").is_file():

@@ -2,7 +2,7 @@
 
 ``RUN/run.json`` says what was asked for; ``RUN/checkpoints/STEP`` holds ``params`` and ``optimizer`` (leading axis of
 seeds), and ``progress``: the step, the seeds, the place in the data, and a checksum of every array. Orbax writes under
-a temporary name and renames, so what has a plain name is whole, unless the disk damaged it later: the checksums tell.
+a temporary name and renames, so what has a plain name is whole, unless the disk corrupted it later: the checksums tell.
 
 Of a run that trains an adapter (:mod:`bornbiased_jax.model.adapters`) ``params`` are the adapter alone; the frozen
 model lies once in ``RUN/base``, and what is read back is the adapted model.
@@ -103,14 +103,14 @@ def read_run(folder: Path | str) -> RunRecord:
     """Read what ``run.json`` says.
 
     Raises:
-        InputError: the folder is not a run, or the file is damaged: the sentence names the field.
+        InputError: the folder is not a run, or the file is corrupted: the sentence names the field.
     """
     folder = io.user_path(folder)
     if not (folder / RUN_FILE).is_file():
         raise InputError(f"{folder} is not a pretraining run, it has no {RUN_FILE}: check the path")
     content: RunRecord = io.read_json(folder / RUN_FILE)
     place = str(folder / RUN_FILE)
-    schema.check(RunRecord, content, place, "it was edited or damaged, or is of another version")
+    schema.check(RunRecord, content, place, "it was edited or corrupted, or is of another version")
     try:
         _architecture(content["config"])
     except InputError as error:
@@ -212,7 +212,7 @@ def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | No
     """Restore the adapter that a run trained, apart from its model: where it lies, its settings, its parameters.
 
     Raises:
-        InputError: as of :func:`read_headers`, a damaged checkpoint, or the run trained a whole model.
+        InputError: as of :func:`read_headers`, a corrupted checkpoint, or the run trained a whole model.
     """
     place = _place_of(run_dir, seed, step)
     if place.adapter is None:
@@ -242,8 +242,8 @@ def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
     if may_pass(error):
         return InputError(f"{folder / BASE} cannot be read now ({first_line(error)}): mend that, then try again")
     return InputError(
-        f"the frozen model in {folder / BASE} is damaged or missing ({first_line(error)}): put it back from a copy, or "
-        "adapt again with another --out"
+        f"the frozen model in {folder / BASE} is corrupted or missing ({first_line(error)}): put it back from a copy, "
+        "or adapt again with another --out"
     )
 
 
@@ -253,7 +253,7 @@ def _unreadable(place: RunPlace, error: Exception) -> InputError:
     where = f"the checkpoint of step {step} in {folder}"
     if may_pass(error):
         return InputError(f"{where} cannot be read now ({first_line(error)}): mend that, then try again")
-    reason = f"{where} is damaged ({first_line(error)})"
+    reason = f"{where} is corrupted ({first_line(error)})"
     for candidate in reversed(find_steps(folder)):
         if candidate != step:
             saved = _trained_tree(place, candidate)
@@ -342,7 +342,7 @@ class SavedTree:
         """Load one parameter, of all blocks where it has them.
 
         Raises:
-            InputError: it is damaged, or cannot be read.
+            InputError: it is corrupted, or cannot be read.
         """
         try:
             return self.read(name)
@@ -353,7 +353,7 @@ class SavedTree:
         """Load all parameters.
 
         Raises:
-            InputError: one is damaged, or cannot be read.
+            InputError: one is corrupted, or cannot be read.
         """
         return unflatten({name: self.load(name) for name in self.shapes})
 

@@ -121,10 +121,7 @@ def _whole(copies: Copies) -> list[Finding]:
         count = len(copies.digests[names[0]])
         content = "the same files, byte for byte" if files else f"the same {copies.unit}, all {count} of them"
         if are_initial and len(seeds) < 2:
-            text = (
-                f"{listed(names)} are one initialization: {content}. What sets these runs apart is not their "
-                "initialization."
-            )
+            text = f"{listed(names)} are one initialization: {content}. These runs differ in something else."
             findings.append(Finding("shared-birth", tuple(names), text))
         elif sorted((label.run, label.step) for label in labels) == [(labels[0].run, 0), (labels[0].run, 1)]:
             text = f"{listed(names)} hold {content}: a first step at a learning rate of 0, as of a warmup from 0, does "

@@ -100,7 +100,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
         left: digests of such tensors: what an adapter has left as it was.
 
     Raises:
-        InputError: it is damaged, or of a kind that is not known.
+        InputError: it is corrupted, or of a kind that is not known.
     """
     # One digest of the files, in order.
     hasher = hashlib.sha256()
@@ -146,7 +146,7 @@ def frozen_digests(run: Path) -> frozenset[str]:
     """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
 
     Raises:
-        InputError: that model is missing or damaged.
+        InputError: that model is missing or corrupted.
     """
     frozen = frozen_tree(run)
     digests: set[str] = set()

@@ -234,8 +234,8 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
             names = tuple(summary.name for summary in undecided)
             text = (
                 f"{listed(names)} {'shows' if len(names) == 1 else 'show'} no shared initialization with {root.name} "
-                "and with no other initialization here. That may be another initialization, or training that left "
-                "no trace of this one: a test that finds nothing proves nothing."
+                "and with no other one here. It may have another one, or training that left no trace of this one: a "
+                "test that finds nothing proves nothing."
             )
             findings.append(Finding("inconclusive", names, text))
     return findings
@@ -283,8 +283,8 @@ def find_shared_initializations(
         tie = ties.get(frozenset((first.name, second.name)))
         if tie is not None and tie.tied and not tie.identical:
             text = (
-                f"{first.name} and {second.name} share an initialization. Which is the older one no test of weights "
-                "can say."
+                f"{first.name} and {second.name} share an initialization. "
+                "Which is the older one no test of weights can say."
             )
             findings.append(Finding("shared-birth", (first.name, second.name), text, tie.p_value))
     return findings

@@ -43,7 +43,7 @@ def text(
         seed: of random windows.
 
     Raises:
-        InputError: a size below 1, too little text, an id outside the vocabulary, or a damaged source.
+        InputError: a size below 1, too little text, an id outside the vocabulary, or a corrupted source.
     """
     check_sizes(num_inputs=num_inputs, seq_len=seq_len, vocab_size=vocab_size)
     # Tokenize no further than the windows need.

@@ -169,7 +169,7 @@ def prepare(
         quiet: no progress display.
 
     Raises:
-        InputError: the source is missing or damaged, or the folder cannot be written.
+        InputError: the source is missing or corrupted, or the folder cannot be written.
     """
     root = io.user_path(folder if folder is not None else cache.cache_dir() / "tokens").resolve()
     try:
@@ -198,7 +198,7 @@ def prepare(
         index = _index(place)
         if index is None:
             if (place / INDEX).exists():
-                progress.warn(f"the tokenized data in {place} is damaged: making it anew")
+                progress.warn(f"the tokenized data in {place} is corrupted: making it anew")
             shutil.rmtree(place, ignore_errors=True)
         if index is None or not index["complete"]:
             index = _tokenize(place, index, source, tokenizer, identity, processes, part_tokens, quiet)

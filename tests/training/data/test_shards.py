@@ -101,7 +101,7 @@ def test_corrupted_token_shards_rebuilt_and_missing_reported(source, tmp_path, c
     with pytest.raises(InputError, match="cut short"):
         made.train.read(0, 10)
     mended = prepare(str(source), BYTES, folder=tmp_path / "a")
-    assert "damaged" in capsys.readouterr().err
+    assert "corrupted" in capsys.readouterr().err
     assert mended.digest == made.digest and everything(mended.train) == everything(made.train)
     file.unlink()
     with pytest.raises(InputError, match="vanished"):
@@ -141,7 +141,7 @@ def test_changed_ids_are_found_and_made_anew(tmp_path, capsys):
     whole = shard.read_bytes()
     shard.write_bytes(b"A" * len(whole))
     again = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
-    assert "damaged: making it anew" in capsys.readouterr().err
+    assert "corrupted: making it anew" in capsys.readouterr().err
     assert again.digest == first.digest and shard.read_bytes() == whole
 
 
