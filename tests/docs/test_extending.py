@@ -7,12 +7,11 @@ import pytest
 
 from tests.docs.scratch import CHANGES, ROOT, apply, run_tests, scratch_copy
 
-# Tests that go through lists: of fields, names, parameters, options, keys, experiments, initial weights. A change
-# that adds to one list and forgets another fails here; `make extending` runs all tests on the same copy.
+# Tests that go through lists: of fields, names, parameters, options, keys, experiments. A change that adds to one and
+# forgets another list fails here; `make extending` runs all tests on the same copy, the golden set among them.
 LISTS = (
     "tests/cli/test_json.py tests/cli/test_options.py tests/docs/test_reference_pages.py "
-    "tests/experiments/test_chapters.py tests/experiments/test_docs.py tests/golden/test_golden.py "
-    "tests/test_config.py tests/test_exports.py tests/test_init.py "
+    "tests/experiments/test_chapters.py tests/experiments/test_docs.py tests/test_config.py tests/test_exports.py "
     "tests/test_parameters.py tests/test_rooms.py tests/test_words.py"
 ).split()
 
