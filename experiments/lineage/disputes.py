@@ -304,7 +304,11 @@ EXPERIMENT = Experiment(
         rank=(2, 4, 16),
         num_permutations=(99, 999, 9_999),
     ),
-    cost={"smoke": "a minute, most of it compilation", "laptop": "see the record", "paper": "not measured: for a GPU"},
+    cost={
+        "smoke": "a minute, most of it compilation",
+        "laptop": "three quarters of an hour on two busy cores",
+        "paper": "not measured: for a GPU",
+    },
     run=run,
     tables=disputes_tables.tables,
     claims=disputes_tables.claims,
