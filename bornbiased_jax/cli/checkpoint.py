@@ -8,7 +8,7 @@ import click
 
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen
+from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
 
 
 @click.command("generate", cls=options.Command)
@@ -18,10 +18,20 @@ from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen
 @click.option(
     "--max-new-tokens", type=options.Ranged(CountOrNone), default=32, show_default=True, help="Tokens to add at most."
 )
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the most probable token.")
+@click.option(
+    "--temperature",
+    type=options.Ranged(Temperature),
+    default=0.0,
+    show_default=True,
+    help="0 takes the most probable token.",
+)
 @click.option("--top-k", type=options.Ranged(Count), help="Draw among so many of the most probable tokens.")
 @click.option(
-    "--top-p", type=float, default=1.0, show_default=True, help="Draw among those that have this probability."
+    "--top-p",
+    type=options.Ranged(TopProbability),
+    default=1.0,
+    show_default=True,
+    help="Draw among those that have this probability.",
 )
 @click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Of the draws.")
 @outputs.result_options

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import ranges
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -41,12 +42,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 100.0:
-            raise InputError(f"temperature={self.temperature} is not between 0 (greedy) and 100")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top_k={self.top_k} leaves no token: give at least 1")
-        if not 0.0 < self.top_p <= 1.0:
-            raise InputError(f"top_p={self.top_p} is not above 0 and at most 1")
+        ranges.within(ranges.Temperature, self.temperature, "temperature")
+        ranges.within(ranges.TopProbability, self.top_p, "top_p")
+        if self.top_k is not None:
+            ranges.within(ranges.Count, self.top_k, "top_k")
         if self.temperature == 0 and (self.top_k is not None or self.top_p < 1.0):
             raise InputError("top_k and top_p choose what is drawn from: give a temperature above 0 too")
         check_seed(self.seed)

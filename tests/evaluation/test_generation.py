@@ -90,9 +90,9 @@ def test_sampling_is_repeated_by_its_seed():
 @pytest.mark.parametrize(
     ("numbers", "sentence"),
     [
-        (dict(temperature=-1.0), "temperature=-1.0 is not between"),
+        (dict(temperature=-1.0), "temperature=-1.0"),
         (dict(temperature=float("nan")), "temperature=nan"),
-        (dict(temperature=1.0, top_k=0), "leaves no token"),
+        (dict(temperature=1.0, top_k=0), "top_k=0"),
         (dict(temperature=1.0, top_p=0.0), "top_p=0.0"),
         (dict(top_k=3), "give a temperature above 0"),
         (dict(temperature=1.0, seed=-1), "seed -1"),
