@@ -34,6 +34,7 @@ EXTRAS = {
     "sentencepiece": "tokenizers in SentencePiece's own format",
     "parquet": "`--data` from Parquet files",
     "hf": "`--data hf:NAME`, data sets of the Hugging Face hub",
+    "wandb": "`--wandb`, metrics in Weights & Biases",
     "hub": "`hf:OWNER/NAME`, checkpoints of the Hugging Face hub by name",
     "slurm": "`--engine slurm`, chunks as an array of a Slurm cluster",
     "ray": "`--engine ray`, chunks on a Ray cluster",

@@ -29,12 +29,16 @@ _clock = time.monotonic
 class Bar:
     """A bar that is shown: called with a number of units that are done, 1 unless given."""
 
-    def __init__(self, tell: Callable[[int, bool], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[int, bool], None], meter: _Meter) -> None:
+        self._tell, self._meter = tell, meter
 
     def __call__(self, n: int = 1) -> None:
         """Count units that are done."""
         self._tell(n, False)
+
+    def say(self, text: str) -> None:
+        """Show a few words after the numbers, such as the loss; none where nothing is shown."""
+        self._meter.words = text
 
     def kept(self, n: int) -> None:
         """Count units that this job did not do: what was there before, or others bring; not for its rate."""
@@ -83,12 +87,13 @@ def bar(
         >>> with bar(3, "counting", quiet=True) as advance:
         ...     advance(2)
     """
+    meter = _Meter(total, unit, completed, timed)
     if quiet or _quiet:
-        yield Bar(lambda _n, _is_prior: None)
+        yield Bar(lambda _n, _is_prior: None, meter)
         return
     show = _terminal_bar if _on_terminal() else _plain_bar
-    with show(label, _Meter(total, unit, completed, timed)) as tell:
-        yield Bar(tell)
+    with show(label, meter) as tell:
+        yield Bar(tell, meter)
 
 
 def _on_terminal() -> bool:
@@ -165,6 +170,7 @@ class _Meter:
         self._before = completed
         self._start = self._began = self._latest = _clock()
         self._compiling = unit in COMPILED
+        self.words = ""
 
     def add(self, n: int, is_prior: bool = False) -> None:
         self.done += n
@@ -197,7 +203,7 @@ class _Meter:
             if self.total is not None and self.done < self.total:
                 since = _clock() - self._latest
                 parts.append(f"{duration(max(0.0, (self.total - self.done) / rate - since))} left")
-        return ", ".join(parts)
+        return ", ".join([*parts, self.words] if self.words else parts)
 
     def closing(self) -> str:
         rate = self.rate()

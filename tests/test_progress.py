@@ -67,9 +67,10 @@ def test_rate_excludes_earlier_work(clock, capsys):
         clock.now += 5
         advance(10)
         clock.now += 5
+        advance.say("loss 2.50, epoch 0.10")
         advance(10)
     first = capsys.readouterr().err.splitlines()[0]
-    assert first == "sweep: 920 of 1,000 seeds, 2.0 seeds/s, 40 s left"
+    assert first == "sweep: 920 of 1,000 seeds, 2.0 seeds/s, 40 s left, loss 2.50, epoch 0.10"
 
 
 def test_rate_excludes_chunks_already_stored(clock, capsys):

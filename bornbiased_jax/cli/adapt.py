@@ -76,6 +76,7 @@ _OF = {
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard.")
 @click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
+@click.option("--wandb", is_flag=True, help="Also log to Weights & Biases, offline unless WANDB_MODE says otherwise.")
 # The steps are asked for, and the checkpoint is an argument.
 @override_options("steps", "init-from")
 @click.option("--quiet", is_flag=True, help="No progress display.")
@@ -111,6 +112,7 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
         seeds=tuple(seed_list),
         tensorboard=not arguments["no_tensorboard"],
         csv=arguments["metrics_csv"],
+        wandb=arguments["wandb"],
         **given_overrides(changes),
     )
     summary = {**summary, "model": _architecture(checkpoint).to_dict()}

@@ -8,7 +8,7 @@ import click
 
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Batch, Count, CountOrNone, SeqLen
+from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
 
 
 @click.command("generate", cls=options.Command)
@@ -18,11 +18,32 @@ from bornbiased_jax.ranges import Batch, Count, CountOrNone, SeqLen
 @click.option(
     "--max-new-tokens", type=options.Ranged(CountOrNone), default=32, show_default=True, help="Tokens to add at most."
 )
+@click.option(
+    "--temperature",
+    type=options.Ranged(Temperature),
+    default=0.0,
+    show_default=True,
+    help="0 takes the most probable token.",
+)
+@click.option("--top-k", type=options.Ranged(Count), help="Draw among so many of the most probable tokens.")
+@click.option(
+    "--top-p",
+    type=options.Ranged(TopProbability),
+    default=1.0,
+    show_default=True,
+    help="Draw among those that have this probability.",
+)
+@click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Of the draws.")
 @outputs.result_options
 def generate(
-    checkpoint: str, prompt: str | None, prompt_ids: str | None, max_new_tokens: int, json_file: str | None
+    checkpoint: str,
+    prompt: str | None,
+    prompt_ids: str | None,
+    max_new_tokens: int,
+    json_file: str | None,
+    **choices: Any,
 ) -> None:
-    """Continue a prompt greedily, to hear whether a loaded model speaks.
+    """Continue a prompt, to hear whether a loaded model speaks; greedily unless --temperature is above 0.
 
     \b
     Example:
@@ -30,18 +51,21 @@ def generate(
         --max-new-tokens 60
     """
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.evaluation.generation import Sampling, generate_text
     from bornbiased_jax.evaluation.generation import generate as continue_ids
-    from bornbiased_jax.evaluation.generation import generate_text
     from bornbiased_jax.results.run_reports import Generation
 
     outputs.prepare_json(json_file)
     if (prompt is None) == (prompt_ids is None):
         raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
+    sampling = Sampling(**choices)
     opened = open_checkpoint(checkpoint)
     if prompt is not None:
-        ids, text = generate_text(opened, prompt, max_new_tokens)
+        ids, text = generate_text(opened, prompt, max_new_tokens, sampling=sampling)
     else:
-        ids = continue_ids(opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens)
+        ids = continue_ids(
+            opened, options.parse_ids(str(prompt_ids), "--prompt-ids"), max_new_tokens, sampling=sampling
+        )
         tokenizer = opened.tokenizer
         text = tokenizer.decode(ids) if tokenizer is not None else ""
     value = {"ids": [int(token) for token in ids], "text": text, "model": opened.cfg.to_dict()}

@@ -116,6 +116,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
         tensorboard=not arguments["no_tensorboard"],
         **{name: arguments[name] for name in ("data", "out", "data_seed", "checkpoint_log_spaced", "remat", "mesh")},
         csv=arguments["metrics_csv"],
+        wandb=arguments["wandb"],
         quiet=arguments["quiet"],
         **given_overrides(overrides),
     )
@@ -148,6 +149,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
 @click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
 @click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard.")
 @click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
+@click.option("--wandb", is_flag=True, help="Also log to Weights & Biases, offline unless WANDB_MODE says otherwise.")
 @override_options("schedule")
 @dry_run.dry_run_option
 @outputs.result_options

@@ -3,7 +3,7 @@
 ``parity.parity`` is not imported here: it needs transformers, and its name is its module's.
 """
 
-from bornbiased_jax.evaluation.generation import generate, generate_text
+from bornbiased_jax.evaluation.generation import Sampling, generate, generate_text
 from bornbiased_jax.evaluation.ngrams import baselines, bigram_loss, unigram_entropy, unigram_loss
 from bornbiased_jax.evaluation.perplexity import evaluate, evaluate_checkpoint
 from bornbiased_jax.evaluation.sink_report import ReportOptions, SinkReport, cut_sequences, report_on_ids, sinks_report
@@ -16,6 +16,7 @@ __all__ = [
     "cut_sequences",
     "evaluate",
     "evaluate_checkpoint",
+    "Sampling",
     "generate",
     "generate_text",
     "report_on_ids",

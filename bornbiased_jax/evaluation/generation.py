@@ -1,7 +1,8 @@
-"""Greedy decoding: the most probable token, again and again, with a cache of keys and values."""
+"""Decoding token by token, with a cache of keys and values: the most probable token, or one that is drawn."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -10,25 +11,65 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import ranges
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.keys import check_seed, stream_key
 from bornbiased_jax.model import ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.limits import check_tokens
 from bornbiased_jax.model.memory import cache_bytes, check_forward
 from bornbiased_jax.parameters import Params
 
 
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+        temperature: logits are divided by it before one token is drawn; 0 takes the most probable one.
+        top_k: tokens are drawn among so many of the most probable; None: among all.
+        top_p: … among the most probable that together have this probability, at the temperature.
+        seed: of the draws.
+
+    Raises:
+        InputError: a number out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        ranges.within(ranges.Temperature, self.temperature, "temperature")
+        ranges.within(ranges.TopProbability, self.top_p, "top_p")
+        if self.top_k is not None:
+            ranges.within(ranges.Count, self.top_k, "top_k")
+        if self.temperature == 0 and (self.top_k is not None or self.top_p < 1.0):
+            raise InputError("top_k and top_p choose what is drawn from: give a temperature above 0 too")
+        check_seed(self.seed)
+
+
+GREEDY = Sampling()
+
+
 def generate(
-    checkpoint: Checkpoint, prompt_ids: Sequence[int], max_new_tokens: int, *, stop_id: int | None = None
+    checkpoint: Checkpoint,
+    prompt_ids: Sequence[int],
+    max_new_tokens: int,
+    *,
+    stop_id: int | None = None,
+    sampling: Sampling = GREEDY,
 ) -> list[int]:
-    """Continue a prompt greedily.
+    """Continue a prompt, greedily unless sampling is asked for.
 
     Args:
         checkpoint: the model.
         prompt_ids: at least one token id.
         max_new_tokens: how many to add at most.
         stop_id: a token after which nothing more is added.
+        sampling: how each token is chosen.
 
     Returns:
         The prompt and its continuation (with the stop token, if it came).
@@ -59,12 +100,16 @@ def generate(
         return prompt
     check_forward(cfg, 1, len(prompt), logits=1, also=2 * cache_bytes(cfg, 1, len(prompt) + max_new_tokens))
     stop = -1 if stop_id is None else stop_id
-    tokens, count = _decode(cfg, checkpoint.params(), np.asarray(prompt, np.int32)[None], stop, max_new_tokens)
+    key = stream_key(sampling.seed, "generate")
+    first = np.asarray(prompt, np.int32)[None]
+    tokens, count = _decode(cfg, checkpoint.params(), first, stop, key, max_new_tokens, sampling)
     return prompt + [int(token) for token in np.asarray(tokens)[: int(count)]]
 
 
-def generate_text(checkpoint: Checkpoint, prompt: str, max_new_tokens: int) -> tuple[list[int], str]:
-    """Continue a text greedily, until the tokenizer's end of text at the latest.
+def generate_text(
+    checkpoint: Checkpoint, prompt: str, max_new_tokens: int, *, sampling: Sampling = GREEDY
+) -> tuple[list[int], str]:
+    """Continue a text, until the tokenizer's end of text at the latest; greedily unless sampling is asked for.
 
     The token that the tokenizer's models expect before a text is put there, if there is one.
 
@@ -79,24 +124,44 @@ def generate_text(checkpoint: Checkpoint, prompt: str, max_new_tokens: int) -> t
         raise InputError(f"{checkpoint.reference} has no tokenizer: give token ids in place of text")
     first = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     ids = first + [int(token) for token in tokenizer.encode(prompt)]
-    output_ids = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id)
+    output_ids = generate(checkpoint, ids, max_new_tokens, stop_id=tokenizer.eos_id, sampling=sampling)
     text_ids = output_ids[:-1] if len(output_ids) > len(ids) and output_ids[-1] == tokenizer.eos_id else output_ids
     return output_ids, tokenizer.decode(text_ids[len(first) :])
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "max_new_tokens"))
+def next_token(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.Array:
+    """Choose a token by its logits, int32."""
+    if sampling.temperature == 0:
+        return jnp.argmax(logits_V).astype(jnp.int32)
+    scaled_V = logits_V.astype(jnp.float32) / sampling.temperature
+    # Tokens from the most probable; those beyond k, or beyond probability p of those before them, are not drawn.
+    order_V = jnp.argsort(-scaled_V)
+    sorted_V = scaled_V[order_V]
+    probability_V = jax.nn.softmax(sorted_V)
+    is_drawn_V = jnp.cumsum(probability_V) - probability_V < sampling.top_p
+    is_drawn_V &= jnp.arange(len(sorted_V)) < (sampling.top_k or len(sorted_V))
+    return order_V[jax.random.categorical(key, jnp.where(is_drawn_V, sorted_V, -jnp.inf))].astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "max_new_tokens", "sampling"))
 def _decode(
-    cfg: ModelConfig, params: Params, prompt_1T: jax.Array, stop: int, max_new_tokens: int
+    cfg: ModelConfig,
+    params: Params,
+    prompt_1T: jax.Array,
+    stop: int,
+    key: jax.Array,
+    max_new_tokens: int,
+    sampling: Sampling,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return new tokens [max_new_tokens], and how many of them count. Compiled once a prompt length."""
+    """Return new tokens [max_new_tokens], and how many of them count. Compiled once a prompt length and sampling."""
     cache = empty_cache(cfg, 1, prompt_1T.shape[1] + max_new_tokens, params["embed"]["embedding"].dtype)
 
-    def choose(logits_1TV: jax.Array | None) -> jax.Array:
+    def choose(logits_1TV: jax.Array | None, number: jax.Array | int) -> jax.Array:
         assert logits_1TV is not None
-        return jnp.argmax(logits_1TV[0, -1]).astype(jnp.int32)
+        return next_token(logits_1TV[0, -1], jax.random.fold_in(key, number), sampling)
 
     first = apply(cfg, params, prompt_1T, positions="last", options=ForwardOptions(cache=cache))
-    token = choose(first.logits_BTV)
+    token = choose(first.logits_BTV, 0)
     tokens = jnp.full((max_new_tokens,), -1, jnp.int32).at[0].set(token)
 
     def is_unfinished(state: tuple[Any, ...]) -> jax.Array:
@@ -107,7 +172,7 @@ def _decode(
     def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
         tokens, count, last, cache = state
         out = apply(cfg, params, last[None, None], positions="last", options=ForwardOptions(cache=cache))
-        token = choose(out.logits_BTV)
+        token = choose(out.logits_BTV, count)
         return tokens.at[count].set(token), count + 1, token, out.cache
 
     state: tuple[Any, ...] = (tokens, jnp.asarray(1, jnp.int32), token, first.cache)

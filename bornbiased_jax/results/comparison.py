@@ -57,9 +57,9 @@ class Comparison(Result):
             if not cells or name in self.labels:
                 continue
             a, b, differences = ([float(row[f"{name}.{key}"]) for row in cells] for key in ("a", "b", "difference"))
-            spread = statistics.stdev(differences) if len(differences) > 1 else None
+            std = statistics.stdev(differences) if len(differences) > 1 else None
             ends = f"{written(min(differences))} to {written(max(differences))}"
-            rows.append([name, *map(statistics.fmean, (a, b, differences)), spread, ends])
+            rows.append([name, *map(statistics.fmean, (a, b, differences)), std, ends])
         columns = ["quantity", "mean of a", "mean of b", "mean of b - a", "sd of b - a", "range of b - a"]
         return [Listing(f"Two results compared over {count(len(self.matches), 'row')}", columns, rows)]
 

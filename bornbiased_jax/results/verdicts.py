@@ -272,8 +272,8 @@ def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> l
 
     Returns:
         Of each step ``step``, ``verdict``, ``z``, ``log10_p`` and ``components``, rows as a verdict has them; of a test
-        without components the one row "model". Where a row has a p it has ``log10_p_adjusted`` too: by Holm's method
-        over all steps and components, so that one level holds for the table as a whole.
+        without components the one row "model". Where a row has a p it has ``log10_p_adjusted`` too: corrected by Holm's
+        method over all steps and components, so that one level holds for all of them together.
 
     Raises:
         InputError: no run, or what that function refuses.

@@ -102,6 +102,8 @@ class PretrainConfig:
     log_every: ranges.Steps = 1
     tensorboard: bool = True
     csv: bool = False
+    wandb: bool = False
+    """Also a run of Weights & Biases, offline unless ``WANDB_MODE`` says otherwise; needs the extra ``wandb``."""
     # How.
     token_cache: str | None = None
     """Folder of tokenized data; None: the user's cache."""
@@ -190,6 +192,7 @@ class PretrainConfig:
 FREE_FIELDS = frozenset(
     (
         "out", "data", "mesh", "seeds_mode", "remat", "quiet", "processes", "token_cache", "tensorboard", "csv",
+        "wandb",
         "checkpoint_every", "checkpoint_log_spaced", "keep_latest", "eval_every", "eval_sequences", "log_every",
     )
 )  # fmt: skip

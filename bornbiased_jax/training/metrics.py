@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import importlib
 import json
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, NotRequired, Protocol
 
 import jax
@@ -18,7 +22,7 @@ import optax
 from annotated_types import Interval
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.event_pb2 import Event
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, progress, schema
@@ -161,18 +165,20 @@ class CsvLogger:
 
 
 class TensorBoardLogger:
-    """One TensorBoard event file, written as it comes.
+    """One TensorBoard event file, written as it comes; that of a resumed run replaces those before, with their lines.
 
     tensorboardX's usual writer hands events to a thread, whose failures on a full disk nobody can catch.
     """
 
-    def __init__(self, folder: Path, first: int) -> None:
+    def __init__(self, folder: Path, earlier: Sequence[MetricsLine]) -> None:
         (folder / EVENTS).mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(folder / EVENTS / "events"), f".{first}")
-        if first:
-            # TensorBoard drops what earlier files say of later steps.
-            start = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=first + 1, session_log=start))
+        before = list((folder / EVENTS).glob("events.*"))
+        self._writer = EventsWriter(str(folder / EVENTS / "events"), f".{len(earlier)}.{os.getpid()}")
+        for line in earlier:
+            self.write(line)
+        # Two files would show steps twice that a killed run had made and the resumed one makes again.
+        for path in before:
+            path.unlink(missing_ok=True)
 
     def write(self, line: MetricsLine) -> None:
         """Append an event for each number."""
@@ -184,6 +190,48 @@ class TensorBoardLogger:
     def close(self) -> None:
         """Close the file."""
         self._writer.close()
+
+
+class WandbLogger:
+    """A run of Weights & Biases in the folder ``wandb``, offline unless ``WANDB_MODE`` says otherwise.
+
+    ``wandb sync`` sends it later. A resumed run is the same one: its id is a digest of the folder's name.
+
+    Raises:
+        InputError: the extra ``wandb`` is not installed.
+    """
+
+    def __init__(self, folder: Path, config: PretrainConfig) -> None:
+        wandb = require_wandb()
+        self._run = wandb.init(
+            project="bornbiased",
+            name=folder.name,
+            id=hashlib.sha256(str(folder).encode()).hexdigest()[:16],
+            resume="allow",
+            dir=str(folder),
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            config=config.to_dict(),
+        )
+
+    def write(self, line: MetricsLine) -> None:
+        """Log the numbers of a step."""
+        self._run.log(dict(scalars(line)), step=line["step"])
+
+    def close(self) -> None:
+        """End the run."""
+        self._run.finish()
+
+
+def require_wandb() -> ModuleType:
+    """Import Weights & Biases.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module("wandb")
+    except ImportError as error:
+        raise InputError("--wandb needs Weights & Biases: pip install 'bornbiased-jax[wandb]'") from error
 
 
 def scalars(line: MetricsLine) -> list[tuple[str, float]]:
@@ -210,7 +258,9 @@ def open_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logge
         if config.csv:
             loggers.append(CsvLogger(folder, earlier, config.seeds))
         if config.tensorboard:
-            loggers.append(TensorBoardLogger(folder, first))
+            loggers.append(TensorBoardLogger(folder, earlier))
+        if config.wandb:
+            loggers.append(WandbLogger(folder, config))
     except OSError as error:
         raise InputError(f"cannot write metrics in {folder}: {error.strerror}; choose another place") from error
     return loggers

@@ -29,7 +29,14 @@ from bornbiased_jax.training.cpu_shards import stacked
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
 from bornbiased_jax.training.initial import Initial, check_initial
 from bornbiased_jax.training.memory import check_memory
-from bornbiased_jax.training.metrics import Logger, MetricsLog, open_loggers, read_metrics, repair_metrics
+from bornbiased_jax.training.metrics import (
+    Logger,
+    MetricsLog,
+    open_loggers,
+    read_metrics,
+    repair_metrics,
+    require_wandb,
+)
 from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
 from bornbiased_jax.training.program import Program, abstract_state, compile_step, first_state, rows_sharding
 from bornbiased_jax.training.setup import (
@@ -153,6 +160,8 @@ def pretrain(
     with stop.listening(), contextlib.ExitStack() as resources:
         # Refuse what cannot run before any work.
         check_folder(config)
+        if config.wandb:
+            require_wandb()
         mesh = parallel.build_mesh(parallel.parse_mesh(config.mesh))
         part = parallel.batch_part(mesh, config.micro_batch)
         check_memory(config)
@@ -248,7 +257,7 @@ def pretrain(
         # The loop, until the last step or a signal.
         checkpointer.wait()
         stop.phase = "training"
-        with _progress(config, log, clock, first, steps) as report:
+        with _progress(config, log, clock, first, steps, len(data.train)) as report:
             clock.start()
             trained: State | list[State] = state
             trained, reached = fit(
@@ -316,7 +325,9 @@ def _validation(
 
 
 @contextlib.contextmanager
-def _progress(config: PretrainConfig, log: MetricsLog, clock: TrainingClock, first: int, steps: int) -> Iterator[Hook]:
+def _progress(
+    config: PretrainConfig, log: MetricsLog, clock: TrainingClock, first: int, steps: int, windows: int
+) -> Iterator[Hook]:
     """Show a bar meanwhile, and give the hook that advances it and every half minute says where the run is."""
     count = len(config.seeds)
     label = f"pretrain seed {config.seeds[0]}" if count == 1 else f"pretrain {count} seeds"
@@ -327,6 +338,10 @@ def _progress(config: PretrainConfig, log: MetricsLog, clock: TrainingClock, fir
 
         def report(_step: int, _state: object, _metrics: Metrics) -> None:
             nonlocal noted
+            if log.loss is not None:
+                low, high = (f"{end(log.loss):.3f}" for end in (min, max))
+                epoch = log.step * config.batch_size / windows
+                advance.say(f"loss {low if count == 1 else f'{low} to {high}'}, epoch {epoch:.2f}")
             advance(step_tokens)
             if not quiet and log.loss is not None and time.monotonic() - noted > NOTE_SECONDS:
                 noted = time.monotonic()

@@ -158,6 +158,7 @@ FIELDS = {
     "--schedule wsd": {"schedule": "wsd"},
     "--optimizer muon": {"optimizer": "muon"},
     "--metrics-csv": {"csv": True},
+    "--wandb": {"wandb": True},
     "--checkpoint-log-spaced": {"checkpoint_log_spaced": True},
     "--remat": {"remat": True},
     "--no-tensorboard": {"tensorboard": False},
@@ -239,6 +240,10 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
         ("--prompt Twice", TEXT, {"prompt": "Twice"}),
         ("--max-new-tokens 5", TEXT, {"max_new_tokens": 5}),
+        ("--temperature 0.5", TEXT, {"sampling.temperature": 0.5}),
+        ("--temperature 0.5 --top-k 3", TEXT, {"sampling.top_k": 3}),
+        ("--temperature 0.5 --top-p 0.25", TEXT, {"sampling.top_p": 0.25}),
+        ("--seed 7", TEXT, {"sampling.seed": 7}),
         *prepared(),
     ],
     "parity": [

@@ -4,12 +4,13 @@ import functools
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.evaluation.generation import generate, generate_text
+from bornbiased_jax.evaluation.generation import Sampling, generate, generate_text, next_token
 from bornbiased_jax.model import apply
 from tests.fixtures.llama2c_files import write_pair
 
@@ -52,6 +53,54 @@ def test_stop_token_ends_generation():
     stop = free[7]
     first = 3 + free[3:].index(stop)
     assert generate(checkpoint, [5, 17, 3], 12, stop_id=stop) == free[: first + 1]
+
+
+LOGITS_V = jnp.log(jnp.array([0.05, 0.5, 0.15, 0.3]))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(temperature=1.0), [0.05, 0.5, 0.15, 0.3]),
+        (Sampling(temperature=0.5), np.array([0.0025, 0.25, 0.0225, 0.09]) / 0.365),
+        (Sampling(temperature=1.0, top_k=2), [0, 0.625, 0, 0.375]),
+        (Sampling(temperature=1.0, top_p=0.79), [0, 0.625, 0, 0.375]),
+        (Sampling(temperature=1.0, top_p=0.81), np.array([0, 0.5, 0.15, 0.3]) / 0.95),
+        (Sampling(temperature=1.0, top_p=1e-9), [0, 1, 0, 0]),
+        (Sampling(), [0, 1, 0, 0]),
+    ],
+)
+def test_sampled_tokens_have_the_probabilities(sampling, expected):
+    draws = 20_000
+    keys = jax.random.split(jax.random.key(0), draws)
+    tokens = jax.jit(jax.vmap(lambda key: next_token(LOGITS_V, key, sampling)))(keys)
+    measured, expected = np.bincount(tokens, minlength=4) / draws, np.asarray(expected)
+    # Five standard errors; what cannot be drawn never is.
+    assert (np.abs(measured - expected) <= 5 * np.sqrt(expected * (1 - expected) / draws)).all()
+
+
+def test_sampling_is_repeated_by_its_seed():
+    checkpoint = open_checkpoint(HF / "llama")
+    first, again, other = (
+        generate(checkpoint, [5, 17], 16, sampling=Sampling(temperature=1.0, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert first == again != other and first != generate(checkpoint, [5, 17], 16)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        (dict(temperature=-1.0), "temperature=-1.0"),
+        (dict(temperature=float("nan")), "temperature=nan"),
+        (dict(temperature=1.0, top_k=0), "top_k=0"),
+        (dict(temperature=1.0, top_p=0.0), "top_p=0.0"),
+        (dict(top_k=3), "give a temperature above 0"),
+        (dict(temperature=1.0, seed=-1), "seed -1"),
+    ],
+)
+def test_sampling_out_of_range_is_refused(numbers, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Sampling(**numbers)
 
 
 def test_the_limits_are_kept():

@@ -32,7 +32,7 @@ CALLS = {
     "option of sinks": (lambda: bf.sinks(f"seed:1@{SMALL}", "builtin:prose", head=3), "head is no option here"),
     "one length": (
         lambda: bf.sinks(f"seed:1@{SMALL}", "builtin:prose", lengths=8),
-        "give a list, as in lengths=\\[8\\]",
+        "as in lengths=\\[8\\]",
     ),
     "epsilon": (lambda: bf.sinks(f"seed:1@{SMALL}", "builtin:prose", epsilon="a"), "epsilon='a' is no number"),
     "test": (lambda: bf.compare(f"seed:1@{SMALL}", f"seed:2@{SMALL}", test="t"), "unknown test 't'"),

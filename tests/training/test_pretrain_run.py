@@ -10,19 +10,22 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import digest, open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, plot_run, pretrain
 from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
-from bornbiased_jax.training.metrics import CSV_FILE, open_loggers, read_metrics
+from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, open_loggers, read_metrics
+from bornbiased_jax.training.train import _progress
 from tests.training import small_run
 from tests.training.small_run import losses
 
@@ -58,6 +61,78 @@ def test_metrics(calm):
     assert lines[-1]["loss"][0] < lines[0]["loss"][0]
     assert summary["loss"] == lines[-1]["loss"] and summary["finished"] and summary["mode"] == "map"
     assert summary["validation_loss"] == lines[-1]["validation_loss"]
+
+
+def test_resumed_run_has_one_event_file_with_every_step_once(tmp_path):
+    from tensorboardX.proto.event_pb2 import Event
+
+    numbers = {"seeds": [1], "grad_norm": [1.0], "lr": 0.1, "tokens_per_second": 5.0}
+    lines = [{"step": step, "loss": [1.0 / step], "tokens": step, **numbers} for step in (1, 2, 3, 4)]
+    # Killed after four lines; the last checkpoint is that of step 2.
+    for earlier, written in (([], lines), (lines[:2], lines[2:])):
+        logger = TensorBoardLogger(tmp_path, earlier)
+        for line in written:
+            logger.write(line)
+        logger.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    data, steps = path.read_bytes(), []
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + size])
+        data = data[16 + size :]
+        steps += [event.step for value in event.summary.value if value.tag == "loss/seed1"]
+    assert steps == [1, 2, 3, 4]
+
+
+class Run:
+    """A double of a run of Weights & Biases."""
+
+    def __init__(self):
+        self.lines, self.is_finished = [], False
+
+    def log(self, numbers, step):
+        self.lines.append((step, numbers))
+
+    def finish(self):
+        self.is_finished = True
+
+
+@pytest.mark.parametrize("mode", [None, "online"])
+def test_wandb_is_offline_unless_the_user_says_otherwise(place, monkeypatch, mode):
+    run, calls = Run(), []
+    fake = SimpleNamespace(init=lambda **settings: calls.append(settings) or run)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("WANDB_MODE", mode)
+    config = make(place, "logged", wandb=True)
+    folder = place / "logged"
+    folder.mkdir(exist_ok=True)
+    *others, logger = open_loggers(folder, config, 0)
+    logger.write({"step": 3, "seeds": [42, 7], "loss": [1.5, 2.5], "lr": 0.1})
+    for opened in (*others, logger):
+        opened.close()
+    (settings,) = calls
+    assert settings["mode"] == (mode or "offline") and settings["dir"] == str(folder) and settings["resume"] == "allow"
+    assert settings["config"]["model"]["d_model"] == 32
+    assert run.lines == [(3, {"loss/seed42": 1.5, "loss/seed7": 2.5, "lr": 0.1})] and run.is_finished
+
+
+def test_wandb_that_is_not_installed_is_named_before_any_work(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"pip install 'bornbiased-jax\[wandb\]'"):
+        pretrain(make(place, "unlogged", wandb=True))
+    assert not (place / "unlogged").exists()
+
+
+def test_progress_says_loss_and_epoch(place, monkeypatch):
+    config = make(place, "watched", quiet=False)
+    words = []
+    monkeypatch.setattr(progress.Bar, "say", lambda _bar, text: words.append(text))
+    log, clock = SimpleNamespace(loss=[5.5, 5.25], step=3), SimpleNamespace(peak_fraction=None, rate=None)
+    with _progress(config, log, clock, 0, 12, windows=24) as report:
+        report(3, None, None)
+    assert words == ["loss 5.250 to 5.500, epoch 0.50"]
 
 
 def test_tensorboard_reads_the_events(calm):
@@ -268,6 +343,7 @@ def wait_for(folder, step):
 FULL = """
 import resource, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from bornbiased_jax.cli.main import leave
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
