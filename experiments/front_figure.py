@@ -20,7 +20,7 @@ def svg() -> str:
     """Return the figure as an SVG file that follows the reader's light or dark scheme."""
     groups = [probing.probed_groups(record)[0] for name in NAMES if (record := results.committed(name, "paper"))]
     figure, ax = figures.new(width=6.0, height=2.9)
-    probing.draw_theory(ax, groups[0], "theory, nothing fitted; band: 99% of seeds")
+    probing.draw_theory(ax, groups[0], "theory; band: 99% of seeds")
     for group in groups:
         (cosines,) = probing.values(group, "contraction", "inter_cosine_by_layer")
         seed = group["group"]["seeds"][0]
