@@ -151,7 +151,7 @@ def test_a_copy_without_git_must_name_its_commit(capsys, monkeypatch, tmp_path):
 
 
 def test_the_documented_command_is_the_commands_own():
-    text = (Path(gpu.ROOT) / "docs" / "measurements.md").read_text()
+    text = (Path(gpu.ROOT) / "docs" / "results" / "measurements.md").read_text()
     (line,) = [line for line in text.splitlines() if line.startswith("python -m experiments.gpu")]
     assert line in (gpu.__doc__ or "") and shlex.split(line)[3:] == ["--minutes", "25", "--out", "out/gpu"]
 
