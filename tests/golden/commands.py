@@ -172,7 +172,7 @@ def _prepared(before: tuple[str, ...]) -> tempfile.TemporaryDirectory[str]:
         return folder
     Path(folder.name, "text.txt").write_text(generated_text(200))
     files = [{"type": "file", "path": "model.safetensors", "size": 10, "oid": "a", "lfs": {"oid": "b", "size": 10}}]
-    listing = {"revisions": {"seed1-step0": files, "seed1-step1": files}}
+    listing = {"revisions": {"seed1-step1": files, "seed1-step2": files}}
     Path(folder.name, "listing.json").write_text(json.dumps(listing))
     return folder
 
