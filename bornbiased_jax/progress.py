@@ -29,7 +29,7 @@ _clock = time.monotonic
 class Bar:
     """A bar that is shown: called with a number of units that are done, 1 unless given."""
 
-    def __init__(self, tell: Callable[[int, bool], None], meter: _Meter) -> None:
+    def __init__(self, tell: Callable[[int, bool], None], meter: _Meter | None = None) -> None:
         self._tell, self._meter = tell, meter
 
     def __call__(self, n: int = 1) -> None:
@@ -38,7 +38,8 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Show a few words after the numbers, such as the loss; none where nothing is shown."""
-        self._meter.words = text
+        if self._meter is not None:
+            self._meter.words = text
 
     def kept(self, n: int) -> None:
         """Count units that this job did not do: what was there before, or others bring; not for its rate."""
@@ -87,10 +88,10 @@ def bar(
         >>> with bar(3, "counting", quiet=True) as advance:
         ...     advance(2)
     """
-    meter = _Meter(total, unit, completed, timed)
     if quiet or _quiet:
-        yield Bar(lambda _n, _is_prior: None, meter)
+        yield Bar(lambda _n, _is_prior: None)
         return
+    meter = _Meter(total, unit, completed, timed)
     show = _terminal_bar if _on_terminal() else _plain_bar
     with show(label, meter) as tell:
         yield Bar(tell, meter)

@@ -133,7 +133,7 @@ def test_perplexity_sentence_warns_of_training_text():
 def test_stopped_run_sentence_says_resume():
     value = {"out": "runs/a", "step": 3, "steps": 9, "finished": False, "loss": [4.5, 4.75], "tokens": 96}
     told = results.Training(value | {"validation_loss": None, "peak_share": None}).summary()
-    assert "2 seeds at step 3 of 9" in told[0] and "4.50 to 4.75" in told[1] and "goes on from there" in told[2]
+    assert "2 seeds at step 3 of 9" in told[0] and "4.50 to 4.75" in told[1] and "resumes there" in told[2]
 
 
 def test_doctor_sentence_names_missing_packages():
@@ -158,7 +158,7 @@ def test_reproduce_sentence_leads_with_result():
     assert told[1] == "2 experiments have a result, 1 of them made now; 1 other has none."
 
 
-@pytest.mark.parametrize(("done", "failed", "word"), [(3, 0, "goes on"), (3, 1, "1 failed"), (4, 0, "Nothing is left")])
+@pytest.mark.parametrize(("done", "failed", "word"), [(3, 0, "resumes"), (3, 1, "1 failed"), (4, 0, "Nothing is left")])
 def test_status_sentence_counts_remaining_chunks(done, failed, word):
     value = {"folder": "kept", "done": done, "asked": 4, "failed": failed, "pages": [{}]}
     told = run_reports.StoreStatus(value).summary()
