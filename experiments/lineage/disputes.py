@@ -1,4 +1,4 @@
-"""Guilty and innocent suspects of thirteen kinds of dispute: what each test finds, whom it accuses (no paper's table).
+"""Guilty and innocent suspects of thirteen kinds of dispute: what each test finds and calls related (no paper's table).
 
 The analysis, fixed before any number. Bases are trained seeds of one architecture, on one text in one order. Each
 recipe of :mod:`.disputes_recipes` makes a suspect from every base. Guilty pairs are a base and the suspect made from
@@ -90,7 +90,7 @@ def run(context: Context) -> dict[str, Any]:
         "verdicts": [verdicts_of(kind, [row for row in rows if row["kind"] == kind]) for kind in KINDS],
         "tests": [summarize(name, rows, settings["models"]) for name in SOURCES],
         "false_positives": [rejections(name, rows) for name in EVIDENCE if any(row["p"][name] for row in rows)],
-        "accused": accused(rows),
+        "accused": called_related(rows),
         "agreement": [agreement_of(kind, rows) for kind in KINDS],
     }
 
@@ -250,7 +250,7 @@ def rejections(name: str, rows: Rows) -> dict[str, Any]:
     }
 
 
-def accused(rows: Rows) -> dict[str, Any]:
+def called_related(rows: Rows) -> dict[str, Any]:
     """Count the innocent pairs that the verdict calls the same, with the upper limit of their rate."""
     innocent = _split(rows)[1]
     count = sum(row["verdict"] == "same-lineage" for row in innocent)

@@ -34,7 +34,7 @@ def _verdicts(record: Record) -> Table:
     for entry in record["result"]["verdicts"]:
         measured: dict[str, Any] = {
             "found": f"{entry['found']} of {entry['guilty']}",
-            "accused": f"{entry['accused']} of {entry['innocent']}",
+            "called related": f"{entry['accused']} of {entry['innocent']}",
         }
         for part, names in _PARTS.items():
             fractions = [
@@ -149,7 +149,7 @@ def figures(record: Record) -> Sequence[Panel]:
 
 
 def claims(record: Record) -> Sequence[Claim]:
-    """State how many kinds the verdict finds, whom it accuses, and how many the best of the others finds."""
+    """Count kinds that the verdict and the best other score find, and innocent pairs that the verdict calls related."""
     result = record["result"]
     verdicts = result["verdicts"]
     by_verdict = sum(entry["found"] >= _POWERFUL * entry["guilty"] for entry in verdicts)
@@ -182,12 +182,12 @@ def _kinds_found(test: Mapping[str, Any]) -> int:
 
 
 def headline(record: Record) -> str:
-    """Name the kinds that the verdict misses, and count the innocent pairs that it accuses."""
+    """Name the kinds that the verdict misses, and count the innocent pairs that it calls related."""
     result = record["result"]
     verdicts, innocent = result["verdicts"], result["accused"]
     missed = [f"{row['kind']} ({row['found']} of {row['guilty']})" for row in verdicts if row["found"] < row["guilty"]]
     misses = f"It misses pairs of: {'; '.join(missed)}." if missed else "It finds every guilty pair."
     return (
-        f"The verdict accuses {innocent['count']} of {innocent['num_pairs']:,} innocent pairs "
+        f"The verdict calls {innocent['count']} of {innocent['num_pairs']:,} innocent pairs related "
         f"(at most {percent(1)(innocent['upper'])}). {misses}"
     )

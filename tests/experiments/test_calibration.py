@@ -6,7 +6,7 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import initializations
+from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.lineage.verdict import decide, undefined
 from bornbiased_jax.probes import inputs
@@ -62,7 +62,7 @@ def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
     cfg = preset("gpt2-tiny", **SIZES)
     x = inputs.random_tokens(48, 4, 128)
     (together,) = final_outputs(cfg, range(5, 11), shared_inputs(cfg, x))
-    monkeypatch.setattr(initializations, "_MAX_CHUNK", 3)
+    monkeypatch.setattr(untrained_outputs, "_MAX_CHUNK", 3)
     pairs = list(calibration.unrelated_pairs(cfg, x, 3, first_seed=5))
     assert len(pairs) == 3
     for index, (base, suspect) in enumerate(pairs):
