@@ -238,7 +238,7 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
         anatomy.EXPERIMENTS["anatomy_of_run"].run(Context(scale="laptop", settings={}, work=tmp_path))
     content = {**run.content, "initial_digest": "0" * 64}
     (tmp_path / "run.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="went on from given weights"):
+    with pytest.raises(InputError, match="began with given weights"):
         open_run(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps(run.content))
     with pytest.raises(InputError, match="no checkpoint after its first step"):

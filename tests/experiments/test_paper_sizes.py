@@ -46,8 +46,11 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
         assert list(row.theory.values()) == tenths == sorted(tenths) and row.paper == {}
         assert row.measured == {"fraction": tables[0].rows[0].measured["fraction"]}
     said = docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
-    assert said.count("| llama-tiny (num_layers=2, vocab_size=256) |") == 1
-    assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 and "| 42 |" in said and "| 43 |" in said
+    # Wide: in parts, each with one row of one model and two of the other.
+    num_parts = said.count("\n| model |")
+    assert num_parts and said.count("| llama-tiny (num_layers=2, vocab_size=256) |") == num_parts
+    assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 * num_parts
+    assert "| 42 |" in said and "| 43 |" in said
     assert "4 min 30 s for 3 of its 18 experiments; 2 cores of A; revision 0123456789" in said
 
 
@@ -95,7 +98,9 @@ def test_pairs_of_untrained_models_are_joined_in_one_table_and_read_tokens_once(
     assert record_of(table4a_sizes.EXPERIMENTS[name], tmp_path / "work")["result"] == made[name]["result"]
     assert [path.stat().st_mtime_ns for path in kept[-1]] == written
     said = docs.content(docs.parse("table4a_sizes scale=paper show=tables:1"))
-    assert said.count("| qwen-tiny |") == 2 and "for 2 of its 18 experiments" in said
+    # What all pairs have in common stands above the table.
+    assert "model: qwen-tiny" in said and "| 123 | 1000 |" in said and "| 1000 | 123 |" in said
+    assert "for 2 of its 18 experiments" in said
 
 
 def test_the_printed_p_stands_alongside_the_papers_length_alone(tmp_path):
