@@ -211,7 +211,7 @@ def test_the_command(tmp_path, capsys):
     assert found["runner_up"]["seed"] != 21 and found["corrected_for"] == 2**32
     assert found["confirmed"]["verdict"] == "same-lineage" and found["confirmed"]["corrected_for"] == 2**32
     said = capsys.readouterr().out
-    assert "seed 21" in said and "confirms it: the weights of seed 21" in said
+    assert "seed 21" in said and "confirms it: the initial weights of seed 21" in said
     # Without --model initializations have the suspect's own architecture.
     assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
     assert "not found in its coordinates" in capsys.readouterr().out
