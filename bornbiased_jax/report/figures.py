@@ -11,6 +11,7 @@ import contextlib
 import html
 import io
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ _VARIABLES = {
 @contextlib.contextmanager
 def style() -> Iterator[None]:
     """Apply the house style to a block, as a context manager or a decorator; matplotlib's own returns after it."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # A busy machine takes more than a second to place a legend: no news for a reader.
+        warnings.filterwarnings("ignore", "Creating legend with loc", UserWarning)
         yield
 
 
