@@ -60,7 +60,7 @@ class Section:
     def label(self) -> str:
         """A few words to link to it by: the part of the paper if it is one, else its name."""
         is_in_paper = self.paper.startswith(("Table", "Figure", "Finding", "Section"))
-        return self.paper if is_in_paper else self.name.replace("_", " ")
+        return self.paper if is_in_paper else self.name.removeprefix("demo_").replace("_", " ")
 
 
 def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
