@@ -96,22 +96,16 @@ def test_a_title_stays_on_its_line(capsys):
     assert capsys.readouterr().out.splitlines()[0].strip() == "A title far wider than its table"
 
 
+def _short_call(text):
+    """The report on three sequences of eight tokens."""
+    sizes = ["--lengths", "8", "--num-sequences", "3"]
+    return ["sinks", UNTRAINED, "--text", text, "--tokenizer", "bytes", *sizes, "--quiet"]
+
+
 @pytest.mark.slow
 def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"
-    call = [
-        "sinks",
-        UNTRAINED,
-        "--text",
-        text,
-        "--tokenizer",
-        "bytes",
-        "--lengths",
-        "8",
-        "--num-sequences",
-        "3",
-        "--quiet",
-    ]
+    call = _short_call(text)
     call += ["--no-details", "--quantise", "w8a8,kv2", "--granularity", "token", "--keep-sinks", "0,2"]
     assert run([*call, "--json", str(target)]) == 0
     cells = json.loads(target.read_text())["quantisation"]
@@ -132,19 +126,7 @@ def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
     ],
 )
 def test_a_quantization_that_is_none_is_refused(text, options, words, capsys):
-    call = [
-        "sinks",
-        UNTRAINED,
-        "--text",
-        text,
-        "--tokenizer",
-        "bytes",
-        "--lengths",
-        "8",
-        "--num-sequences",
-        "3",
-        "--quiet",
-    ]
+    call = _short_call(text)
     assert run([*call, "--no-details", *options]) == 2
     said = capsys.readouterr().err.strip()
     assert words in said and "\n" not in said
