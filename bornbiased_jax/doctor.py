@@ -40,6 +40,8 @@ EXTRAS = {
     "ray": "`--engine ray`, chunks on a Ray cluster",
     "dev": "`make test`",
     "docs": "`make docs`, the documentation's site",
+    "mutants": "`make mutants`, faults planted in the code",
+    "workflows": "`make actionlint`, the check of the workflows",
 }
 """The extras of the package and what each is needed for."""
 
