@@ -34,52 +34,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from theory.attention import averaged_cosine as averaged_cosine
-    from theory.attention import averaging_matrix as averaging_matrix
-    from theory.attention import pair_correlation_limit as pair_correlation_limit
-    from theory.attention import prop4 as prop4
-    from theory.attention import prop4_after_mlp as prop4_after_mlp
-    from theory.attention import prop4_gap as prop4_gap
-    from theory.attention import prop5_closed_form as prop5_closed_form
-    from theory.attention import prop5_closed_form_gap as prop5_closed_form_gap
-    from theory.attention import prop5_depth_asymptote as prop5_depth_asymptote
-    from theory.attention import prop5_exact as prop5_exact
-    from theory.attention import prop5_exact_gap as prop5_exact_gap
-    from theory.attention import prop5_finite_asymptote_gap as prop5_finite_asymptote_gap
-    from theory.attention import prop5_printed as prop5_printed
-    from theory.attention import prop5_printed_closed_form as prop5_printed_closed_form
-    from theory.given_head import fractions_given_head as fractions_given_head
-    from theory.given_head import largest_logit as largest_logit
-    from theory.kernels import dual as dual
-    from theory.kernels import dual_derivative as dual_derivative
-    from theory.kernels import gated_dual as gated_dual
-    from theory.kernels import hermite_dual as hermite_dual
-    from theory.mean_field import profile as profile
-    from theory.mlp import activation_map as activation_map
-    from theory.mlp import finite_width_cosine as finite_width_cosine
-    from theory.mlp import mlp0_finite_width as mlp0_finite_width
-    from theory.mlp import mlp0_stack as mlp0_stack
-    from theory.mlp import prop2 as prop2
-    from theory.mlp import prop2_gap as prop2_gap
-    from theory.mlp import prop2_rate as prop2_rate
-    from theory.mlp import prop2_rate_refined as prop2_rate_refined
-    from theory.mlp import relu_map as relu_map
-    from theory.predict import contraction as contraction
-    from theory.predict import scatter as scatter
-    from theory.preference import expected_fraction as expected_fraction
-    from theory.preference import expected_overlap as expected_overlap
-    from theory.preference import log10_p_value as log10_p_value
-    from theory.preference import log10_p_values as log10_p_values
-    from theory.preference import top1_distribution as top1_distribution
-    from theory.preference import uniform_top_count_tail as uniform_top_count_tail
-    from theory.softmax_rows import participation as participation
-    from theory.softmax_rows import row_entropy as row_entropy
-    from theory.softmax_rows import row_overlap as row_overlap
-    from theory.stack import Stack as Stack
-    from theory.transition import Encoder as Encoder
-    from theory.variance import output_variance as output_variance
-    from theory.variance import output_variance_uniform as output_variance_uniform
-    from theory.variance import stack_variance as stack_variance
+    from bornbiased_jax.theory.attention import averaged_cosine as averaged_cosine
+    from bornbiased_jax.theory.attention import averaging_matrix as averaging_matrix
+    from bornbiased_jax.theory.attention import pair_correlation_limit as pair_correlation_limit
+    from bornbiased_jax.theory.attention import prop4 as prop4
+    from bornbiased_jax.theory.attention import prop4_after_mlp as prop4_after_mlp
+    from bornbiased_jax.theory.attention import prop4_gap as prop4_gap
+    from bornbiased_jax.theory.attention import prop5_closed_form as prop5_closed_form
+    from bornbiased_jax.theory.attention import prop5_closed_form_gap as prop5_closed_form_gap
+    from bornbiased_jax.theory.attention import prop5_depth_asymptote as prop5_depth_asymptote
+    from bornbiased_jax.theory.attention import prop5_exact as prop5_exact
+    from bornbiased_jax.theory.attention import prop5_exact_gap as prop5_exact_gap
+    from bornbiased_jax.theory.attention import prop5_finite_asymptote_gap as prop5_finite_asymptote_gap
+    from bornbiased_jax.theory.attention import prop5_printed as prop5_printed
+    from bornbiased_jax.theory.attention import prop5_printed_closed_form as prop5_printed_closed_form
+    from bornbiased_jax.theory.given_head import fractions_given_head as fractions_given_head
+    from bornbiased_jax.theory.given_head import largest_logit as largest_logit
+    from bornbiased_jax.theory.kernels import dual as dual
+    from bornbiased_jax.theory.kernels import dual_derivative as dual_derivative
+    from bornbiased_jax.theory.kernels import gated_dual as gated_dual
+    from bornbiased_jax.theory.kernels import hermite_dual as hermite_dual
+    from bornbiased_jax.theory.mean_field import profile as profile
+    from bornbiased_jax.theory.mlp import activation_map as activation_map
+    from bornbiased_jax.theory.mlp import finite_width_cosine as finite_width_cosine
+    from bornbiased_jax.theory.mlp import mlp0_finite_width as mlp0_finite_width
+    from bornbiased_jax.theory.mlp import mlp0_stack as mlp0_stack
+    from bornbiased_jax.theory.mlp import prop2 as prop2
+    from bornbiased_jax.theory.mlp import prop2_gap as prop2_gap
+    from bornbiased_jax.theory.mlp import prop2_rate as prop2_rate
+    from bornbiased_jax.theory.mlp import prop2_rate_refined as prop2_rate_refined
+    from bornbiased_jax.theory.mlp import relu_map as relu_map
+    from bornbiased_jax.theory.predict import contraction as contraction
+    from bornbiased_jax.theory.predict import scatter as scatter
+    from bornbiased_jax.theory.preference import expected_fraction as expected_fraction
+    from bornbiased_jax.theory.preference import expected_overlap as expected_overlap
+    from bornbiased_jax.theory.preference import log10_p_value as log10_p_value
+    from bornbiased_jax.theory.preference import log10_p_values as log10_p_values
+    from bornbiased_jax.theory.preference import top1_distribution as top1_distribution
+    from bornbiased_jax.theory.preference import uniform_top_count_tail as uniform_top_count_tail
+    from bornbiased_jax.theory.softmax_rows import participation as participation
+    from bornbiased_jax.theory.softmax_rows import row_entropy as row_entropy
+    from bornbiased_jax.theory.softmax_rows import row_overlap as row_overlap
+    from bornbiased_jax.theory.stack import Stack as Stack
+    from bornbiased_jax.theory.transition import Encoder as Encoder
+    from bornbiased_jax.theory.variance import output_variance as output_variance
+    from bornbiased_jax.theory.variance import output_variance_uniform as output_variance_uniform
+    from bornbiased_jax.theory.variance import stack_variance as stack_variance
 
 _HOMES = {
     "attention": (
@@ -109,8 +109,8 @@ __all__ = sorted(_HOME_OF)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (any name of the package)
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'theory' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"theory.{_HOME_OF[name]}"), name)
+        raise AttributeError(f"module 'bornbiased_jax.theory' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bornbiased_jax.theory.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

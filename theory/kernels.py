@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from theory import checks
-from theory.activations import ACTIVATIONS, DERIVATIVES, TABLE, Array, Function
-from theory.closed_forms import CLOSED, MEANS
-from theory.quadrature import LARGEST_PANEL_SCALE, normal_lattice, normal_panels
+from bornbiased_jax.theory import checks
+from bornbiased_jax.theory.activations import ACTIVATIONS, DERIVATIVES, TABLE, Array, Function
+from bornbiased_jax.theory.closed_forms import CLOSED, MEANS
+from bornbiased_jax.theory.quadrature import LARGEST_PANEL_SCALE, normal_lattice, normal_panels
 
 TAIL = 2e-14
 DEGREES = (16, 32, 64, 128, 256, 512)
@@ -139,7 +139,7 @@ def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function 
     """Compute E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
 
     For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): see
-    :func:`theory.quadrature.normal_lattice`. Shape of theta (one axis).
+    :func:`bornbiased_jax.theory.quadrature.normal_lattice`. Shape of theta (one axis).
 
     Raises:
         ValueError: s or t outside 0 to ``LARGEST_STD``, or both 0.

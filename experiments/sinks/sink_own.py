@@ -1,9 +1,10 @@
 """Causes of the sinks of our own trained models: every cut, join and sweep of the real ones, on several seeds.
 
-Stated before any number: the runs and controls are those of :mod:`experiments.sinks.sink_knockout` and
-:mod:`experiments.sinks.sink_sweep`, on the baseline of the two settings that grow sinks (the smallest, and one more
-than eight times as large), every seed of them; a link holds where it does in every seed. The first token of every
-sequence is the BOS token here, so that *another first token* takes away what the model can recognize, not only a word.
+Stated before any number: the runs and controls are those of :mod:`bornbiased_jax.experiments.sinks.sink_knockout` and
+:mod:`bornbiased_jax.experiments.sinks.sink_sweep`, on the baseline of the two settings that grow sinks
+(the smallest, and one more than eight times as large), every seed of them; a link holds where it does in every seed.
+The first token of every sequence is the BOS token here, so that *another first token* takes away what the model
+can recognize, not only a word.
 """
 
 from __future__ import annotations
@@ -16,15 +17,11 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.training.data.windows import prepend_bos
-from bornbiased_jax.training.setup import load_data
-from experiments._shared.training import train_with_snapshots
-from experiments.base import Context, Experiment, Record
-from experiments.sinks import sink_knockout, sink_sweep, sink_training
-from experiments.sinks.settings import settings_of
-from experiments.sinks.sink_knockout import (
+from bornbiased_jax.experiments._shared.training import train_with_snapshots
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_knockout, sink_sweep, sink_training
+from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.sinks.sink_knockout import (
     AS_IT_IS,
     CLEARED,
     CONTROL,
@@ -34,6 +31,10 @@ from experiments.sinks.sink_knockout import (
     SILENCED,
     change,
 )
+from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.training.data.windows import prepend_bos
+from bornbiased_jax.training.setup import load_data
 
 
 def run(context: Context) -> dict[str, Any]:
