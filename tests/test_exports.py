@@ -12,8 +12,8 @@ import bornbiased_jax
 from bornbiased_jax import lineage
 
 ROOT = Path(__file__).resolve().parent.parent
-# A room for the command line alone, and those that are used module by module (their __init__ say why).
-APART = {"cli", "lineage.audit"}
+# Rooms for the command line alone, and one that is used module by module (their __init__ say why).
+APART = {"cli", "experiments", "lineage.audit"}
 # Names that a room exports beside its own: a model is used with its initial weights and their tree.
 HANDED_ON = {"model": ("bornbiased_jax.init", "bornbiased_jax.parameters")}
 NESTED = {"lineage.audit", "probes.inputs", "training.data"}
@@ -40,19 +40,16 @@ def test_package_exports_are_defined_in_it(room):
 
 
 def _resolve(path: str) -> bool:
-    """Whether ``a.b.c`` is a module below the package or below the project, or something in one."""
-    for package in ("bornbiased_jax.", ""):
-        parts = f"{package}{path}".split(".")
-        for length in range(len(parts), 0, -1):
-            try:
-                thing = importlib.import_module(".".join(parts[:length]))
-            except ModuleNotFoundError:
-                continue
-            for part in parts[length:]:
-                thing = getattr(thing, part, None)
-            if thing is not None:
-                return True
-            break
+    """Check that ``a.b.c`` is a module below the package, or something in one."""
+    parts = f"bornbiased_jax.{path.removeprefix('bornbiased_jax.')}".split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            thing = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            thing = getattr(thing, part, None)
+        return thing is not None
     return False
 
 
