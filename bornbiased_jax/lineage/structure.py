@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy import fft, signal
@@ -30,9 +30,18 @@ _EQUAL = 0.01
 
 
 # A model is often compared with many others.
-@lru_cache(maxsize=16)
+_FORMULAS: WeakKeyDictionary[Component, dict[str, str]] = WeakKeyDictionary()
+
+
 def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
-    """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}.
+    """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}."""
+    if component not in _FORMULAS:
+        _FORMULAS[component] = _find_formulas(component, fingerprint)
+    return _FORMULAS[component]
+
+
+def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
+    """Look for formulas in every kind of matrix.
 
     Diagonals of whole matrices are in the records of tensors; shifted and reversed diagonals and fixed orthogonal
     bases are looked for in the sketches of coordinates, whose signs are known.

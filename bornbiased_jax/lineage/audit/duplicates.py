@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.labels import ALIASES, LAST, Label, last_part
+from bornbiased_jax.lineage.audit.labels import ALIASES, LAST, Label, by_run, last_part
 
 # So many checkpoints of a run that share a tensor show a frozen one, not a copy.
 _FROZEN = 3
@@ -135,15 +135,12 @@ def _whole(copies: Copies) -> list[Finding]:
 
 def _stale_aliases(copies: Copies) -> list[Finding]:
     """Find names that promise the last step of a run and hold an earlier one."""
-    by_run: dict[str, dict[int, str]] = defaultdict(dict)
-    for name, label in copies.labels.items():
-        if label.step is not None and copies.digests.get(name):
-            by_run[label.run][label.step] = name
+    runs = by_run({name: label for name, label in copies.labels.items() if copies.digests.get(name)})
     findings = []
     for alias in copies.aliases:
         if last_part(alias) not in LAST and last_part(alias) in ALIASES:
             continue
-        for names in by_run.values():
+        for names in runs.values():
             content = copies.digests.get(alias)
             equal = [step for step, name in names.items() if content and copies.digests[name] == content]
             if equal and max(equal) < max(names):

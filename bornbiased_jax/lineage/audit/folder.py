@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
@@ -46,7 +45,7 @@ class Record:
 
     seed: int
     is_initialized_here: bool
-    data: dict[str, Any]
+    data: Mapping[str, object]
     adapted: Path | None = None
 
 

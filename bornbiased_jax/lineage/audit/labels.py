@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
@@ -86,6 +87,15 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
             return Label(groups[group], step)
     rest = (text[: match.start()].rstrip(_SEPARATORS), text[match.end() :].lstrip(_SEPARATORS))
     return Label("-".join(part for part in rest if part), step)
+
+
+def by_run(labels: Mapping[str, Label]) -> dict[str, dict[int, str]]:
+    """Return the names of checkpoints by step, by run; those without a step are left out."""
+    runs: dict[str, dict[int, str]] = {}
+    for name, label in labels.items():
+        if label.step is not None:
+            runs.setdefault(label.run, {})[label.step] = name
+    return runs
 
 
 def _without_counters(name: str) -> str:

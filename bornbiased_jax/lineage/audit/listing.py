@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies
-from bornbiased_jax.lineage.audit.finding import Finding, is_clean
+from bornbiased_jax.lineage.audit.finding import AuditResult, Finding, is_clean
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
-from bornbiased_jax.lineage.audit.labels import Label, is_alias, read_label
+from bornbiased_jax.lineage.audit.labels import Label, by_run, is_alias, read_label
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz")
 """Ends of the names of files that hold weights; all others are no evidence of anything."""
@@ -30,7 +29,7 @@ def is_training_state(name: str) -> bool:
     return _OTHERS.fullmatch(name.rpartition("/")[2]) is not None
 
 
-def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> dict[str, Any]:
+def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> AuditResult:
     """Find duplicates and gaps of a listing ``{"revisions": {NAME: [entries of the hub's tree interface]}}``.
 
     An entry has ``path``, and ``lfs.oid`` or ``oid``, a digest of the file's content; ``type`` other than "file" is
@@ -46,8 +45,8 @@ def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> d
 
 
 def audit_revisions(
-    revisions: Mapping[str, list[Any]], source: str | Path, pattern: re.Pattern[str] | None = None
-) -> dict[str, Any]:
+    revisions: Mapping[str, Sequence[object]], source: str | Path, pattern: re.Pattern[str] | None = None
+) -> AuditResult:
     """Find duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
 
     Returns:
@@ -66,10 +65,7 @@ def audit_revisions(
             findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
     aliases = [name for name, label in labels.items() if label.step is None and is_alias(name)]
     findings += find_copies(Copies(labels, digests, unit="weight files", aliases=aliases))
-    runs: dict[str, dict[int, str]] = {}
-    for name, label in labels.items():
-        if label.step is not None:
-            runs.setdefault(label.run, {})[label.step] = name
+    runs = by_run(labels)
     findings += find_gaps(runs) + find_single_checkpoints(runs)
     return {
         "clean": is_clean(findings),
@@ -86,7 +82,7 @@ def audit_revisions(
     }
 
 
-def _revisions(path: str | Path) -> dict[str, list[Any]]:
+def _revisions(path: str | Path) -> dict[str, list[object]]:
     content = io.read_json(path)
     revisions = content.get("revisions") if isinstance(content, dict) else None
     if not isinstance(revisions, dict) or not all(isinstance(entries, list) for entries in revisions.values()):
@@ -98,7 +94,7 @@ def _revisions(path: str | Path) -> dict[str, list[Any]]:
     return revisions
 
 
-def _weight_digests(name: str, entries: list[Any], path: str | Path) -> dict[str, str]:
+def _weight_digests(name: str, entries: Sequence[object], path: str | Path) -> dict[str, str]:
     digests = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):

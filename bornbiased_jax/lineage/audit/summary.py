@@ -20,18 +20,15 @@ from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.folder import Item
+from bornbiased_jax.lineage.component_pair import MatrixCell
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
-from bornbiased_jax.lineage.structure import formulas
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 _CHUNK = 1 << 22
 # Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
-
-Cell = tuple[int | None, str]
-"""A matrix by its block, counted from 1, and its kind; None outside blocks."""
 
 
 class Moments(NamedTuple):
@@ -78,17 +75,11 @@ class Summary:
         return self.item.name
 
     @cached_property
-    def cells(self) -> dict[str, Cell]:
+    def cells(self) -> dict[str, MatrixCell]:
         """The matrices at the residual stream by path, experts of a block as one."""
         if self.reader is None:
             return {}
         return {role.name: (role.block, role.matrix) for role in NativeRoles(self.reader).roles}
-
-    @cached_property
-    def formula_kinds(self) -> frozenset[str]:
-        """Kinds of matrices that agree with a formula, so that no seed decided them."""
-        assert self.fingerprint is not None
-        return frozenset(formulas(self.fingerprint.components[LANGUAGE], self.fingerprint))
 
 
 def summarize(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
