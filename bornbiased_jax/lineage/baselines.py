@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -41,7 +40,7 @@ class Score:
     method: str
     value: float | None
     reason: str = ""
-    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+    detail: dict[str, object] = dataclasses.field(default_factory=dict)
     log10_p: float | None = None
 
     @property
@@ -51,7 +50,7 @@ class Score:
             return None
         return self.value > THRESHOLD if self.log10_p is None else self.log10_p < math.log10(LEVEL)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         above = None if self.value is None else self.value > THRESHOLD
         fixed = {"method": self.method, "score": self.value, "same_at_0.8": above, "reason": self.reason}

@@ -67,7 +67,7 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
 
 def with_commitment(verdict: Verdict, digest: str, *, committed_as: Commitment | None) -> Verdict:
     """Add the base's digest to a verdict, and a note whether its labeling rests on more than somebody's word."""
-    notes = [note for note in verdict.detail.get("notes", ()) if note != WORD]
+    notes = [note for note in verdict.notes if note != WORD]
     word = WORD if committed_as is None else COMMITTED[committed_as]
     commitment = {"base_digest": digest, "committed": committed_as is not None, "notes": [*notes, word]}
     commitment |= {"committed_as": committed_as}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -28,8 +29,9 @@ def compare(
     *,
     test: str = "permutation",
     alpha: float | None = None,
+    num_permutations: int | None = None,
+    signs: str | None = None,
     references: Iterable[np.ndarray] | None = None,
-    **options: object,
 ) -> Verdict:
     """Decide whether two models share initial weights, from their outputs.
 
@@ -50,8 +52,8 @@ def compare(
         suspect: of the other model, on the same inputs.
         test: a key of :data:`.lineage_tests.TESTS`; one that needs outputs alone.
         alpha: level of the decision; the test's own by default.
+        num_permutations, signs: as of :func:`.permutation.permutation_test`; the other tests do not have them.
         references: outputs of fresh seeds of the base's architecture, for the population test.
-        options: passed on to the test (``num_permutations``, ``num_dims``, ``seed`` …).
 
     Raises:
         InputError: fingerprints of different inputs or layers, an unknown test, or a bad option.
@@ -60,27 +62,25 @@ def compare(
     if entry.needs != "outputs":
         raise InputError(f"the test {test!r} reads weights: name two checkpoints, not stored fingerprints")
     check_comparable(base, suspect)
-    if entry.references:
-        if references is None:
-            raise InputError(f"the test {test!r} needs references: outputs of fresh seeds on these inputs")
-        options |= {"references": references}
+    if entry.references and references is None:
+        raise InputError(f"the test {test!r} needs references: outputs of fresh seeds on these inputs")
+    choices = {"num_permutations": num_permutations, "signs": signs, "references": references}
+    options = {name: value for name, value in choices.items() if value is not None}
     # Run the test, then note what its inputs and the stored types imply.
     alpha = entry.alpha if alpha is None else alpha
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
     has_vectors = KINDS[base.inputs["kind"]].vectors
     about = entry.about_vectors if has_vectors else entry.about_tokens
-    notes = [*verdict.detail.get("notes", ()), *([about] if about else [])]
+    notes = [*verdict.notes, *([about] if about else [])]
     if base.storage != suspect.storage:
         notes.append(
             f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
             "outputs a little, and an exact copy may not be recognized as one."
         )
-    detail: Detail = dict(verdict.detail)
-    if entry.permuted:
-        defaults = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
-        detail = {**defaults, **detail}
-        notes.insert(0, rests_on(detail["permuted"], detail["invariant_to"], detail["evaded_by"]))
-    detail["notes"] = notes
+    defaults: Detail = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
+    detail = {**defaults, **verdict.detail}
+    unchanged = cast(Sequence[str], detail["invariant_to"])
+    detail["notes"] = [rests_on(entry.permuted, unchanged, str(detail["evaded_by"])), *notes]
     decision, reason = verdict.verdict, verdict.reason
     if test == "permutation" and has_vectors:
         # The inputs themselves are labeled by coordinate.

@@ -84,7 +84,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
         "relabelled_coordinates": None if matching is None else permuted,
         "negated_coordinates": None if matching is None else negated,
     }
-    notes = list(verdict.detail.get("notes", ()))
+    notes = verdict.notes
     decision: Decision = "same-lineage"
     identity: str | None = None
     # The plainest fact first; partial identity only withholds "unrelated".

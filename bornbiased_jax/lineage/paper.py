@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Measured(NamedTuple):
     log_p: float
     z: float
     taus: np.ndarray
-    detail: dict[str, Any] = {}
+    detail: Mapping[str, object] = {}
 
 
 def published_test(

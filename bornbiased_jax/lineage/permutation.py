@@ -20,12 +20,12 @@ embeddings, distillation of hidden states, one framework seed used twice.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.verdict import Verdict, decide, undefined, unfit
+from bornbiased_jax.lineage.verdict import Detail, Verdict, decide, undefined, unfit
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.kendall import cross_kendall
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -132,7 +132,7 @@ def permutation_test(
     if signs not in ("kept", "free"):
         raise InputError(f"signs={signs!r} is not one of kept, free")
     invariant_to = [*INVARIANT_TO, *(["signs of coordinates"] if signs == "free" else [])]
-    facts: dict[str, Any] = {
+    facts: Detail = {
         "null": "exact",
         "labels": "coordinates",
         "align": "none",

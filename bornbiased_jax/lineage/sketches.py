@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-MAX_DIM = 512
 PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
 _CHUNK = 1 << 18
@@ -30,21 +29,15 @@ _NULL_SHIFTS = 16
 _ROUNDING = 1e-10
 
 
-def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
-    """Return the sign vector of a label: float32 [dim] of ±1/√dim.
+def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
+    """Return the sign vectors of labels, float32 [n, dim] of ±1/√dim.
 
     Signs are the bits of BLAKE2b (64 bytes, keyed), the least significant bit of byte 0 first; a set bit is +1.
 
     Example:
-        >>> signs(b"token: the", 4).tolist()
-        [0.5, -0.5, -0.5, 0.5]
+        >>> sign_rows([b"token: the"], 4).tolist()
+        [[0.5, -0.5, -0.5, 0.5]]
     """
-    signs_r: np.ndarray = sign_rows([label], dim, key)[0]
-    return signs_r
-
-
-def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
-    """Return the sign vectors of labels, [n, dim]."""
     digests = b"".join([hashlib.blake2b(label, digest_size=64, key=key).digest() for label in labels])
     bytes_nB = np.frombuffer(digests, np.uint8).reshape(-1, 64)[:, : -(-dim // 8)]
     bits_nB = np.unpackbits(bytes_nB, axis=1, bitorder="little")

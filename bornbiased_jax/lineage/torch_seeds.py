@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class TorchFound(Found):
 
     framework: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with the keys of the command line."""
         return {**super().to_json(), "framework": {"name": "torch", **self.framework}}
 

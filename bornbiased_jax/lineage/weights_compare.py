@@ -96,7 +96,7 @@ def weights(
     identity = identify(_checkpoint(base), _checkpoint(suspect), with_logits=False)
     if identity is not None:
         sentence = f"{identity.sentence[0].upper()}{identity.sentence[1:]}."
-        detail = {"identity": identity.kind, "notes": [sentence, *verdict.detail["notes"]]}
+        detail = {"identity": identity.kind, "notes": [sentence, *verdict.notes]}
         verdict = dataclasses.replace(verdict, detail={**verdict.detail, **detail})
     return _named(verdict, base, suspect)
 

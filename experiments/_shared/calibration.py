@@ -20,7 +20,7 @@ from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
@@ -60,7 +60,7 @@ def related_pairs(
     bases = itertools.chain.from_iterable(final_outputs(cfg, seeds, shared_inputs(cfg, inputs)))
     for seed, base_ND in zip(seeds, bases, strict=True):
         descendant = drifted_seed(cfg, np.uint32(seed), np.uint32(seed + num_pairs), drift)
-        yield base_ND, last_outputs(cfg, descendant, inputs, std=cfg.embedding_std)
+        yield base_ND, last_outputs(cfg, descendant, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
 
 def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:

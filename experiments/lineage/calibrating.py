@@ -74,7 +74,8 @@ def by_u(verdict: Verdict) -> Verdict:
     """Decide a verdict of Algorithm 1 by its U-test in place of its t-test."""
     if verdict.p_value is None:
         return verdict
-    p, log10_p = verdict.detail["p_u"], verdict.detail["log10_p_u"]
+    detail: dict[str, Any] = verdict.detail
+    p, log10_p = detail["p_u"], detail["log10_p_u"]
     decision: Any = "same-lineage" if p < verdict.alpha else "unrelated"
     return Verdict(decision, "", p, log10_p, None, verdict.test, verdict.num_inputs, verdict.alpha, verdict.detail)
 
