@@ -101,6 +101,7 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     """
     if any("attention" not in params.get("blocks", {}) for params in (base, suspect)):
         return Score("intrinsic", None, "a model without attention has no profile")
+    # A profile of standard deviations over layers for each kind, both at one depth.
     correlations = {}
     for kind in _PROJECTIONS:
         profiles = []
@@ -116,6 +117,7 @@ def intrinsic(base: Params, suspect: Params) -> Score:
 
 def pcs(base: Params, suspect: Params) -> Score:
     """Compute HuRef's PCS, the cosine of all parameters as one vector; ``detail`` has that of the blocks alone."""
+    # Both models as flat vectors: the same parameters in the same shapes.
     base_leaves, suspect_leaves = flatten(base), flatten(suspect)
     shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
     if shapes != {path: np.shape(leaf) for path, leaf in suspect_leaves.items()}:
@@ -215,6 +217,7 @@ def order_score(method: str, base_LnF: np.ndarray, suspect_LnF: np.ndarray) -> S
     reason = unequal_units(base_LnF, suspect_LnF)
     if reason is not None:
         return Score(method, None, reason)
+    # Match columns in each block; the order is held against the identity.
     identity_F = np.arange(base_LnF.shape[-1])
     matchings = []
     for base_nF, suspect_nF in zip(base_LnF, suspect_LnF, strict=True):
@@ -263,6 +266,7 @@ def unbiased_cka(first_nd: np.ndarray, second_nd: np.ndarray) -> float:
 
 def _centered_gram(features_nd: np.ndarray) -> np.ndarray:
     features_nd = features_nd.astype(np.float64)
+    # Gram without its diagonal, centered as the unbiased HSIC asks.
     gram_nn = features_nd @ features_nd.T
     num = len(gram_nn)
     np.fill_diagonal(gram_nn, 0.0)

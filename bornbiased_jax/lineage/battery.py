@@ -174,6 +174,7 @@ def compare_weights(
     pairs: list[BlockPair] = []
     experts: list[tuple[int, int, int]] = []
     for name in names:
+        # Pair labels of this component, and measure all its cells.
         pair = ComponentPair(base, suspect, name)
         prefix = "" if name == names[0] else f"{name}/"
         cells += [dataclasses.replace(cell, component=prefix + cell.component) for cell in _cells(pair, options)]
@@ -191,6 +192,7 @@ def compare_weights(
     cells += further
     # One Holm correction over all; undefined cells count as p = 1.
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
+    # What is the same bit for bit.
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
     return Comparison(
         cells=tuple(
@@ -271,6 +273,7 @@ def _cells(pair: ComponentPair, options: Options) -> Iterator[Cell]:
         for component, blocks in ranges.items():
             yield cell(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
     if len(pair.experts) > 1:
+        # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
             for evidence, space in NEURON_SPACES.items():
                 yield cell(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
@@ -333,6 +336,7 @@ def _equal_tensors(
     Returns:
         Their paths; how many tensors of the base are evidence; whether all tensors of both models are equal.
     """
+    # Tensors that a seed may have decided, in both models.
     kinds = {kind.rpartition("/")[2] for kind in left_out}
 
     def evidence(model: Fingerprint) -> list[TensorRecord]:

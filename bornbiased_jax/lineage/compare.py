@@ -77,6 +77,7 @@ def compare(
             f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
             "outputs a little, and an exact copy may not be recognized as one."
         )
+    # Say what the null permutes and what evades it.
     defaults: Detail = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
     detail = {**defaults, **verdict.detail}
     unchanged = cast(Sequence[str], detail["invariant_to"])

@@ -141,6 +141,7 @@ class ComponentPair:
             sketches = ([model.coordinates[name] for name in self.parts] for model in (self.base, self.suspect))
             signed, signless = sampled_coordinates(*sketches)
             z_by_evidence |= {COORDINATES: signed.z, SIGNLESS: signless.z}
+        # Neurons in both spaces.
         for evidence, space in NEURON_SPACES.items():
             with contextlib.suppress(EvidenceError):
                 self._check_neurons(space)
@@ -213,6 +214,7 @@ class ComponentPair:
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Pick matrices of these kinds from the heat map, in blocks paired without looking at coordinates."""
+        # Matrices of equal kind in corresponding blocks.
         base, suspect = [], []
         for pair in self._token_pairs:
             if blocks is not None and pair.base not in blocks:

@@ -60,6 +60,7 @@ def save_fingerprint(path: Path | str, fingerprint: Fingerprint) -> Path:
 
 def encode(fingerprint: Fingerprint) -> bytes:
     """Return the bytes of the file of a fingerprint."""
+    # The digest is of the payload and the arrays, not of the source.
     arrays = dict(_arrays(fingerprint))
     payload = _payload_text(fingerprint)
     metadata = {
@@ -223,6 +224,7 @@ def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray
     digests_T32 = _take(arrays, "tensors/digests", (len(tensors["path"]), 32))
     statistics_TS = _take(arrays, "tensors/statistics", (len(tensors["path"]), len(_STATISTICS)))
     dim = settings["dim"]
+    # Each component takes its own arrays.
     components = {name: _component(name, facts, arrays, dim) for name, facts in payload["components"].items()}
     # What nobody took has no business in the file.
     if arrays:
@@ -289,11 +291,13 @@ def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], 
     if vocab_size is not None:
         packed = take("tokens", math.ceil(vocab_size / 8))
         is_token_used_V = np.unpackbits(packed, count=vocab_size, bitorder="little").astype(bool)
+    # Routers and heads are cut by the counts in the header.
     expert_counts, head_counts = routers["num_experts"], heads["num_heads"]
     router_tokens = cut("routers/token", expert_counts, dim) if has_vocabulary else [None] * len(expert_counts)
     router_rows = cut("routers/coordinates", expert_counts, dim)
     query_key, value_output = (cut(f"heads/{part}", head_counts, dim * dim) for part in ("query_key", "value_output"))
     vectors = zip(facts["vectors"]["path"], cut("vectors", facts["vectors"]["size"]), strict=True)
+    # Put the sections together, one row for each MLP, head block and router.
     neuron_columns = (sections["block"], sections["expert"], sections["is_shared"], sections["total"])
     return Component(
         name=name,

@@ -40,12 +40,14 @@ def match_coordinates(base_ND: np.ndarray, suspect_ND: np.ndarray) -> tuple[np.n
     """
     if base_ND.shape != suspect_ND.shape or len(base_ND) < _MIN_INPUTS:
         return None
+    # The best partner of each coordinate, one to one.
     signed_DD = rank_correlation(base_ND, suspect_ND)
     cross_DD = np.abs(signed_DD)
     partner_D = cross_DD.argmax(axis=1)
     if not (cross_DD.max(axis=1) >= _MATCHED).all() or len(np.unique(partner_D)) < len(partner_D):
         return None
     is_negated_D = np.take_along_axis(signed_DD, partner_D[:, None], axis=1)[:, 0] < 0
+    # Every other coordinate is far from it.
     np.put_along_axis(cross_DD, partner_D[:, None], 0.0, axis=1)
     return (partner_D, is_negated_D) if (cross_DD < _DISTINCT).all() else None
 
@@ -74,6 +76,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
     if matching is not None:
         partner_D, is_negated_D = matching
         permuted, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(is_negated_D.sum())
+    # Facts for the verdict's JSON.
     same, reordered, total = len(same_names), reordered_or_none or 0, len(base.tensor_digests)
     facts = {
         "identical_weights": base.weights_digest == suspect.weights_digest,

@@ -210,6 +210,7 @@ def check_comparable(base: OutputFingerprint, suspect: OutputFingerprint) -> Non
     Raises:
         InputError: they differ; the sentence says in what.
     """
+    # The same inputs, then the same place of reading.
     for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
         base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)
         if base_value != suspect_value:

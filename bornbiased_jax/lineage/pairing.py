@@ -152,6 +152,7 @@ def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     paired: list[NeuronPair] = []
     for pair in pairs:
+        # Shared experts face shared ones, routed ones routed ones.
         for is_shared in (True, False):
             first = [neurons for neurons in base_blocks.get(pair.base, []) if neurons.is_shared == is_shared]
             second = [neurons for neurons in suspect_blocks.get(pair.suspect, []) if neurons.is_shared == is_shared]

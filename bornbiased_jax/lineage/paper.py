@@ -74,6 +74,7 @@ def published_test(
         alpha: level of the decision.
         null: the null that takes coordinates as independent, in a word.
     """
+    # Refuse outputs that cannot be compared coordinate by coordinate.
     check_alpha(alpha)
     base_ND, suspect_ND = map(np.asarray, outputs)
     reason = unfit(base_ND, suspect_ND, min_inputs=MIN_INPUTS)

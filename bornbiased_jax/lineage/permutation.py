@@ -132,6 +132,7 @@ def permutation_test(
     if signs not in ("kept", "free"):
         raise InputError(f"signs={signs!r} is not one of kept, free")
     invariant_to = [*INVARIANT_TO, *(["signs of coordinates"] if signs == "free" else [])]
+    # Facts that every verdict of this test has, defined or not.
     facts: Detail = {
         "null": "exact",
         "labels": "coordinates",
@@ -155,6 +156,7 @@ def permutation_test(
         cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=50 * num_inputs, seed=seed)
     else:
         raise InputError(f"correlation={correlation!r} is not one of spearman, kendall")
+    # Sizes of correlations, where signs are free.
     if signs == "free":
         cross_DD = np.abs(cross_DD)
     # The trace under permutations, with the certified bound.

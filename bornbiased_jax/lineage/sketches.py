@@ -77,6 +77,7 @@ def transposed(matrix_IO: np.ndarray) -> np.ndarray:
     if matrix_OI.flags.c_contiguous:
         return matrix_OI
     copy_OI = np.empty(matrix_OI.shape, matrix_IO.dtype)
+    # Strip by strip, so that memory is read in order.
     filled = 0
     for strip in rows_in_order(matrix_OI):
         copy_OI[filled : filled + len(strip)] = strip
@@ -147,6 +148,7 @@ def moments(tensor: np.ndarray) -> Moments:
     step = max(1, _CHUNK // m)
     for start in range(0, n, step):
         chunk = np.ascontiguousarray(matrix_nm[start : start + step])
+        # Squares by row and column, and sums of powers, in one pass over the chunk.
         square = chunk * chunk
         squares_row[start : start + step] = square @ ones_m
         squares_column += ones_m[: len(chunk)] @ square if len(chunk) <= m else np.ones(len(chunk), np.float32) @ square
@@ -188,6 +190,7 @@ def _central(raw_moments: np.ndarray) -> tuple[float, float, float]:
 def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
     """Return mean, standard deviation and kurtosis from differences to the mean, in float64."""
     size = matrix_nm.size
+    # The mean first, then powers of the differences.
     mean = sum(float(row_m.sum(dtype=np.float64)) for row_m in matrix_nm) / size
     second = fourth = 0.0
     for row_m in matrix_nm:

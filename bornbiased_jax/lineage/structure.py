@@ -82,12 +82,14 @@ def _is_structured(z_values: Sequence[float]) -> bool:
 def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None:
     """Return the formula that the sketches of a kind agree with, each or all together."""
     width = len(sketches[0])
+    # Diagonals at any shift: each matrix by itself, or all of the kind together.
     for name, expected_n2 in (("the identity", signs_n2), ("the reversed identity", signs_n2[::-1])):
         z_by_shift = [_shifted_z(sketch_D2, expected_n2) for sketch_D2 in sketches]
         largest = max(float(np.abs(z).max(initial=0.0)) for z in z_by_shift)
         together = np.abs(np.sum(z_by_shift, axis=0)).max(initial=0.0) / math.sqrt(len(z_by_shift))
         if max(largest, float(together)) >= STRUCTURED:
             return name
+    # Fixed bases, whose sketch is known.
     for name, expected_D2 in _bases(signs_n2, width):
         expected_D2 = unit_rows(expected_D2)
         agreement = [float((expected_D2 * sketch_D2[: len(expected_D2)]).sum()) for sketch_D2 in sketches]

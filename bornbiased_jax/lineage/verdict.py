@@ -206,6 +206,7 @@ def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> st
         )
     if len(base_ND) < min_inputs:
         return f"{len(base_ND)} inputs are too few: this test needs at least {min_inputs}"
+    # Constant outputs have no ranks.
     for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
         if len(varying(outputs_ND)) < 3:
             return f"the {name} gives constant outputs: fewer than 3 coordinates vary over the inputs"

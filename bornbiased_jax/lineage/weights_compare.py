@@ -124,6 +124,7 @@ def _fingerprint_pair(
         if key not in (None, settings.sign_key):
             raise InputError("a stored fingerprint has its own sign key: leave --sign-key out, or name the checkpoints")
     else:
+        # A key from both digests, unless one is given.
         count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
         digests = f"{base.digest} {suspect.digest}"
         settings = Settings(

@@ -64,12 +64,14 @@ def auto_verdict(
         is_defined = outputs.verdict != "undefined"
         z, log10_p = (outputs.z, outputs.log10_p) if is_defined else (None, None)
         further = [Cell("outputs", ALL, z, log10_p, outputs.reason)]
+    # Run the battery; equal tensors are an identity of their own.
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", SAME_WEIGHTS)
     kinds = _kinds_alone(comparison)
     decision, reason, deciding = _decide(comparison, identity, kinds, near)
     null = _null(base, suspect, options)
+    # What the verdict rests on, for readers and for JSON.
     rows = component_rows(comparison)
     notes = write_notes(comparison, rows, deciding, base, suspect, _exactness(null, options))
     has_shared_embeddings = _has_shared_embeddings(comparison)
@@ -138,6 +140,7 @@ def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, optio
     # Nothing corresponds: the reason stands in place of a p.
     if cell.certified is None:
         return Verdict("undefined", cell.reason, None, None, None, "weights", None, options.alpha, detail)
+    # Decide at the level itself: p at most alpha.
     p_value, log10_p = cell.certified.p_value, cell.certified.log10_p
     is_same = p_value <= options.alpha
     reason = (
@@ -182,6 +185,7 @@ def _decide(
             "of evidence)"
         )
         return "same-lineage", f"{near}; {reason}" if near else reason, best
+    # Matchings have no p: beyond the threshold they decide alone.
     matching = comparison.matching
     if matching is not None and matching.agreement > matching.threshold:
         largest = matching.largest_unrelated
@@ -195,6 +199,7 @@ def _decide(
             )
         )
         return "same-lineage", reason, None
+    # Nothing is defined, or tensors were copied and nothing else agrees.
     if best is None:
         reasons = dict.fromkeys(cell.reason for cell in comparison.cells if cell.component == ALL)
         return "undefined", "; ".join(reasons), None

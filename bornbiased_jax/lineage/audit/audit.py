@@ -85,6 +85,7 @@ def audit_items(
             except (InputError, OSError) as error:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
             advance()
+    # What each name claims, and the steps of each run.
     labels = {name: summary.item.label for name, summary in summaries.items()}
     names_by_step = by_run({item.name: item.label for item in items})  # one that cannot be read is no gap
     runs, stepless = _runs(summaries)
@@ -100,6 +101,7 @@ def audit_items(
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
         initial_seeds=_initial_seeds(summaries),
     )
+    # Copies up to signed zeros or number format; their parts are not listed again.
     near = find_near_copies({name: summary.forms for name, summary in summaries.items()}, aliases)
     findings += [*find_copies(copies, near), *near]
     # Gaps in the grid of steps, breaks in a trajectory.
@@ -111,6 +113,7 @@ def audit_items(
     pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
     with progress.bar(len(pairs), "shared initializations", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
+    # A break that distances show is not reported by ties as well.
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
     findings += find_shared_initializations(runs, stepless, ties)

@@ -134,6 +134,7 @@ def write_report(audit: AuditResult) -> str:
     ...                     "runs": [], "basis": "digests", "graph": {}}).splitlines()[0])
     ## Audit of `models`: clean
     """
+    # The heading: how many defects, of how many checkpoints and runs.
     findings = audit["findings"]
     defects = [finding for finding in findings if finding["kind"] not in INFORMATION]
     count = "clean" if audit["clean"] else f"{len(defects)} finding{'s' if len(defects) != 1 else ''}"
@@ -144,11 +145,13 @@ def write_report(audit: AuditResult) -> str:
         f"{len(audit['checkpoints'])} checkpoints of {len(audit['runs'])} runs; {audit['basis']}."
         + (f" {tested} pairs tested, family-wise level {audit['alpha']:g} (Holm)." if tested else ""),
     ]
+    # A section for each kind of finding.
     for kind, title in TITLES.items():
         members = [finding for finding in findings if finding["kind"] == kind]
         if members:
             lines += ["", f"### {title}", ""]
             lines += [f"- {finding['text']}{_p(finding['p_value'])}" for finding in members]
+    # A table of runs, their steps, and who shares their data.
     if audit["runs"]:
         lines += ["", "### Runs", "", "| run | steps | shares data with |", "| --- | --- | --- |"]
         for run in audit["runs"]:

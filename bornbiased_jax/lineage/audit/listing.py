@@ -63,6 +63,7 @@ def audit_revisions(
         digests[name] = _weight_digests(name, entries, source)
         if not digests[name] and not is_alias(name):
             findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
+    # Copies by digest, then gaps in the grid of each run.
     aliases = [name for name, label in labels.items() if label.step is None and is_alias(name)]
     findings += find_copies(Copies(labels, digests, unit="weight files", aliases=aliases))
     runs = by_run(labels)
@@ -101,6 +102,7 @@ def _weight_digests(name: str, entries: Sequence[object], path: str | Path) -> d
             raise InputError(f"{path}: an entry of {name} has no path: it is not of the hub's tree interface")
         if entry.get("type", "file") != "file" or not is_weights(entry["path"]):
             continue
+        # Large files have the digest of their content, others that of a git blob.
         large = entry.get("lfs")
         digest = (large.get("oid") or large.get("sha256")) if isinstance(large, dict) else entry.get("oid")
         if not isinstance(digest, str) or not digest:

@@ -103,6 +103,7 @@ def audit_suite(
             folder = fetch(remote)
             items.append(Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder))))
             advance()
+    # What has no safetensors stays a finding.
     unopened = [
         Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened
     ]
@@ -117,6 +118,7 @@ def find_suite(text: str) -> Suite:
     Raises:
         InputError: as :func:`audit_suite`.
     """
+    # Parse owner, names and revisions.
     match = _FORM.fullmatch(text)
     if match is None:
         raise InputError(f"{schema.shown(text)} is not of the form hf:OWNER/NAME*@REVISION*")
@@ -139,6 +141,7 @@ def find_suite(text: str) -> Suite:
                     names[f"{repository.partition('/')[2]}@{revision}"] = HubName(repository, revision)
         if not names:
             raise InputError(f"the hub has nothing called {text}: check the name, or write * for the revision")
+        # The files of each revision.
         with progress.bar(len(names), "listing", "revisions") as advance:
             for name, remote in names.items():
                 rows = client.list_repo_tree(remote.repository, revision=remote.revision, recursive=True)

@@ -80,6 +80,7 @@ def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
+    # Every checkpoint with the earliest of each run, then neighbors within a run.
     pairs: dict[frozenset[str], Pair] = {}
     for earliest in [run[0] for run in runs.values()] + list(stepless):
         for summary in checkpoints:
@@ -115,6 +116,7 @@ def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
         both = [certified_sum([term], NUM_PERMUTATIONS) for term in _terms(first, second, left_out)]
     except EvidenceError as error:
         return Tie(pair, None, None, None, False, reason=str(error))
+    # The stronger of the two, Bonferroni over both.
     defined = [certified for certified in both if math.isfinite(certified.z)]
     if not defined:
         return Tie(pair, None, None, None, False, reason="every order of the coordinates gives the same statistic")
@@ -180,12 +182,14 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
         for index, summary in enumerate(members[1:], 1):
             if _tied(ties, summary, root) is not False:
                 continue
+            # Other initializations that this checkpoint is tied to, but for relatives of its own.
             parents = [
                 initial
                 for other_run, initial in initializations.items()
                 if other_run != run and _tied(ties, summary, initial)
             ]
             parents = [initial for initial in parents if not _tied(ties, initial, root)]
+            # Between two tied neighbors a missing tie is a break.
             neighbors = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
             if parents:
                 astray[parents[0].name].append(summary)
@@ -246,6 +250,7 @@ def find_shared_initializations(
     runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]
 ) -> list[Finding]:
     """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
+    # Each run by its first checkpoint.
     firsts = [run[0] for run in runs.values()] + list(stepless)
     findings = []
     for first, second in itertools.combinations(firsts, 2):
