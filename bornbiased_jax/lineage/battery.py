@@ -138,11 +138,7 @@ class Comparison:
 
 
 def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
-    """Refuse fingerprints that were made with different sign vectors.
-
-    Raises:
-        InputError: their dimensions or keys differ.
-    """
+    """Refuse fingerprints that were made with different sign vectors."""
     if base.settings.dim != suspect.settings.dim:
         raise InputError(
             f"the fingerprints have {base.settings.dim} and {suspect.settings.dim} numbers in each vector: make both "
@@ -153,7 +149,11 @@ def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
 
 
 def compare_weights(
-    base: Fingerprint, suspect: Fingerprint, options: Options | None = None, *, further: Sequence[Cell] = ()
+    base: Fingerprint,
+    suspect: Fingerprint,
+    options: Options = Options(),  # noqa: B008
+    *,
+    further: Sequence[Cell] = (),
 ) -> Comparison:
     """Compare two fingerprints of weights by everything they hold.
 
@@ -161,11 +161,7 @@ def compare_weights(
         base, suspect: made with one dimension and one sign key.
         options: level, permutations, and whether one model is an initialization.
         further: cells of other tests that join the family.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
     """
-    options = options or Options()
     names = _shared_components(base, suspect)
     cells: list[Cell] = []
     by_module: dict[str, float | None] = {}
@@ -215,11 +211,7 @@ def compare_weights(
 
 
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
-    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
-    """
+    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined."""
     check_comparable(base, suspect)
     z_by_evidence: dict[str, float] = {}
     for name in base.components:
@@ -232,11 +224,7 @@ def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
 def single_cell(
     base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options
 ) -> tuple[Cell, dict[str, float | None]]:
-    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
-    """
+    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix."""
     pair = ComponentPair(base, suspect, _shared_components(base, suspect)[0])
     return _cell(pair, evidence, ALL, partial(pair.terms, evidence), options), pair.by_module()
 

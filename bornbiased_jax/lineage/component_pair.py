@@ -117,11 +117,7 @@ class ComponentPair:
         return dict(sorted(experts.items()))
 
     def terms(self, evidence: str) -> list[Term]:
-        """Return the scores of one piece of evidence over the whole component.
-
-        Raises:
-            EvidenceError: it is undefined.
-        """
+        """Return the scores of one piece of evidence over the whole component."""
         if evidence == COORDINATES:
             return self.part_terms(self.parts)
         if evidence == SIGNLESS:
@@ -251,11 +247,7 @@ class ComponentPair:
 
     @cached_property
     def matching(self) -> Matching:
-        """Neurons matched in token space, in coordinates where there is none.
-
-        Raises:
-            EvidenceError: they cannot be matched.
-        """
+        """Neurons matched in token space, in coordinates where there is none."""
         # Token space sees through rotations; without it, coordinates of models of one width.
         space: Space = "token"
         try:

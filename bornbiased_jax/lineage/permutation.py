@@ -64,11 +64,7 @@ def enough_permutations(alpha: float) -> int:
 
 
 def check_permutations(num_permutations: int, alpha: float) -> None:
-    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above).
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above)."""
     if alpha >= _COUNTED and (num_permutations + 1) * alpha <= 1:
         enough = enough_permutations(alpha)
         raise InputError(
@@ -187,11 +183,7 @@ def permutation_test(
 
 
 def check_alpha(alpha: float) -> float:
-    """Return the level, if it lies strictly between 0 and 1.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Return the level, if it lies strictly between 0 and 1."""
     if not isinstance(alpha, int | float | np.number) or not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     return alpha

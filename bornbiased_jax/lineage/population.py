@@ -102,10 +102,6 @@ def population_test(
 
 
 def check_references(count: int, alpha: float) -> None:
-    """Refuse too few references to reach the level.
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Refuse too few references to reach the level."""
     if (count + 1) * alpha <= 1:
         raise InputError(f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more")

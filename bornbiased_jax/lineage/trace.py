@@ -168,11 +168,7 @@ class Probe:
     batch_size: int | None = None
 
     def settled_by(self, side: Side) -> Probe:
-        """Return the probe that a stored fingerprint was made with.
-
-        Raises:
-            InputError: something else was asked for.
-        """
+        """Return the probe that a stored fingerprint was made with."""
         assert side.stored is not None
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
         facts = side.stored.inputs
@@ -222,14 +218,7 @@ def read_outputs(
     engine: Engine = local,
     range_size: int | None = None,
 ) -> OutputFingerprint:
-    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
-
-    Args:
-        side: the model.
-        probe: with every choice made (:meth:`Probe.fitted`).
-        options: as in :func:`.output_fingerprint.fingerprint_outputs`; the probe's batch size holds.
-        resume, engine, range_size: as there.
-    """
+    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display."""
     if side.stored is not None:
         return side.stored
     inputs = probe.draw(side.checkpoint.cfg)
@@ -430,6 +419,10 @@ def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[n
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
     cfg = ModelConfig.from_dict(base.config)
     inputs = probe.draw(cfg)
-    x = inputs.scaled(inputs.batch(0, inputs.num_inputs), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
+    moments = base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0)
     seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
-    return (outputs_ND for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)
+    return (
+        outputs_ND
+        for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, inputs, moments)
+        for outputs_ND in chunk_SND
+    )

@@ -39,7 +39,7 @@ _FEW_KINDS, _MANY_KINDS = 2, 4
 def auto_verdict(
     base: Fingerprint,
     suspect: Fingerprint,
-    options: Options | None = None,
+    options: Options = Options(),  # noqa: B008
     *,
     identity: Identity | None = None,
     outputs: Verdict | None = None,
@@ -53,11 +53,7 @@ def auto_verdict(
         identity: of the two models, from more than their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
         near: sentence about weights that are nearly equal, and so about no identity.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
     """
-    options = options or Options()
     further: list[Cell] = []
     if outputs is not None:
         # An undefined verdict may come with numbers, as on vectors that both models shared: they are no evidence.
@@ -108,18 +104,13 @@ def auto_verdict(
     )
 
 
-def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options | None = None) -> Verdict:
-    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for.
-
-    Args:
-        base, suspect: made with one dimension and one sign key.
-        evidence: a key of :data:`.evidence.KINDS`.
-        options: level and permutations.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
-    """
-    options = options or Options()
+def single_verdict(
+    base: Fingerprint,
+    suspect: Fingerprint,
+    evidence: str,
+    options: Options = Options(),  # noqa: B008
+) -> Verdict:
+    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for."""
     # One piece of evidence over the whole model, without correction.
     cell, by_module = single_cell(base, suspect, evidence, options)
     kind = kind_of(evidence)

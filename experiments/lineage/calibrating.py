@@ -11,10 +11,9 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.lineage.iclr import iclr_test
-from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.population import population_test
-from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
 from experiments._shared import calibration
@@ -126,7 +125,7 @@ def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
     first = case["number"] * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
     seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
-    references = np.concatenate(list(final_outputs(cfg, seeds, shared_inputs(cfg, inputs))))
+    references = np.concatenate(list(final_outputs(cfg, seeds, inputs)))
     by_drift = []
     for drift in power["drifts"]:
         verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}

@@ -21,9 +21,8 @@ from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, Score, awm, ics, 
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
-from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params

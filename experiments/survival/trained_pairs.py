@@ -14,9 +14,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
-from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.outputs import embedding_moments
-from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report.tables import Claim

@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.outputs import OutputOptions
-from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes import inputs
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
@@ -48,7 +48,7 @@ def test_outputs_are_the_models_last_position_whatever_the_batch(base):
     np.testing.assert_allclose(base.outputs_ND, batched.outputs_ND, rtol=0, atol=2e-5)
     layer = fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(layer=1))
     np.testing.assert_allclose(layer.outputs_ND, direct.layers["residual"][0][:, -1], rtol=0, atol=2e-5)
-    (initializations,) = final_outputs(CFG, [42], shared_inputs(CFG, TOKENS))
+    (initializations,) = final_outputs(CFG, [42], TOKENS)
     np.testing.assert_allclose(base.outputs_ND, initializations[0], rtol=0, atol=2e-5)
 
 

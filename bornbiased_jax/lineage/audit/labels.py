@@ -36,11 +36,7 @@ class Label(NamedTuple):
 
 
 def regular_expression(text: str, option: str) -> re.Pattern[str]:
-    """Compile what a user wrote for an option.
-
-    Raises:
-        InputError: it is no regular expression, or one that Python warns of because it may come to mean something else.
-    """
+    """Compile what a user wrote for an option."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
@@ -50,11 +46,7 @@ def regular_expression(text: str, option: str) -> re.Pattern[str]:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a pattern of the user's, which has a group for the step.
-
-    Raises:
-        InputError: it is no regular expression, or has no group ``step``.
-    """
+    """Compile a pattern of the user's, which has a group for the step."""
     pattern = regular_expression(text, "--pattern")
     if "step" not in pattern.groupindex:
         raise InputError(

@@ -134,11 +134,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
-    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
-
-    Raises:
-        InputError: that model is missing or corrupted.
-    """
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart."""
     frozen = frozen_tree(run)
     digests: set[str] = set()
     for path in frozen.shapes:

@@ -70,13 +70,7 @@ class Tie:
 
 
 def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
-    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
-
-    Args:
-        runs: by name, by ascending step.
-        stepless: checkpoints whose names have no step.
-        all_pairs: every pair, whatever their number.
-    """
+    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all."""
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
@@ -125,11 +119,7 @@ def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
 
 
 def _terms(first: Summary, second: Summary, left_out: set[MatrixCell]) -> list[Term]:
-    """Score residual coordinates over all matrices that are evidence, as they are and squared.
-
-    Raises:
-        EvidenceError: nothing is left, or the labels are not exchangeable.
-    """
+    """Score residual coordinates over all matrices that are evidence, as they are and squared."""
     if first.fingerprint is None or second.fingerprint is None:
         raise EvidenceError(first.refusal or second.refusal)
     # Tables whose tokens have names of two kinds do not correspond.
