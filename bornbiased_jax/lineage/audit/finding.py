@@ -64,13 +64,16 @@ class PairRow(TypedDict):
     reason: str
 
 
-class RunRow(TypedDict):
-    """JSON of a run: its steps, and which other runs had the same data."""
-
-    name: str
-    steps: list[int]
-    data: Mapping[str, object] | str
-    shares_data_with: NotRequired[list[str] | str]
+# JSON of a run: its steps, and which other runs had the same data.
+RunRow = TypedDict(  # noqa: UP013 (a class would need the name of a frozen key)
+    "RunRow",
+    {
+        "name": str,
+        "steps": list[int],
+        "data": Mapping[str, object] | str,
+        "shares_data_with": NotRequired[list[str] | str],
+    },
+)
 
 
 class AuditResult(TypedDict):
