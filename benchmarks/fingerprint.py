@@ -16,7 +16,7 @@ from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import Findings, command
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.model.memory import needed_operations
 from bornbiased_jax.probes.batching import BATCH_TOKENS_CPU
 from bornbiased_jax.probes.inputs import Inputs, random_tokens
@@ -47,7 +47,7 @@ def measure(num_inputs: int = NUM_INPUTS, pieces: int = 10, batch_size: int | No
 
     def work(piece: Inputs) -> float:
         start = time.perf_counter()
-        out = last_outputs(cfg, model.params(), piece, batch_size=batch_size)
+        out = last_outputs(cfg, model.params(), piece, OutputOptions(batch_size=batch_size))
         assert np.isfinite(out).all()
         return time.perf_counter() - start
 

@@ -56,7 +56,7 @@ bornbiased_jax.report.tables.write
 bornbiased_jax.report.page.render
 bornbiased_jax.cli.options.parse_seeds
 bornbiased_jax.lineage.compare.compare
-bornbiased_jax.lineage.identity.match_coordinates
+bornbiased_jax.lineage.compare.match_coordinates
 bornbiased_jax.lineage.permutation.permutation_test
 bornbiased_jax.lineage.trace.trace
 bornbiased_jax.lineage.verdict.Verdict

@@ -222,6 +222,7 @@ def _store_outputs(
     from bornbiased_jax import io, parallel
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
+    from bornbiased_jax.lineage.outputs import OutputOptions
     from bornbiased_jax.results.lineage_reports import OutputFile
 
     # Check the options before any work.
@@ -238,7 +239,7 @@ def _store_outputs(
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
     side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **chosen, **held))
     outputs = trace.read_outputs(
-        side, trace.Probe(**arguments).fitted(side.cfg), layer=layer, mesh=mesh, **store_settings
+        side, trace.Probe(**arguments).fitted(side.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
     side.close()

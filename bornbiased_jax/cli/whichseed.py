@@ -67,6 +67,7 @@ def whichseed(
     """
     from bornbiased_jax import progress
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.lineage.seed_search import RANGE, SearchOptions
     from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
     from bornbiased_jax.lineage.whichseed import Found, which_seed
     from bornbiased_jax.results.lineage_reports import WhichSeed
@@ -90,9 +91,8 @@ def whichseed(
             verdict: Found = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
     else:
         with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
-            verdict = which_seed(
-                cfg, reader, candidates, alpha=alpha, entries=entries, advance=advance, **store_settings
-            )
+            search = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
+            verdict = which_seed(cfg, reader, candidates, search, alpha=alpha, advance=advance, **store_settings)
     value = {"suspect": reader.description, "model": cfg.to_dict(), **verdict.to_json()}
     line = "not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}"
     outputs.print_result(WhichSeed(value), json_file, line=line)

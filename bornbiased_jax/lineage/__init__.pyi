@@ -5,13 +5,13 @@ from bornbiased_jax.lineage.fingerprint_file import save_fingerprint as save_fin
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint as fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint as Fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings as Settings
-from bornbiased_jax.lineage.iclr import iclr_test as iclr_test
 from bornbiased_jax.lineage.lineage_tests import LineageTest as LineageTest
 from bornbiased_jax.lineage.lineage_tests import lineage_test as lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint as OutputFingerprint
 from bornbiased_jax.lineage.output_fingerprint import load_outputs as load_outputs
 from bornbiased_jax.lineage.output_fingerprint import save_outputs as save_outputs
 from bornbiased_jax.lineage.outputs import last_outputs as last_outputs
+from bornbiased_jax.lineage.paper import iclr_test as iclr_test
 from bornbiased_jax.lineage.paper import paper_test as paper_test
 from bornbiased_jax.lineage.permutation import permutation_test as permutation_test
 from bornbiased_jax.lineage.population import population_test as population_test

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -41,7 +40,7 @@ class Score:
     method: str
     value: float | None
     reason: str = ""
-    detail: dict[str, Any] = dataclasses.field(default_factory=dict)
+    detail: dict[str, object] = dataclasses.field(default_factory=dict)
     log10_p: float | None = None
 
     @property
@@ -51,7 +50,7 @@ class Score:
             return None
         return self.value > THRESHOLD if self.log10_p is None else self.log10_p < math.log10(LEVEL)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON-ready values."""
         above = None if self.value is None else self.value > THRESHOLD
         fixed = {"method": self.method, "score": self.value, "same_at_0.8": above, "reason": self.reason}
@@ -102,6 +101,7 @@ def intrinsic(base: Params, suspect: Params) -> Score:
     """
     if any("attention" not in params.get("blocks", {}) for params in (base, suspect)):
         return Score("intrinsic", None, "a model without attention has no profile")
+    # A profile of standard deviations over layers for each kind, both at one depth.
     correlations = {}
     for kind in _PROJECTIONS:
         profiles = []
@@ -117,6 +117,7 @@ def intrinsic(base: Params, suspect: Params) -> Score:
 
 def pcs(base: Params, suspect: Params) -> Score:
     """Compute HuRef's PCS, the cosine of all parameters as one vector; ``detail`` has that of the blocks alone."""
+    # Both models as flat vectors: the same parameters in the same shapes.
     base_leaves, suspect_leaves = flatten(base), flatten(suspect)
     shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
     if shapes != {path: np.shape(leaf) for path, leaf in suspect_leaves.items()}:
@@ -216,6 +217,7 @@ def order_score(method: str, base_LnF: np.ndarray, suspect_LnF: np.ndarray) -> S
     reason = unequal_units(base_LnF, suspect_LnF)
     if reason is not None:
         return Score(method, None, reason)
+    # Match columns in each block; the order is held against the identity.
     identity_F = np.arange(base_LnF.shape[-1])
     matchings = []
     for base_nF, suspect_nF in zip(base_LnF, suspect_LnF, strict=True):
@@ -264,6 +266,7 @@ def unbiased_cka(first_nd: np.ndarray, second_nd: np.ndarray) -> float:
 
 def _centered_gram(features_nd: np.ndarray) -> np.ndarray:
     features_nd = features_nd.astype(np.float64)
+    # Gram without its diagonal, centered as the unbiased HSIC asks.
     gram_nn = features_nd @ features_nd.T
     num = len(gram_nn)
     np.fill_diagonal(gram_nn, 0.0)

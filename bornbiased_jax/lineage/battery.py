@@ -138,11 +138,7 @@ class Comparison:
 
 
 def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
-    """Refuse fingerprints that were made with different sign vectors.
-
-    Raises:
-        InputError: their dimensions or keys differ.
-    """
+    """Refuse fingerprints that were made with different sign vectors."""
     if base.settings.dim != suspect.settings.dim:
         raise InputError(
             f"the fingerprints have {base.settings.dim} and {suspect.settings.dim} numbers in each vector: make both "
@@ -153,7 +149,11 @@ def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
 
 
 def compare_weights(
-    base: Fingerprint, suspect: Fingerprint, options: Options | None = None, *, further: Sequence[Cell] = ()
+    base: Fingerprint,
+    suspect: Fingerprint,
+    options: Options = Options(),  # noqa: B008
+    *,
+    further: Sequence[Cell] = (),
 ) -> Comparison:
     """Compare two fingerprints of weights by everything they hold.
 
@@ -161,11 +161,7 @@ def compare_weights(
         base, suspect: made with one dimension and one sign key.
         options: level, permutations, and whether one model is an initialization.
         further: cells of other tests that join the family.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
     """
-    options = options or Options()
     names = _shared_components(base, suspect)
     cells: list[Cell] = []
     by_module: dict[str, float | None] = {}
@@ -174,6 +170,7 @@ def compare_weights(
     pairs: list[BlockPair] = []
     experts: list[tuple[int, int, int]] = []
     for name in names:
+        # Pair labels of this component, and measure all its cells.
         pair = ComponentPair(base, suspect, name)
         prefix = "" if name == names[0] else f"{name}/"
         cells += [dataclasses.replace(cell, component=prefix + cell.component) for cell in _cells(pair, options)]
@@ -191,6 +188,7 @@ def compare_weights(
     cells += further
     # One Holm correction over all; undefined cells count as p = 1.
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
+    # What is the same bit for bit.
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
     return Comparison(
         cells=tuple(
@@ -213,11 +211,7 @@ def compare_weights(
 
 
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
-    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
-    """
+    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined."""
     check_comparable(base, suspect)
     z_by_evidence: dict[str, float] = {}
     for name in base.components:
@@ -230,11 +224,7 @@ def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
 def single_cell(
     base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options
 ) -> tuple[Cell, dict[str, float | None]]:
-    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
-    """
+    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix."""
     pair = ComponentPair(base, suspect, _shared_components(base, suspect)[0])
     return _cell(pair, evidence, ALL, partial(pair.terms, evidence), options), pair.by_module()
 
@@ -271,6 +261,7 @@ def _cells(pair: ComponentPair, options: Options) -> Iterator[Cell]:
         for component, blocks in ranges.items():
             yield cell(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
     if len(pair.experts) > 1:
+        # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
             for evidence, space in NEURON_SPACES.items():
                 yield cell(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
@@ -333,6 +324,7 @@ def _equal_tensors(
     Returns:
         Their paths; how many tensors of the base are evidence; whether all tensors of both models are equal.
     """
+    # Tensors that a seed may have decided, in both models.
     kinds = {kind.rpartition("/")[2] for kind in left_out}
 
     def evidence(model: Fingerprint) -> list[TensorRecord]:

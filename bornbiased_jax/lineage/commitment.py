@@ -28,11 +28,7 @@ COMMITTED: Mapping[Commitment, str] = {
 
 
 def read_digest(text: str) -> str:
-    """Read a digest as it was typed, in lower case.
-
-    Raises:
-        InputError: it is not one.
-    """
+    """Read a digest as it was typed, in lower case."""
     digest = text.strip().lower()
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise InputError(
@@ -52,9 +48,6 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
 
     Returns:
         What the published digest is of.
-
-    Raises:
-        InputError: neither is the published one.
     """
     if published == payload:
         return "payload"
@@ -67,7 +60,7 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
 
 def with_commitment(verdict: Verdict, digest: str, *, committed_as: Commitment | None) -> Verdict:
     """Add the base's digest to a verdict, and a note whether its labeling rests on more than somebody's word."""
-    notes = [note for note in verdict.detail.get("notes", ()) if note != WORD]
+    notes = [note for note in verdict.notes if note != WORD]
     word = WORD if committed_as is None else COMMITTED[committed_as]
     commitment = {"base_digest": digest, "committed": committed_as is not None, "notes": [*notes, word]}
     commitment |= {"committed_as": committed_as}

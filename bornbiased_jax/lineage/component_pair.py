@@ -42,6 +42,8 @@ from bornbiased_jax.lineage.structure import REPEATING, SharedRepeats, formulas,
 TABLES = ("embedding", "positions", "head")
 NEURON_SPACES: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "token"}
 _ATTENTION = ("query", "key", "value", "output", "output_gate", "value_gate")
+MatrixCell = tuple[int | None, str]
+"""A matrix by its block, counted from 1, and its kind; None outside blocks."""
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
 _FEW_COORDINATES = 1024
 
@@ -52,9 +54,12 @@ class ComponentPair:
     Args:
         base, suspect: fingerprints made with one dimension and one sign key.
         name: of the component, in both.
+        skipped: matrices that are no evidence, by block of the base and kind.
     """
 
-    def __init__(self, base: Fingerprint, suspect: Fingerprint, name: str) -> None:
+    def __init__(
+        self, base: Fingerprint, suspect: Fingerprint, name: str, skipped: Collection[MatrixCell] = ()
+    ) -> None:
         self.base, self.suspect = base.components[name], suspect.components[name]
         self.repeats: dict[RepeatLabels, SharedRepeats] = {
             labels: shared_repeats(base, suspect, name, labels)
@@ -64,6 +69,7 @@ class ComponentPair:
         self.blocks = pair_blocks(self.base, self.suspect)
         self.neurons = pair_neurons(self.base, self.suspect, self.blocks)
         self._fingerprints = base, suspect
+        self._skipped = frozenset(skipped)
 
     @cached_property
     def left_out(self) -> dict[str, str]:
@@ -111,11 +117,7 @@ class ComponentPair:
         return dict(sorted(experts.items()))
 
     def terms(self, evidence: str) -> list[Term]:
-        """Return the scores of one piece of evidence over the whole component.
-
-        Raises:
-            EvidenceError: it is undefined.
-        """
+        """Return the scores of one piece of evidence over the whole component."""
         if evidence == COORDINATES:
             return self.part_terms(self.parts)
         if evidence == SIGNLESS:
@@ -135,6 +137,7 @@ class ComponentPair:
             sketches = ([model.coordinates[name] for name in self.parts] for model in (self.base, self.suspect))
             signed, signless = sampled_coordinates(*sketches)
             z_by_evidence |= {COORDINATES: signed.z, SIGNLESS: signless.z}
+        # Neurons in both spaces.
         for evidence, space in NEURON_SPACES.items():
             with contextlib.suppress(EvidenceError):
                 self._check_neurons(space)
@@ -150,12 +153,12 @@ class ComponentPair:
         self._check_repeats("coordinates")
         base, suspect = [], []
         for name in parts:
-            if name == "blocks" and any(kind in self.left_out for kind in self.kinds):
+            if name == "blocks" and (self._skips_blocks or any(kind in self.left_out for kind in self.kinds)):
                 # Blocks matrix by matrix, so that a kind can be left out.
                 first, second = self._map_sketches(self._included_kinds, None, limit=None)
                 base += first
                 suspect += second
-            elif name not in self.left_out:
+            elif name not in self.left_out and (None, name) not in self._skipped:
                 base.append(self.base.coordinates[name])
                 suspect.append(self.suspect.coordinates[name])
         return [self._coordinate_term(base, suspect)]
@@ -192,6 +195,10 @@ class ComponentPair:
         return rows
 
     @property
+    def _skips_blocks(self) -> bool:
+        return any(block is not None for block, _ in self._skipped)
+
+    @property
     def _included_kinds(self) -> set[str]:
         return set(self.kinds) - set(self.left_out)
 
@@ -203,6 +210,7 @@ class ComponentPair:
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Pick matrices of these kinds from the heat map, in blocks paired without looking at coordinates."""
+        # Matrices of equal kind in corresponding blocks.
         base, suspect = [], []
         for pair in self._token_pairs:
             if blocks is not None and pair.base not in blocks:
@@ -210,7 +218,8 @@ class ComponentPair:
             for kind in sorted(kinds):
                 base_D2 = self.base.heat_map.get((pair.base, kind))
                 suspect_D2 = self.suspect.heat_map.get((pair.suspect, kind))
-                if base_D2 is not None and suspect_D2 is not None:
+                is_skipped = (pair.base, kind) in self._skipped
+                if base_D2 is not None and suspect_D2 is not None and not is_skipped:
                     base.append(base_D2[:limit])
                     suspect.append(suspect_D2[:limit])
         return base, suspect
@@ -238,11 +247,7 @@ class ComponentPair:
 
     @cached_property
     def matching(self) -> Matching:
-        """Neurons matched in token space, in coordinates where there is none.
-
-        Raises:
-            EvidenceError: they cannot be matched.
-        """
+        """Neurons matched in token space, in coordinates where there is none."""
         # Token space sees through rotations; without it, coordinates of models of one width.
         space: Space = "token"
         try:

@@ -91,6 +91,7 @@ class ComponentSketches:
             (source.array_shape(role)[axis] for role in roles if (axis := residual_axis(role)) is not None), 0
         )
         self._signs: dict[str, np.ndarray] = {}
+        # Tables wait until the first block asks for the token space.
         self._tables: dict[str, tuple[Role, np.ndarray]] = {}
         self._are_tables_open = True
         # Signs of residual coordinates, centered where the norms take out the mean.
@@ -103,6 +104,7 @@ class ComponentSketches:
         self._coordinates: dict[str, np.ndarray] = {}
         self._heat_map: dict[tuple[int | None, str], np.ndarray] = {}
         self._vectors: dict[str, np.ndarray] = {}
+        # Sections of finished blocks, and products of the one that is open.
         self._block: _Block | None = None
         self._neurons: list[Neurons] = []
         self._heads: list[Heads] = []
@@ -123,6 +125,7 @@ class ComponentSketches:
             return functools.partial(self._measure, role, matrix, None, None, None)
         if role.block is None and role.group in ("embedding", "head"):
             self._tables[role.group] = role, matrix
+        # Norm scales are folded in where rows are projected or centered.
         projection_DK = self._projection(role)
         needs_scale = projection_DK is not None or self._shape.is_centered
         scale_D = self._source.norm_scale(role) if needs_scale else None
@@ -162,6 +165,7 @@ class ComponentSketches:
         scale_D: np.ndarray | None,
     ) -> Measurement:
         """Take the statistics of a tensor, and multiply a matrix on the residual stream with signs and projections."""
+        # Statistics first: they show what is not finite.
         moments = sketches.moments(matrix)
         if not np.isfinite(moments.mean):
             raise self._not_finite(role)
@@ -178,6 +182,7 @@ class ComponentSketches:
             if not moments.is_two_valued:
                 is_centered = self._shape.is_centered
                 coordinates_DK = sketches.coordinate_rows(rows_Dn, signs_nK, squares_D, scale_D, is_centered)
+            # Neurons, heads and experts by their projections.
             if projection_DK is not None:
                 rows_nD = rows_Dn.T
                 products_nK = np.zeros((len(rows_nD), projection_DK.shape[1]))
@@ -213,10 +218,12 @@ class ComponentSketches:
                 raise self._not_finite(table_role)
         # Padding leaves the token space.
         is_used_V = used_tokens(embedding) & used_tokens(head)
+        # Readers are projected on the embedding, writers on the centered head.
         signs_VK = self._axis_signs(role)
         reader_DK = token_space(embedding, signs_VK, is_used_V, None)
         writer_DK = token_space(head, signs_VK, is_used_V, head.mean(is_used_V))
         coordinate_DK = self._reader_DK
+        # Count repeated rows of the embedding.
         vectors_VK = sketches.unit(sketches.product(embedding_VD, coordinate_DK))
         num_equal = int(sketches.equal_rows(embedding_VD).sum())
         self._count_repeats("tokens", len(embedding_VD), sketches.inner(vectors_VK), num_equal)
@@ -230,6 +237,7 @@ class ComponentSketches:
         if role.block is not None and (self._block is None or self._block.number != role.block):
             self._close_block()
             self._block = _Block(role.block)
+        # Vectors are kept as they are; scales of query and key norms belong to the heads.
         if measurement.vector is not None:
             path = role.path.removeprefix(f"{role.component}/")
             self._vectors[path] = np.clip(measurement.vector, -_LARGEST_HALF, _LARGEST_HALF).astype(np.float16)
@@ -241,6 +249,7 @@ class ComponentSketches:
             self._coordinates[part] = self._coordinates.get(part, 0.0) + measurement.coordinates_DK
             cell = role.block, role.matrix
             self._heat_map[cell] = self._heat_map.get(cell, 0.0) + measurement.coordinates_DK[:, :2]
+        # Products wait for the other matrices of their neurons and heads.
         if self._block is None or measurement.products_nK is None:
             return
         if role.group in ATTENTION:
@@ -257,6 +266,7 @@ class ComponentSketches:
         block, self._block = self._block, None
         if block is None:
             return
+        # Neurons of each MLP, then experts as wholes, heads and the router.
         for (expert, is_shared), matrices in block.mlps.items():
             if "up" in matrices and "down" in matrices:
                 self._close_neurons(block, expert, is_shared, matrices)
@@ -283,6 +293,7 @@ class ComponentSketches:
         coordinates: dict[str, np.ndarray] = {}
         total = len(matrices["up"])
         stored = stored_neurons(total, self._num_experts if expert and not is_shared else 1, self._settings)
+        # The first neurons are stored, in both spaces.
         for name in MLP:
             if name in matrices:
                 token_nK, coordinate_nK = self._split(matrices[name][:stored])
@@ -290,6 +301,7 @@ class ComponentSketches:
                 if token_nK is not None:
                     token[name] = sketches.quantize(token_nK)
         self._neurons.append(Neurons(block.number, expert, is_shared, total, token, coordinates))
+        # Repeats are counted over all of them.
         units = {name: sketches.unit(self._split(products_nK)[1]) for name, products_nK in matrices.items()}
         num_equal = block.num_equal.pop("neurons", 0)
         self._count_repeats("neurons", total, self._neuron_score(units), num_equal)
@@ -323,6 +335,7 @@ class ComponentSketches:
         num_heads = self._shape.num_heads
         assert num_heads is not None
         num_groups = self._shape.num_kv_heads or num_heads
+        # Rows of each head by matrix, per-head norms folded in.
         by_head = {}
         for name in ATTENTION:
             count = num_heads if name in ("query", "output") else num_groups
@@ -333,6 +346,7 @@ class ComponentSketches:
             by_head[name] = np.repeat(products_HdK, num_heads // count, axis=0)
         if by_head["query"].shape != by_head["key"].shape or by_head["value"].shape != by_head["output"].shape:
             return
+        # Products of matrices, which no basis inside a head enters.
         query_key = np.einsum("hdk,hdl->hkl", by_head["query"], by_head["key"]).reshape(num_heads, -1)
         value_output = np.einsum("hdk,hdl->hkl", by_head["value"], by_head["output"]).reshape(num_heads, -1)
         self._heads.append(

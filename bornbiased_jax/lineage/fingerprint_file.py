@@ -20,16 +20,8 @@ from safetensors import SafetensorError, safe_open
 from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import fingerprint_header as header
 from bornbiased_jax.lineage import tensor_file
-from bornbiased_jax.lineage.fingerprint_header import (
-    ComponentFacts,
-    HeadSections,
-    NeuronSections,
-    Payload,
-    RouterSections,
-    SourceFacts,
-    Tensors,
-)
 from bornbiased_jax.lineage.fingerprints import (
     Component,
     Fingerprint,
@@ -60,6 +52,7 @@ def save_fingerprint(path: Path | str, fingerprint: Fingerprint) -> Path:
 
 def encode(fingerprint: Fingerprint) -> bytes:
     """Return the bytes of the file of a fingerprint."""
+    # The digest is of the payload and the arrays, not of the source.
     arrays = dict(_arrays(fingerprint))
     payload = _payload_text(fingerprint)
     metadata = {
@@ -98,7 +91,7 @@ def _payload_text(fingerprint: Fingerprint) -> str:
         {
             "settings": settings,
             "components": {name: _component_facts(component) for name, component in fingerprint.components.items()},
-            "tensors": _columns(Tensors, fingerprint.tensors),
+            "tensors": _columns(header.Tensors, fingerprint.tensors),
             "repeats": [
                 {name: getattr(repeats, name) for name in ("component", "labels", "num_labels", "num_equal")}
                 | {"periods": list(repeats.z_by_period), "z": list(repeats.z_by_period.values())}
@@ -118,9 +111,9 @@ def _component_facts(component: Component) -> dict[str, object]:
         "vocab_size": component.vocab_size,
         "token_labels": component.token_labels,
         "heat_map": {"block": [b for b, _ in component.heat_map], "matrix": [m for _, m in component.heat_map]},
-        "neurons": _columns(NeuronSections, component.neurons),
-        "heads": _columns(HeadSections, component.heads),
-        "routers": _columns(RouterSections, component.routers),
+        "neurons": _columns(header.NeuronSections, component.neurons),
+        "heads": _columns(header.HeadSections, component.heads),
+        "routers": _columns(header.RouterSections, component.routers),
         "vectors": {"path": list(component.vectors), "size": [len(vector) for vector in component.vectors.values()]},
     }
 
@@ -198,8 +191,8 @@ def load_fingerprint(path: Path | str) -> Fingerprint:
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise InputError(f"{path} holds NaN or infinite values in {name}: {_REMEDY}")
-        payload = schema.check(Payload, schema.parse_json(metadata["payload"], str(path)), str(path), _REMEDY)
-        source = schema.check(SourceFacts, schema.parse_json(metadata["source"], str(path)), str(path), _REMEDY)
+        payload = schema.check(header.Payload, schema.parse_json(metadata["payload"], str(path)), str(path), _REMEDY)
+        source = schema.check(header.SourceFacts, schema.parse_json(metadata["source"], str(path)), str(path), _REMEDY)
         return _decoded(payload, source, arrays)
     except InputError:
         raise
@@ -212,7 +205,7 @@ def is_fingerprint(path: Path | str) -> bool:
     return tensor_file.has_format(path, FORMAT)
 
 
-def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray]) -> Fingerprint:
+def _decoded(payload: header.Payload, source: header.SourceFacts, arrays: dict[str, np.ndarray]) -> Fingerprint:
     """Build a fingerprint from the content of a file, taking each array once.
 
     Raises:
@@ -223,6 +216,7 @@ def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray
     digests_T32 = _take(arrays, "tensors/digests", (len(tensors["path"]), 32))
     statistics_TS = _take(arrays, "tensors/statistics", (len(tensors["path"]), len(_STATISTICS)))
     dim = settings["dim"]
+    # Each component takes its own arrays.
     components = {name: _component(name, facts, arrays, dim) for name, facts in payload["components"].items()}
     # What nobody took has no business in the file.
     if arrays:
@@ -257,7 +251,7 @@ def _decoded(payload: Payload, source: SourceFacts, arrays: dict[str, np.ndarray
     )
 
 
-def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], dim: int) -> Component:
+def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.ndarray], dim: int) -> Component:
     """Build a component, taking its arrays from those that are left."""
     cells, sections, heads, routers = facts["heat_map"], facts["neurons"], facts["heads"], facts["routers"]
     width, vocab_size, has_vocabulary = facts["width"], facts["vocab_size"], facts["token_labels"] is not None
@@ -289,11 +283,13 @@ def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], 
     if vocab_size is not None:
         packed = take("tokens", math.ceil(vocab_size / 8))
         is_token_used_V = np.unpackbits(packed, count=vocab_size, bitorder="little").astype(bool)
+    # Routers and heads are cut by the counts in the header.
     expert_counts, head_counts = routers["num_experts"], heads["num_heads"]
     router_tokens = cut("routers/token", expert_counts, dim) if has_vocabulary else [None] * len(expert_counts)
     router_rows = cut("routers/coordinates", expert_counts, dim)
     query_key, value_output = (cut(f"heads/{part}", head_counts, dim * dim) for part in ("query_key", "value_output"))
     vectors = zip(facts["vectors"]["path"], cut("vectors", facts["vectors"]["size"]), strict=True)
+    # Put the sections together, one row for each MLP, head block and router.
     neuron_columns = (sections["block"], sections["expert"], sections["is_shared"], sections["total"])
     return Component(
         name=name,
@@ -313,20 +309,12 @@ def _component(name: str, facts: ComponentFacts, arrays: dict[str, np.ndarray], 
 
 
 def _rows(kind: Callable[..., _Row], *columns: Sequence[object]) -> tuple[_Row, ...]:
-    """Build a row of each section from its columns.
-
-    Raises:
-        ValueError: columns of different lengths.
-    """
+    """Build a row of each section from its columns."""
     return tuple(kind(*fields) for fields in zip(*columns, strict=True))
 
 
 def _take(arrays: dict[str, np.ndarray], path: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Take an array out of those that are left, if it has the shape that the header says.
-
-    Raises:
-        KeyError, ValueError: it is missing, or of another shape.
-    """
+    """Take an array out of those that are left, if it has the shape that the header says."""
     array = arrays.pop(path)
     if array.shape != shape:
         raise ValueError(f"{path} has shape {list(array.shape)} where the header says {list(shape)}")

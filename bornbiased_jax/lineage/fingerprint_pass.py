@@ -57,6 +57,7 @@ def fingerprint(
         >>> print_of_seed.components["language"].neurons[0].token["up"].shape
         (352, 16)
     """
+    # Settings, labels of tokens, and roles in canonical order.
     source = open_role_source(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     settings = settings or Settings()
     if max_bytes is not None:
@@ -105,11 +106,7 @@ def fingerprint(
 
 
 def weights_digests(source: RoleSource) -> dict[str, str]:
-    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together.
-
-    Raises:
-        InputError: the files cannot be read.
-    """
+    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together."""
     roles = sorted(source.roles, key=canonical_key)
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
     jobs = (functools.partial(_digests, [source.read(role) for role in group]) for _, group in groups)
@@ -120,6 +117,7 @@ def _in_order(jobs: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
     """Run jobs in threads and yield their results in order; a job is asked for once there is room for its tensor."""
     pending: deque[Future[_Result]] = deque()
     with ThreadPoolExecutor(_TENSORS_AT_ONCE) as pool:
+        # Submit ahead, as far as there is room, and yield in order.
         for job in jobs:
             pending.append(pool.submit(job))
             del job
@@ -141,6 +139,7 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
     joint = hashlib.sha256(f"{dtype}{[len(slices), *shape]}".encode())
     digests = []
     for tensor in slices:
+        # Each slice by itself, and all of them as one tensor.
         hasher = hashlib.sha256(f"{dtype}{list(shape)}".encode())
         for rows in sketches.rows_in_order(tensor):
             hasher.update(rows.view(np.uint8).data)

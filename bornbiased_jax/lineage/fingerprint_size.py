@@ -76,15 +76,12 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
 
 
 def fitted(source: RoleSource, settings: Settings, max_bytes: int) -> Settings:
-    """Lower the number of neurons until the file fits.
-
-    Raises:
-        InputError: nothing fits.
-    """
+    """Lower the number of neurons until the file fits."""
     predicted = predicted_bytes(source, settings)
     if predicted <= max_bytes:
         return settings
     largest = max((size for role in source.roles for size in source.array_shape(role)), default=_LEAST)
+    # Search between the fewest and all neurons.
     low, high = _LEAST, settings.neurons or largest
     smallest = predicted_bytes(source, dataclasses.replace(settings, neurons=low))
     if smallest > max_bytes:

@@ -73,7 +73,7 @@ TESTS: Mapping[str, LineageTest] = {
         ),
     ),
     "iclr": LineageTest(
-        "bornbiased_jax.lineage.iclr:iclr_test",
+        "bornbiased_jax.lineage.paper:iclr_test",
         needs="outputs",
         description="the analytic test of the SeedPrints code",
         permuted="nothing: it takes coordinates as independent",
@@ -112,11 +112,7 @@ TESTS: Mapping[str, LineageTest] = {
 
 
 def lineage_test(name: str) -> LineageTest:
-    """Return the test of this name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the test of this name."""
     if name not in TESTS:
         raise InputError(f"unknown test {name!r}: choose from {', '.join(TESTS)}")
     return TESTS[name]

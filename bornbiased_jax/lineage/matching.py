@@ -57,20 +57,12 @@ class Matching:
 
 
 def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Matching:
-    """Match all neurons of every pair of MLPs on gate and, independently, on up and down.
-
-    Args:
-        pairs: MLPs or experts, each with a single counterpart.
-        space: which sketches.
-        shape: of the base's component.
-
-    Raises:
-        EvidenceError: not all neurons are stored, or no MLPs correspond.
-    """
+    """Match all neurons of every pair of MLPs on gate and, independently, on up and down."""
     if not pairs:
         raise EvidenceError("a model has no MLP, and so no neurons")
     agreeing, matched = Counter[int](), Counter[int]()
     terms: list[Term] = []
+    # Match each pair of MLPs twice, where all neurons are there.
     for pair in pairs:
         if len(pair.pairs) > 1:
             raise EvidenceError("experts face one dense MLP: their neurons are compared in order alone")
@@ -88,6 +80,7 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
         terms.append(Term(scores_KK, pair.block))
     if matched.total() < _MIN_NEURONS:
         raise EvidenceError(f"{matched.total()} neurons are too few to match")
+    # Agreement by block, and over all neurons.
     by_block = {block: agreeing[block] / count for block, count in matched.items()}
     return Matching(agreeing.total() / matched.total(), by_block, tuple(terms))
 
@@ -99,6 +92,7 @@ def _match(scores: NeuronScores) -> tuple[int, np.ndarray]:
         How many neurons have one partner in both matchings; the second scores of those that the first paired, [K, K].
     """
     live = np.ix_(np.flatnonzero(scores.is_live_base), np.flatnonzero(scores.is_live_suspect))
+    # Neurons with numbers in both models.
     first_nn, second_nn = scores.first[live], scores.second[live]
     if min(first_nn.shape) < 2:
         raise EvidenceError("fewer than two neurons have numbers")

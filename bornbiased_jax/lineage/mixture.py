@@ -187,11 +187,7 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
 
 
 def check_checkpoint(place: str) -> Side:
-    """Return a model that may be part of a mixture.
-
-    Raises:
-        InputError: it is a stored fingerprint.
-    """
+    """Return a model that may be part of a mixture."""
     model = Side(place)
     if model.sketches is not None or model.stored is not None:
         raise InputError(f"{place} is a stored fingerprint, and mixtures are fitted to weights: name the checkpoint")
@@ -204,11 +200,8 @@ def _open(model: Base) -> _Model:
 
 
 def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
-    """Refuse models without a difference: their coefficients would be anything.
-
-    Raises:
-        InputError: two models have the same weights.
-    """
+    """Refuse models without a difference: their coefficients would be anything."""
+    # Nothing may equal the base, and no two models each other.
     origin, *others = names
     squares_M = np.diagonal(total_MM)
     for index, name in enumerate(others):
@@ -226,6 +219,7 @@ def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
 
 def _differences(models: Sequence[_Model], path: str) -> np.ndarray:
     """Return inner products of the models' differences from the first one in one matrix, two matrices at a time."""
+    # Inner products of the matrices themselves.
     count = len(models)
     inner_MM = np.zeros((count, count))
     for i in range(count):
@@ -273,6 +267,7 @@ def _by_block(grams: Sequence[_Gram], k: int) -> tuple[BlockCoefficient, ...]:
     """Return the coefficient of model k in each block, those outside blocks last."""
     blocks = sorted({gram.block for gram in grams}, key=lambda block: block or math.inf)
     rows = []
+    # Fit each block, and each matrix of it for the spread.
     for block in blocks:
         inner = [gram.inner_MM for gram in grams if gram.block == block]
         coefficient = float(_fit(np.sum(inner, axis=0))[0][k])
@@ -306,6 +301,7 @@ def _permutations(base: _Model, suspect: _Model, paths: Sequence[str]) -> Permut
             axis = next((axis for axis, name in enumerate(names) if name.endswith(labels)), None)
             if (role.group, role.leaf) != (group, leaf) or axis is None or len(names) != 2:
                 continue
+            # Read the suspect in the order so far, and look for partners along this axis.
             ordered = dataclasses.replace(suspect, permutations=permutations)
             vectors = [model.read(path) for model in (base, ordered)]
             partner_n = _partners(*(matrix if axis == 0 else matrix.T for matrix in vectors))

@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.checkpoint import open_verified
 from bornbiased_jax.checkpoints.reference import portable_source
-from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.lineage.outputs import check_memory, last_outputs, storage_of
+from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, last_outputs, storage_of
 from bornbiased_jax.model.memory import FLOAT, weights_bytes
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of, facts_of, from_facts
 from bornbiased_jax.probes.measure import RANGE_OPERATIONS
 
 FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
-_REQUESTED = ("mean", "std", "layer", "batch_size")
-
-
-@dataclasses.dataclass(frozen=True)
-class OutputOptions:
-    """Options of :func:`.outputs.last_outputs` that travel together; attributes as there."""
-
-    mean: float = 0.0
-    std: float = 1.0
-    layer: int | None = None
-    batch_size: int | None = None
-    mesh: Mesh | None = None
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
-    """Split the inputs into ranges of about :data:`.measure.RANGE_OPERATIONS`, whole batches each.
-
-    Args:
-        checkpoint: the model.
-        inputs: N sequences.
-        size: of a batch.
-        requested: sequences in a range instead, rounded up to whole batches.
-    """
+    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``."""
     # Two operations a weight and token.
     operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
     num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))
@@ -64,27 +43,14 @@ def stored_outputs(
     range_size: int | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """Compute :func:`.outputs.last_outputs` by way of a store: the same bits, whoever computes them.
-
-    Args:
-        checkpoint: the model; other processes open it by its reference.
-        inputs: N sequences.
-        options: where and how they are read.
-        folder: the store.
-        engine: who computes what it lacks (:mod:`bornbiased_jax.executors`).
-        range_size: sequences in a chunk of it; by the sizes of model and inputs unless given.
-        advance: called with the number of sequences done since the last call.
-
-    Raises:
-        InputError: as there, or a store that cannot be written.
-    """
+    """Compute last outputs by way of a store, with the arguments of ``fingerprint_outputs``: the same bits."""
     inputs.check_fits(checkpoint.cfg)
     if options.mesh is not None and engine is not local:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
     # All that moves a bit of the outputs is part of the request.
-    size = check_memory(checkpoint.cfg, inputs, options.batch_size, options.mesh)
+    size = check_memory(checkpoint.cfg, inputs, options)
     options = dataclasses.replace(options, batch_size=size)
-    reading = {name: getattr(options, name) for name in _REQUESTED}
+    mean, std = options.moments or (0.0, 1.0)
 
     def here(_settings: object, _sources: object, chunks: list[Chunk]) -> Iterator[dict[str, np.ndarray]]:
         return _compute(checkpoint, inputs, options, chunks, advance)
@@ -97,7 +63,7 @@ def stored_outputs(
             "inputs": facts_of(inputs),
             "shards": parallel.batch_parts(options.mesh),
             "storage": storage_of(checkpoint.params()),
-            **reading,
+            **{"mean": mean, "std": std, "layer": options.layer, "batch_size": size},
         },
         spans(checkpoint, inputs, size, range_size),
         here,
@@ -107,17 +73,15 @@ def stored_outputs(
     return np.concatenate([part["outputs"] for part in store.fulfill(request, folder, engine, advance)])
 
 
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Compute the chunks of a job, from JSON and the checkpoint that it names.
-
-    Raises:
-        InputError: the checkpoint or the inputs are not those of the settings.
-    """
+def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
+    """Compute the chunks of a job, from JSON and the checkpoint that it names."""
     if "checkpoint" not in sources:
         raise InputError("the job does not say where the checkpoint lies: start it by `bornbiased fingerprint`")
     checkpoint = open_verified(sources["checkpoint"], settings["weights"], settings["storage"])
     inputs = from_facts(settings["inputs"], checkpoint.cfg, sources)
-    yield from _compute(checkpoint, inputs, OutputOptions(*(settings[name] for name in _REQUESTED)), chunks)
+    moments = settings["mean"], settings["std"]
+    options = OutputOptions(moments, settings["layer"], settings["batch_size"])
+    yield from _compute(checkpoint, inputs, options, chunks)
 
 
 def _compute(
@@ -130,5 +94,5 @@ def _compute(
     """Yield the outputs of each range: ``{"outputs": [n, D] float32}``."""
     for chunk in chunks:
         span = (chunk.start, chunk.stop)
-        reading = {**vars(options), "span": span, "advance": advance}
-        yield {"outputs": last_outputs(checkpoint.cfg, checkpoint.params(), inputs, **reading)}
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.params(), inputs, options, span=span, advance=advance)
+        yield {"outputs": outputs_ND}

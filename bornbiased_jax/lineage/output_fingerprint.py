@@ -11,10 +11,9 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Literal, NotRequired
 
 import numpy as np
-from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
@@ -23,8 +22,8 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage import tensor_file
-from bornbiased_jax.lineage.output_chunks import OutputOptions, stored_outputs
-from bornbiased_jax.lineage.outputs import check_memory, embedding_moments, last_outputs, storage_of
+from bornbiased_jax.lineage.output_chunks import stored_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, embedding_moments, last_outputs, storage_of
 from bornbiased_jax.model.streaming import check_plain
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.ranges import Layers
@@ -32,16 +31,30 @@ from bornbiased_jax.ranges import Layers
 FORMAT = "bornbiased-fingerprint-1"
 
 
+class InputFacts(TypedDict, total=False):
+    """What identifies inputs; vectors have the moments that they were given, texts a source besides."""
+
+    kind: str
+    num_inputs: int
+    seq_len: int
+    vocab_size: int
+    d_model: int
+    seed: int
+    digest: str
+    mean: float
+    std: float
+
+
 class Facts(TypedDict):
     """What a stored fingerprint says of its outputs: the fields of :class:`OutputFingerprint` but for them."""
 
-    inputs: dict[str, Any]
+    inputs: InputFacts
     layer: Layers | None
     weights_digest: str
     tensor_digests: dict[str, str]
-    config: dict[str, Any]
+    config: dict[str, object]
     source: str
-    provenance: NotRequired[dict[str, Any]]
+    provenance: NotRequired[dict[str, object]]
     value_digests: NotRequired[dict[str, str]]
     storage: NotRequired[Literal["float32", "bfloat16"]]
 
@@ -65,13 +78,13 @@ class OutputFingerprint:
     """
 
     outputs_ND: np.ndarray
-    inputs: dict[str, Any]
+    inputs: InputFacts
     layer: int | None
     weights_digest: str
     tensor_digests: dict[str, str]
-    config: dict[str, Any]
+    config: dict[str, object]
     source: str
-    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    provenance: dict[str, object] = dataclasses.field(default_factory=dict)
     value_digests: dict[str, str] = dataclasses.field(default_factory=dict)
     storage: str = "float32"
 
@@ -79,32 +92,24 @@ class OutputFingerprint:
 def fingerprint_outputs(
     checkpoint: Checkpoint,
     inputs: Inputs,
+    options: OutputOptions = OutputOptions(),  # noqa: B008
     *,
-    moments: tuple[float, float] | None = None,
-    layer: int | None = None,
-    batch_size: int | None = None,
-    advance: Callable[..., None] | None = None,
     resume: Path | str | None = None,
     engine: Engine = local,
     range_size: int | None = None,
-    mesh: Mesh | None = None,
+    advance: Callable[..., None] | None = None,
 ) -> OutputFingerprint:
     """Compute a model's fingerprint.
 
     Args:
         checkpoint: an opened model.
         inputs: N sequences.
-        moments: mean and standard deviation that Gaussian vectors are given; those of the model's own
-            embedding by default. Two models must be given the same, or their inputs differ.
-        layer: None for the output of the final norm, or a block (1 to L) to read the residual after.
-        batch_size: sequences at a time.
-        advance: called with the number of sequences done since the last call.
+        options: where and how outputs are read; vectors have the moments of the model's own embedding unless given.
         resume: a store, in which finished ranges of inputs are kept, so that a killed call goes on and several
             processes may share the work.
         engine: who computes what the store lacks (:mod:`bornbiased_jax.executors`).
         range_size: sequences in a chunk of the store; by the sizes of model and inputs unless given.
-        mesh: devices that share the inputs (``data``) and the weights too (``fsdp``); of several processes, which all
-            call this alike, too.
+        advance: called with the number of sequences done since the last call.
 
     Raises:
         InputError: inputs that do not fit the model, outputs that are not finite, a store that cannot be written, or
@@ -113,17 +118,16 @@ def fingerprint_outputs(
     # Refuse what does not fit before anything is read.
     store.check(resume, engine)
     inputs.check_fits(checkpoint.cfg)
-    check_memory(checkpoint.cfg, inputs, batch_size)
+    check_memory(checkpoint.cfg, inputs, options)
     # Vectors are scaled to the moments given, or to the embedding's; ids are not.
     facts = inputs.describe()
-    mean, std = 0.0, 1.0
-    if inputs.vectors:
-        mean, std = moments or embedding_moments(checkpoint.weights)
-        facts |= {"mean": mean, "std": std}
+    moments = (options.moments or embedding_moments(checkpoint.weights)) if inputs.vectors else None
+    if moments is not None:
+        facts |= {"mean": moments[0], "std": moments[1]}
     # In one pass, or chunk by chunk in a store that other processes may share.
-    options = OutputOptions(mean, std, layer, batch_size, mesh)
+    options = dataclasses.replace(options, moments=moments)
     if resume is None:
-        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, **vars(options), advance=advance)
+        outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, options, advance=advance)
     else:
         check_plain(checkpoint.weights, resume=resume)
         outputs_ND = stored_outputs(
@@ -135,7 +139,7 @@ def fingerprint_outputs(
     return OutputFingerprint(
         outputs_ND=outputs_ND,
         inputs=record.jsonable(facts),
-        layer=layer,
+        layer=options.layer,
         weights_digest=checkpoint.digest(),
         tensor_digests={name: value for name, value in tensors["digests"].items() if name not in trivial},
         value_digests={name: value for name, value in tensors["values"].items() if name not in trivial},
@@ -201,11 +205,8 @@ def _digest(outputs_ND: np.ndarray, described: str) -> str:
 
 
 def check_comparable(base: OutputFingerprint, suspect: OutputFingerprint) -> None:
-    """Refuse fingerprints of different inputs or reading points.
-
-    Raises:
-        InputError: they differ; the sentence says in what.
-    """
+    """Refuse fingerprints of different inputs or reading points."""
+    # The same inputs, then the same place of reading.
     for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
         base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)
         if base_value != suspect_value:

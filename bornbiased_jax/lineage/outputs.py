@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -25,17 +26,33 @@ MAX_SHARDS = 4
 """Batches at once on a CPU: where one batch's norms and softmax leave cores idle, another's products fill them."""
 
 
+@dataclasses.dataclass(frozen=True)
+class OutputOptions:
+    """Where outputs are read, and in what layout.
+
+    Attributes:
+        moments: mean and standard deviation that Gaussian vectors are given; ids have none. Two models must be given
+            the same, or their inputs differ.
+        layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
+        batch_size: sequences at a time; by default about 2,048 tokens on a CPU, 8,192 elsewhere. A CPU computes
+            several batches at once, one for each core, at most ``MAX_SHARDS``.
+        mesh: devices that share the inputs (``data``) and the weights too (``fsdp``), of several processes too, which
+            all call this alike; the parameters are on the host then.
+    """
+
+    moments: tuple[float, float] | None = None
+    layer: int | None = None
+    batch_size: int | None = None
+    mesh: Mesh | None = None
+
+
 def last_outputs(
     cfg: ModelConfig,
     params: Weights,
     inputs: Inputs,
+    options: OutputOptions = OutputOptions(),  # noqa: B008
     *,
-    mean: float = 0.0,
-    std: float = 1.0,
-    layer: int | None = None,
-    batch_size: int | None = None,
     span: tuple[int, int] | None = None,
-    mesh: Mesh | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
     """Compute last-position outputs: float32 products at "highest" precision, whatever type weights are stored in.
@@ -44,14 +61,9 @@ def last_outputs(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         inputs: N sequences; ids must be below the vocabulary, vectors as wide as the model.
-        mean: vectors are shifted by it; ids are not.
-        std: vectors are multiplied by it beforehand.
-        layer: read the residual stream after this block (1 to L) instead of the output of the final norm.
-        batch_size: sequences at a time; by default about 2,048 tokens on a CPU, 8,192 elsewhere. A CPU computes
-            several batches at once, one for each core, at most ``MAX_SHARDS``.
+        options: moments of vectors (as they were drawn unless given), layer, and layout.
         span: of sequences, the end left out; all by default. One that begins at a multiple of the batch size gives the
             same bits as all at once.
-        mesh: as of :func:`.output_fingerprint.fingerprint_outputs`; the parameters are on the host then.
         advance: called with the number of sequences done since the last call.
 
     Returns:
@@ -61,15 +73,16 @@ def last_outputs(
         InputError: inputs that do not fit the model, no such layer.
         Overflow: outputs that are not finite, or would be but for a norm.
     """
+    layer, mesh = options.layer, options.mesh
     inputs.check_fits(cfg)
     check_overflow(cfg, params)
     if layer is not None and not 1 <= layer <= cfg.num_layers:
         raise InputError(f"layer {layer} is not within 1 to {cfg.num_layers}")
-    if batch_size is not None and batch_size < 1:
-        raise InputError(f"batch size {batch_size} is not at least 1")
+    if options.batch_size is not None and options.batch_size < 1:
+        raise InputError(f"batch size {options.batch_size} is not at least 1")
     # Sizes and placement, before anything is computed.
     on_cpu = jax.default_backend() == "cpu"
-    size = check_memory(cfg, inputs, batch_size, mesh)
+    size = check_memory(cfg, inputs, options)
     check_plain(params, mesh=mesh)
     placed = params if mesh is None or isinstance(params, StreamedWeights) else parallel.place_params(cfg, params, mesh)
     begin, end = (0, inputs.num_inputs) if span is None else span
@@ -78,7 +91,7 @@ def last_outputs(
     def batch(start: int) -> jax.Array:
         # Indices past the end are computed in vain, so that one compilation serves all batches.
         x = jnp.asarray(inputs.generate(np.minimum(np.arange(start, start + size), inputs.num_inputs - 1)))
-        x = inputs.scaled(x, mean, std)
+        x = inputs.scaled(x, *(options.moments or (0.0, 1.0)))
         scaled: jax.Array = x if mesh is None else parallel.place(x, mesh, PartitionSpec(parallel.BATCH_AXES))
         return scaled
 
@@ -100,15 +113,15 @@ def last_outputs(
     return outputs_ND
 
 
-def check_memory(cfg: ModelConfig, inputs: Inputs, batch_size: int | None = None, mesh: Mesh | None = None) -> int:
+def check_memory(cfg: ModelConfig, inputs: Inputs, options: OutputOptions) -> int:
     """Return how many sequences :func:`last_outputs` takes at a time, a multiple of a mesh's devices that share them.
 
     Raises:
         InputError: not even one batch and the outputs of all fit in memory.
     """
-    size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, batch_size)
+    size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, options.batch_size)
     check_forward(cfg, size, inputs.seq_len, also=4.0 * inputs.num_inputs * cfg.d_model)
-    parts = parallel.batch_parts(mesh)
+    parts = parallel.batch_parts(options.mesh)
     return -(-size // parts) * parts
 
 

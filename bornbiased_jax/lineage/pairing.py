@@ -50,12 +50,7 @@ def unit_rows(sketch: np.ndarray) -> np.ndarray:
 def _distances(
     base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
 ) -> np.ndarray:
-    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
-
-    Args:
-        base, suspect: the MLPs of each block: one, or its experts.
-        tokens_only: leave out Grams in residual coordinates.
-    """
+    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L']."""
     total_LL = np.zeros((len(base), len(suspect)))
     for space in ("token",) if tokens_only else ("token", "coordinates"):
         base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))
@@ -152,6 +147,7 @@ def pair_neurons(base: Component, suspect: Component, pairs: Sequence[BlockPair]
     base_blocks, suspect_blocks = by_block(base), by_block(suspect)
     paired: list[NeuronPair] = []
     for pair in pairs:
+        # Shared experts face shared ones, routed ones routed ones.
         for is_shared in (True, False):
             first = [neurons for neurons in base_blocks.get(pair.base, []) if neurons.is_shared == is_shared]
             second = [neurons for neurons in suspect_blocks.get(pair.suspect, []) if neurons.is_shared == is_shared]

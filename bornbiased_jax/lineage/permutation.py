@@ -20,12 +20,12 @@ embeddings, distillation of hidden states, one framework seed used twice.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.verdict import Verdict, decide, undefined, unfit
+from bornbiased_jax.lineage.verdict import Detail, Verdict, decide, undefined, unfit
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.kendall import cross_kendall
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -64,11 +64,7 @@ def enough_permutations(alpha: float) -> int:
 
 
 def check_permutations(num_permutations: int, alpha: float) -> None:
-    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above).
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above)."""
     if alpha >= _COUNTED and (num_permutations + 1) * alpha <= 1:
         enough = enough_permutations(alpha)
         raise InputError(
@@ -132,7 +128,8 @@ def permutation_test(
     if signs not in ("kept", "free"):
         raise InputError(f"signs={signs!r} is not one of kept, free")
     invariant_to = [*INVARIANT_TO, *(["signs of coordinates"] if signs == "free" else [])]
-    facts: dict[str, Any] = {
+    # Facts that every verdict of this test has, defined or not.
+    facts: Detail = {
         "null": "exact",
         "labels": "coordinates",
         "align": "none",
@@ -155,6 +152,7 @@ def permutation_test(
         cross_DD = cross_kendall(base_ND, suspect_ND, num_pairs=50 * num_inputs, seed=seed)
     else:
         raise InputError(f"correlation={correlation!r} is not one of spearman, kendall")
+    # Sizes of correlations, where signs are free.
     if signs == "free":
         cross_DD = np.abs(cross_DD)
     # The trace under permutations, with the certified bound.
@@ -185,11 +183,7 @@ def permutation_test(
 
 
 def check_alpha(alpha: float) -> float:
-    """Return the level, if it lies strictly between 0 and 1.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Return the level, if it lies strictly between 0 and 1."""
     if not isinstance(alpha, int | float | np.number) or not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     return alpha

@@ -109,6 +109,7 @@ def identify(
     if base is None or suspect is None:
         is_rounded = difference is not None and difference.rounding is not None
         return Identity("rounded", difference.sentence) if difference is not None and is_rounded else None
+    # By source and files.
     has_same_files = same_files(base, suspect)
     source = _same_source(base, suspect)
     if source is not None:
@@ -117,6 +118,7 @@ def identify(
     differences = [f"settings differ: {', '.join(settings)}"] if settings else []
     if has_same_files:
         return Identity("files", "; ".join(["the two models' weight files are the same, byte for byte", *differences]))
+    # By tensors, equal or equal after rounding.
     if difference is not None:
         # Models that are nearly equal in their numbers are not called the same by their logits.
         if difference.largest > 0.0 and difference.rounding is None:
@@ -243,6 +245,7 @@ def _computing_settings(cfg: ModelConfig) -> dict[str, object]:
     values: dict[str, object] = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
     local = cfg.is_local if cfg.is_local is not None and any(cfg.is_local) else None
     values["attention_pattern"] = local
+    # Settings that others switch off.
     idle: set[str] = set()
     if cfg.positions != "rope" or not cfg.attention:
         idle.update(_ROPE)
@@ -285,14 +288,17 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     """
     if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
         return None
+    # Both models must fit in memory one after the other.
     free = hardware.available_memory()
     if free is not None and max(logits_memory(model) for model in (base, suspect)) > free:
         return None
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
     ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
+    # Logits on the same random tokens, each position less its mean.
     base_PV, suspect_PV = probe_logits(base, ids_ST), probe_logits(suspect, ids_ST)
     if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
         return False
+    # Logits that do not depend on the tokens identify nothing.
     is_varying = [
         bool(logits_PV.std(axis=0).max() > _CONSTANT * max(float(np.abs(logits_PV).max()), 1e-30))
         for logits_PV in (base_PV, suspect_PV)
@@ -311,6 +317,7 @@ def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     if checkpoint.kind == "run":
         logits_STV = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST)).logits_BTV
     else:
+        # Embed, then block by block, each read when its turn comes.
         positions_TD = read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
         states_STD: np.ndarray | jax.Array = enter(cfg, read("embed/embedding")[ids_ST], positions_TD)
         for layer in range(cfg.num_layers):

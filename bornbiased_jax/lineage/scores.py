@@ -52,16 +52,15 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
         scores_nn: scores of all stored labels.
         is_live_n: labels that have numbers in both models.
         period: labels of one repeat where both models repeat themselves, summed over repeats; None where they do not.
-
-    Raises:
-        EvidenceError: fewer than two labels are left.
     """
     if period is not None and len(scores_nn) >= period:
+        # Sum the diagonal blocks: label i of every repeat with label j of the same repeat.
         repeats = len(scores_nn) // period
         size = repeats * period
         blocks = scores_nn[:size, :size].reshape(repeats, period, repeats, period)
         scores_nn = np.einsum("ripj->rpij", blocks)[np.arange(repeats), np.arange(repeats)].sum(axis=0)
         is_live_n = np.all(is_live_n[:size].reshape(repeats, period), axis=0)
+    # Labels without numbers leave.
     labels_n = np.flatnonzero(is_live_n)
     if len(labels_n) < 2:
         raise EvidenceError("fewer than two labels have numbers in both models")
@@ -69,11 +68,7 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
 
 
 def _defined_terms(makers: Iterable[Callable[[], Term]], if_none: str) -> list[Term]:
-    """Make the terms that are defined.
-
-    Raises:
-        EvidenceError: none is; the first reason.
-    """
+    """Make the terms that are defined."""
     terms, reasons = [], []
     for make in makers:
         try:
@@ -125,10 +120,8 @@ def neuron_scores(
         space: which sketches.
         shape: of the base's component.
         inner: inner products of some pairs of neurons; of all pairs by default.
-
-    Raises:
-        EvidenceError: no sketch in this space, or a part that only one model has.
     """
+    # Parts that both MLPs have in this space.
     base_parts, suspect_parts = (mlp.token if space == "token" else mlp.coordinates for mlp in (base, suspect))
     if not base_parts or not suspect_parts:
         raise EvidenceError("a model has no vocabulary, and so no token space")
@@ -137,6 +130,7 @@ def neuron_scores(
     names, is_live_base, is_live_suspect = _common_rows(base_parts, suspect_parts)
     if not names:
         raise EvidenceError("no part of the MLPs has numbers that a seed decided in both models")
+    # Cosines of each part: the gate by itself, up and down together.
     cosine = {name: inner(unit_rows(base_parts[name]), unit_rows(suspect_parts[name])) for name in names}
     zero = np.zeros_like(cosine[names[0]])
     gate, up, down = (cosine.get(name, zero) for name in ("gate", "up", "down"))
@@ -157,9 +151,6 @@ def neuron_terms(
         space: which sketches.
         shape: of the base's component.
         periods: number of neurons in one repeat, by neurons of the MLP; empty where no pair repeats itself.
-
-    Raises:
-        EvidenceError: no pair has scores.
     """
 
     def term(pair: NeuronPair) -> Term:
@@ -181,11 +172,7 @@ def neuron_terms(
 
 
 def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
-    """Return a term for each pair of blocks: key/value groups are permuted, and query heads inside each.
-
-    Raises:
-        EvidenceError: no pair of blocks with as many heads and groups.
-    """
+    """Return a term for each pair of blocks: key/value groups are permuted, and query heads inside each."""
     terms = _defined_terms(
         (partial(_head_term, base, suspect) for base, suspect in pairs), "a model has no attention, and so no heads"
     )
@@ -203,6 +190,7 @@ def _head_term(base: Heads, suspect: Heads) -> Term:
     names, is_live_base_H, is_live_suspect_H = _common_rows(base_parts, suspect_parts)
     if not names:
         raise EvidenceError("the heads have no numbers that a seed decided")
+    # Cosines of both products, summed.
     scores_HH = np.sum([unit_rows(base_parts[name]) @ unit_rows(suspect_parts[name]).T for name in names], axis=0)
     is_live_Gr = (is_live_base_H & is_live_suspect_H).reshape(base.num_groups, -1)
     # A group with a pruned head leaves with all its heads: groups that are permuted have one size.
@@ -226,9 +214,6 @@ def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray],
     Args:
         base, suspect: sketches [D, k] of the same parts in the same order.
         period: see :func:`permuted_labels`.
-
-    Raises:
-        EvidenceError: the widths differ, or nothing is left.
     """
     base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
     return permuted_labels(base_DK @ suspect_DK.T, is_live_D, period)
@@ -246,6 +231,7 @@ def _coordinate_rows(
         widths = f"{width} and {len(present[0][1])}"
         raise EvidenceError(f"the widths differ ({widths}): no coordinate of one model corresponds to one of the other")
     is_live_D = np.logical_and.reduce([rows.any(axis=1) for pair in present for rows in pair])
+    # Unit vectors of all parts in one row, so that one product sums their scores.
     base_DK = np.concatenate([unit_rows(first) for first, _ in present], axis=1)
     suspect_DK = np.concatenate([unit_rows(second) for _, second in present], axis=1)
     return base_DK, suspect_DK, is_live_D

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax import keys
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_unit
@@ -37,6 +38,19 @@ RANGE = 1 << 20
 """Seeds in a chunk of a store: ten to thirty seconds of two cores."""
 MOST_RANGES = 1 << 20
 FUNCTION = "bornbiased_jax.lineage.seed_search:compute"
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions:
+    """How a search is divided.
+
+    Attributes:
+        entries: numbers drawn of each seed.
+        range_size: seeds in a chunk of the store.
+    """
+
+    entries: int = SEARCH_ENTRIES
+    range_size: int = RANGE
 
 
 class Place(NamedTuple):
@@ -63,9 +77,9 @@ def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place
     return [place._replace(entries=min(count, place.entries)) for place in chosen]
 
 
-def decision_places(cfg: ModelConfig, entries: int = DECISION_ENTRIES) -> list[Place]:
-    """List places for the decision: the first ``entries`` of every matrix that is drawn."""
-    return [place._replace(entries=min(entries, place.entries)) for place in _matrices(cfg)]
+def decision_places(cfg: ModelConfig) -> list[Place]:
+    """List places for the decision: the first :data:`DECISION_ENTRIES` of every matrix that is drawn."""
+    return [place._replace(entries=min(DECISION_ENTRIES, place.entries)) for place in _matrices(cfg)]
 
 
 def _matrices(cfg: ModelConfig) -> list[Place]:
@@ -95,9 +109,6 @@ def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
     """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
     Of files no more is read than the rows that hold them.
-
-    Raises:
-        InputError: every number there is the same.
     """
     parts = []
     for path, layer, count, _ in places:
@@ -126,13 +137,8 @@ def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], ja
     return jax.jit(jax.vmap(correlation, in_axes=(0, None)))
 
 
-def spans(seeds: range, size: int | None = None) -> list[Chunk]:
-    """Return the chunks of a search: ranges that end at multiples of their size, which other searches share.
-
-    Raises:
-        InputError: they are more than :data:`MOST_RANGES`.
-    """
-    size = size or RANGE
+def spans(seeds: range, size: int) -> list[Chunk]:
+    """Return the chunks of a search: ranges that end at multiples of their size, which other searches share."""
     if len(seeds) > MOST_RANGES * size:
         raise InputError(f"{len(seeds):,} seeds in ranges of {size:,} are too many ranges: take larger ones")
     cuts = range((seeds.start // size + 1) * size, seeds.stop, size)
@@ -145,18 +151,12 @@ def search(
     chunk: Chunk,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most.
-
-    Args:
-        places: of the numbers that are compared.
-        suspect_N: the suspect's, centered, of length 1, float32.
-        chunk: the range.
-        advance: called with the number of seeds searched since the last call.
-    """
+    """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most."""
     correlate = correlator(places)
     unit_N = jnp.asarray(suspect_N, jnp.float32)
     best: dict[int, float] = {}
     size = min(CHUNK, chunk.stop - chunk.start)
+    # Correlate a chunk of seeds at a time, and keep the best.
     for start in range(chunk.start, chunk.stop, size):
         stop = min(start + size, chunk.stop)
         # Always as many seeds as the first time, so that one program serves; those past the end are left out.
@@ -168,12 +168,8 @@ def search(
     return {"seeds": np.array(list(best), np.uint32), "correlations": np.array(list(best.values()), np.float64)}
 
 
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunks: list[Chunk]) -> Iterator[dict[str, Any]]:
-    """Compute the chunks of a job, from JSON and the file of the suspect's numbers.
-
-    Raises:
-        InputError: those numbers are not those of the settings.
-    """
+def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
+    """Compute the chunks of a job, from JSON and the file of the suspect's numbers."""
     cfg = ModelConfig.from_dict(settings["model"])
     suspect_N = np.load(sources["suspect"], allow_pickle=False)
     if _digest(suspect_N) != settings["suspect"]:
@@ -186,18 +182,16 @@ def request(
     cfg: ModelConfig,
     suspect: Checkpoint,
     seeds: range,
-    *,
-    entries: int = SEARCH_ENTRIES,
-    range_size: int | None = None,
+    options: SearchOptions,
     advance: Callable[[int], None] | None = None,
 ) -> Request:
     """Describe a search as a request to a store; arguments as of :func:`.whichseed.which_seed`."""
-    places = tuple(search_places(cfg, entries))
+    places = tuple(search_places(cfg, options.entries))
     suspect_N = unit(read_entries(suspect, list(places))).astype(np.float32)
     return Request(
         FUNCTION,
-        {"model": cfg.to_dict(), "entries": entries, "suspect": _digest(suspect_N)},
-        spans(seeds, range_size),
+        {"model": cfg.to_dict(), "entries": options.entries, "suspect": _digest(suspect_N)},
+        spans(seeds, options.range_size),
         compute=lambda _, __, chunks: (search(places, suspect_N, chunk, advance) for chunk in chunks),
         arrays={"suspect": suspect_N},
     )

@@ -167,14 +167,10 @@ class Sheet:
 
 
 def evidence_sheet(base: RoleSource, suspect: RoleSource, checkpoints: tuple[Checkpoint, Checkpoint] | None) -> Sheet:
-    """Compute every statistic of a pair, next to its range over unrelated models.
-
-    Args:
-        base, suspect: the models.
-        checkpoints: the same, where this package runs both.
-    """
+    """Compute every statistic of a pair, next to its range over unrelated models."""
     calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
+    # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
     values = compare(read_model(base, first, ids_ST), read_model(suspect, second, ids_ST))
     rows = tuple(
@@ -196,13 +192,7 @@ def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
 
 
 def read_model(source: RoleSource, checkpoint: Checkpoint | None, ids_ST: np.ndarray | None) -> Reading:
-    """Read all that the statistics need of one model.
-
-    Args:
-        source: the model by role; its language component is read.
-        checkpoint: the same, where this package runs it.
-        ids_ST: what it is run on; None runs nothing.
-    """
+    """Read all that the statistics need of one model."""
     vectors: dict[str, np.ndarray] = {}
     stds: dict[str, float] = {}
     spectra: dict[str, np.ndarray] = {}
@@ -236,6 +226,7 @@ def read_model(source: RoleSource, checkpoint: Checkpoint | None, ids_ST: np.nda
 
 def compare(base: Reading, suspect: Reading) -> dict[str, float | None]:
     """Compute every statistic of a pair by its key; None where it is not defined."""
+    # Norm scales and biases that both have in one size.
     vectors = _shared(base.vectors, suspect.vectors)
     scales = [pair for path, pair in vectors.items() if path.endswith("/scale")]
     biases = [pair for path, pair in vectors.items() if path.endswith("/bias")]
@@ -308,6 +299,7 @@ def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | 
     width = base_VD.shape[1]
     if width != suspect_VD.shape[1]:
         return values
+    # Rows of shared tokens in both tables.
     base_rows, suspect_rows = _shared_tokens(base.labels, suspect.labels, min(len(base_VD), len(suspect_VD)))
     base_TD, suspect_TD = base_VD[base_rows].astype(np.float64), suspect_VD[suspect_rows].astype(np.float64)
     norms_T = np.linalg.norm(base_TD, axis=1) * np.linalg.norm(suspect_TD, axis=1)
@@ -341,6 +333,7 @@ def _output_statistics(base_PV: np.ndarray | None, suspect_PV: np.ndarray | None
     """Compare what two models say on the same tokens: linear CKA over positions, and equal next tokens."""
     if base_PV is None or suspect_PV is None or len(base_PV) != len(suspect_PV):
         return {"cka": None, "output_agreement": None}
+    # Centered Grams over positions: their cosine is linear CKA.
     grams = []
     for logits_PV in (base_PV, suspect_PV):
         centered_PV = logits_PV - logits_PV.mean(axis=0)

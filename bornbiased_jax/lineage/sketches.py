@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-MAX_DIM = 512
 PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
 _CHUNK = 1 << 18
@@ -30,21 +29,15 @@ _NULL_SHIFTS = 16
 _ROUNDING = 1e-10
 
 
-def signs(label: bytes, dim: int, key: bytes = b"") -> np.ndarray:
-    """Return the sign vector of a label: float32 [dim] of ±1/√dim.
+def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
+    """Return the sign vectors of labels, float32 [n, dim] of ±1/√dim.
 
     Signs are the bits of BLAKE2b (64 bytes, keyed), the least significant bit of byte 0 first; a set bit is +1.
 
     Example:
-        >>> signs(b"token: the", 4).tolist()
-        [0.5, -0.5, -0.5, 0.5]
+        >>> sign_rows([b"token: the"], 4).tolist()
+        [[0.5, -0.5, -0.5, 0.5]]
     """
-    signs_r: np.ndarray = sign_rows([label], dim, key)[0]
-    return signs_r
-
-
-def sign_rows(labels: Iterable[bytes], dim: int, key: bytes = b"") -> np.ndarray:
-    """Return the sign vectors of labels, [n, dim]."""
     digests = b"".join([hashlib.blake2b(label, digest_size=64, key=key).digest() for label in labels])
     bytes_nB = np.frombuffer(digests, np.uint8).reshape(-1, 64)[:, : -(-dim // 8)]
     bits_nB = np.unpackbits(bytes_nB, axis=1, bitorder="little")
@@ -84,6 +77,7 @@ def transposed(matrix_IO: np.ndarray) -> np.ndarray:
     if matrix_OI.flags.c_contiguous:
         return matrix_OI
     copy_OI = np.empty(matrix_OI.shape, matrix_IO.dtype)
+    # Strip by strip, so that memory is read in order.
     filled = 0
     for strip in rows_in_order(matrix_OI):
         copy_OI[filled : filled + len(strip)] = strip
@@ -154,6 +148,7 @@ def moments(tensor: np.ndarray) -> Moments:
     step = max(1, _CHUNK // m)
     for start in range(0, n, step):
         chunk = np.ascontiguousarray(matrix_nm[start : start + step])
+        # Squares by row and column, and sums of powers, in one pass over the chunk.
         square = chunk * chunk
         squares_row[start : start + step] = square @ ones_m
         squares_column += ones_m[: len(chunk)] @ square if len(chunk) <= m else np.ones(len(chunk), np.float32) @ square
@@ -195,6 +190,7 @@ def _central(raw_moments: np.ndarray) -> tuple[float, float, float]:
 def _central_directly(matrix_nm: np.ndarray) -> tuple[float, float, float]:
     """Return mean, standard deviation and kurtosis from differences to the mean, in float64."""
     size = matrix_nm.size
+    # The mean first, then powers of the differences.
     mean = sum(float(row_m.sum(dtype=np.float64)) for row_m in matrix_nm) / size
     second = fourth = 0.0
     for row_m in matrix_nm:

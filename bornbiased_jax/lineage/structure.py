@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy import fft, signal
@@ -30,9 +30,18 @@ _EQUAL = 0.01
 
 
 # A model is often compared with many others.
-@lru_cache(maxsize=16)
+_FORMULAS: WeakKeyDictionary[Component, dict[str, str]] = WeakKeyDictionary()
+
+
 def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
-    """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}.
+    """Name the kinds of matrices that agree with a formula, and the formula: {"value": "the identity"}."""
+    if component not in _FORMULAS:
+        _FORMULAS[component] = _find_formulas(component, fingerprint)
+    return _FORMULAS[component]
+
+
+def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
+    """Look for formulas in every kind of matrix.
 
     Diagonals of whole matrices are in the records of tensors; shifted and reversed diagonals and fixed orthogonal
     bases are looked for in the sketches of coordinates, whose signs are known.
@@ -73,12 +82,14 @@ def _is_structured(z_values: Sequence[float]) -> bool:
 def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None:
     """Return the formula that the sketches of a kind agree with, each or all together."""
     width = len(sketches[0])
+    # Diagonals at any shift: each matrix by itself, or all of the kind together.
     for name, expected_n2 in (("the identity", signs_n2), ("the reversed identity", signs_n2[::-1])):
         z_by_shift = [_shifted_z(sketch_D2, expected_n2) for sketch_D2 in sketches]
         largest = max(float(np.abs(z).max(initial=0.0)) for z in z_by_shift)
         together = np.abs(np.sum(z_by_shift, axis=0)).max(initial=0.0) / math.sqrt(len(z_by_shift))
         if max(largest, float(together)) >= STRUCTURED:
             return name
+    # Fixed bases, whose sketch is known.
     for name, expected_D2 in _bases(signs_n2, width):
         expected_D2 = unit_rows(expected_D2)
         agreement = [float((expected_D2 * sketch_D2[: len(expected_D2)]).sum()) for sketch_D2 in sketches]

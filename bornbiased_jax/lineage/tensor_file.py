@@ -20,11 +20,13 @@ def encode(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> byt
     (github.com/huggingface/safetensors).
     """
     header: dict[str, object] = {"__metadata__": metadata}
+    # Where each array begins and ends in the body.
     offset = 0
     for name, array in arrays.items():
         ends = [offset, offset + array.nbytes]
         header[name] = {"dtype": TYPES[array.dtype], "shape": list(array.shape), "data_offsets": ends}
         offset = ends[1]
+    # The header is padded, so that the body is aligned.
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values())

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage import compare as comparing
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage import untrained_outputs
@@ -27,6 +28,7 @@ from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
+from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
 from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
@@ -166,22 +168,24 @@ class Probe:
     batch_size: int | None = None
 
     def settled_by(self, side: Side) -> Probe:
-        """Return the probe that a stored fingerprint was made with.
-
-        Raises:
-            InputError: something else was asked for.
-        """
+        """Return the probe that a stored fingerprint was made with."""
         assert side.stored is not None
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
-        stored_inputs = side.stored.inputs
-        choices: dict[str, Any] = {name: stored_inputs.get(name) for name in ("num_inputs", "seq_len", "vocab_size")}
-        choices |= {"inputs": stored_inputs["kind"], "input_seed": stored_inputs["seed"]}
-        for name, value in choices.items():
+        facts = side.stored.inputs
+        stored = Probe(
+            inputs=facts["kind"],
+            num_inputs=facts["num_inputs"],
+            seq_len=facts["seq_len"],
+            input_seed=facts.get("seed"),
+            vocab_size=facts.get("vocab_size"),
+            batch_size=self.batch_size,
+        )
+        for name, value in vars(stored).items():
             choice = getattr(self, name)
             if choice is not None and choice != value:
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{side.name} was made with {option} {value}, not {choice}: leave {option} out")
-        return dataclasses.replace(self, **choices)
+        return stored
 
     def fitted(self, *configs: ModelConfig) -> Probe:
         """Make every open choice so that all these models can take the inputs."""
@@ -208,26 +212,21 @@ class Probe:
 def read_outputs(
     side: Side,
     probe: Probe,
+    options: OutputOptions = OutputOptions(),  # noqa: B008
     *,
-    moments: tuple[float, float] | None = None,
-    layer: int | None = None,
-    **further: Any,
+    resume: Path | None = None,
+    engine: Engine = local,
+    range_size: int | None = None,
 ) -> OutputFingerprint:
-    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
-
-    Args:
-        side: the model.
-        probe: with every choice made (:meth:`Probe.fitted`).
-        moments: as in :func:`.output_fingerprint.fingerprint_outputs`.
-        layer: as there.
-        **further: as there.
-    """
+    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display."""
     if side.stored is not None:
         return side.stored
     inputs = probe.draw(side.checkpoint.cfg)
     with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
-        reading: dict[str, Any] = dict(moments=moments, layer=layer, batch_size=probe.batch_size, advance=advance)
-        return prints.fingerprint_outputs(side.checkpoint, inputs, **reading, **further)
+        options = dataclasses.replace(options, batch_size=probe.batch_size)
+        return prints.fingerprint_outputs(
+            side.checkpoint, inputs, options, resume=resume, engine=engine, range_size=range_size, advance=advance
+        )
 
 
 class SingleTestOptions(TypedDict, total=False):
@@ -302,15 +301,16 @@ def trace(
     test = _default_test(base_side, suspect_side, test_options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
-    options: dict[str, Any] = {name: value for name, value in test_options.items() if value is not None}
+    options: dict[str, object] = {name: value for name, value in test_options.items() if value is not None}
     if num_references is not None and not entry.references:
         options["num_references"] = num_references
     for name in options:
         if name not in entry.options:
             raise InputError(f"--{name.replace('_', '-')} is no option of --test {test}: leave it out")
     # Tests of weights prove a p below what their permutations reach.
-    if "num_permutations" in options and entry.needs == "outputs":
-        check_permutations(options["num_permutations"], alpha)
+    num_permutations = test_options.get("num_permutations")
+    if num_permutations is not None and entry.needs == "outputs":
+        check_permutations(num_permutations, alpha)
     # Refuse what cannot reach alpha, or another base than the published one, before computing.
     count = NUM_REFERENCES if num_references is None else num_references
     if entry.references:
@@ -327,9 +327,11 @@ def trace(
         verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
     else:
         num_references = count if entry.references else None
-        verdict = _by_outputs(test, base_side, suspect_side, probe, alpha, num_references=num_references, **options)
+        verdict = _by_outputs(
+            test, base_side, suspect_side, probe, alpha, num_permutations, test_options.get("signs"), num_references
+        )
     # Record choices and commitment with the verdict.
-    chosen: dict[str, Any] = {"alpha": alpha} if alpha != entry.alpha else {}
+    chosen: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
     verdict = with_choices(verdict, chosen)
     verdict = with_commitment(verdict, base_side.digest, committed_as=committed_as)
@@ -338,7 +340,7 @@ def trace(
     return verdict
 
 
-def _default_test(base: Side, suspect: Side, options: Mapping[str, Any]) -> str:
+def _default_test(base: Side, suspect: Side, options: Mapping[str, object]) -> str:
     """Choose what settles most about this pair, of the tests that have the options given."""
     # Options that the permutation test has and `auto` lacks ask for outputs.
     names = {name for name, value in options.items() if value is not None}
@@ -353,9 +355,9 @@ def _by_outputs(
     suspect: Side,
     probe: Probe,
     alpha: float,
-    *,
+    num_permutations: int | None = None,
+    signs: str | None = None,
     num_references: int | None = None,
-    **options: Any,
 ) -> Verdict:
     """Run a test of outputs, after checking for whatever makes it impossible."""
     # Both models on the same inputs, with every open choice made.
@@ -368,10 +370,11 @@ def _by_outputs(
         pair = _fingerprints(base, suspect, settled)
     except Overflow as error:
         return undefined(test, str(error), num_inputs=settled.num_inputs, alpha=alpha)
-    if num_references is not None:
-        # References are of the base's architecture, on the inputs of the base.
-        options["references"] = _references(pair[0], settled, num_references)
-    return comparing.compare(*pair, test=test, alpha=alpha, **options)
+    # References are of the base's architecture, on the inputs of the base.
+    references = None if num_references is None else _references(pair[0], settled, num_references)
+    return comparing.compare(
+        *pair, test=test, alpha=alpha, num_permutations=num_permutations, signs=signs, references=references
+    )
 
 
 def _settled(probe: Probe, base: Side, suspect: Side) -> Probe:
@@ -401,13 +404,13 @@ def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[OutputFinger
     layers = {side.layer for side in stored}
     layer = layers.pop() if len(layers) == 1 else None
     moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
-    first = read_outputs(base, probe, moments=moments, layer=layer)
+    first = read_outputs(base, probe, OutputOptions(moments, layer))
     if base is suspect:
         return first, first
     # The suspect is given the base's vectors.
     if moments is None and "mean" in first.inputs:
         moments = (first.inputs["mean"], first.inputs["std"])
-    return first, read_outputs(suspect, probe, moments=moments, layer=layer)
+    return first, read_outputs(suspect, probe, OutputOptions(moments, layer))
 
 
 def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
@@ -416,6 +419,10 @@ def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[n
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
     cfg = ModelConfig.from_dict(base.config)
     inputs = probe.draw(cfg)
-    x = inputs.scaled(inputs.batch(0, inputs.num_inputs), base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0))
+    moments = base.inputs.get("mean", 0.0), base.inputs.get("std", 1.0)
     seeds = range(_FIRST_REFERENCE, _FIRST_REFERENCE + count)
-    return (outputs_ND for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, x) for outputs_ND in chunk_SND)
+    return (
+        outputs_ND
+        for chunk_SND in untrained_outputs.final_outputs(cfg, seeds, inputs, moments)
+        for outputs_ND in chunk_SND
+    )

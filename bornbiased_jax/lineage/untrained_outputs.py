@@ -12,7 +12,6 @@ import numpy as np
 from bornbiased_jax import keys
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.model.memory import check_forward, weights_bytes
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
@@ -24,9 +23,7 @@ _MAX_CHUNK = 256
 
 
 def final_outputs(
-    cfg: ModelConfig,
-    seeds: Sequence[int],
-    x: np.ndarray,
+    cfg: ModelConfig, seeds: Sequence[int], inputs: Inputs, moments: tuple[float, float] | None = None
 ) -> Iterator[np.ndarray]:
     """Compute last-position outputs of the final norm of freshly initialized models, in chunks of seeds.
 
@@ -35,7 +32,8 @@ def final_outputs(
     Args:
         cfg: the architecture.
         seeds: of the initializations.
-        x: token ids [N, T], or vectors [N, T, D] fed to every model in place of its embeddings.
+        inputs: N sequences; vectors are fed to every model in place of its embeddings.
+        moments: mean and standard deviation of vectors; those of the initial embedding unless given.
 
     Yields:
         [S, N, D] float32, in the order of ``seeds``: as many as fit 128 MiB, at most 256.
@@ -43,7 +41,8 @@ def final_outputs(
     Raises:
         InputError: inputs that do not fit the architecture, or a bad seed.
     """
-    x = check_sequences(cfg, x)
+    inputs.check_fits(cfg)
+    x = inputs.scaled(inputs.batch(0, inputs.num_inputs), *(moments or (0.0, cfg.embedding_std)))
     seeds_S = np.array([keys.check_seed(seed) for seed in seeds], np.uint32)
     # As many models as fit in a chunk, as many inputs as fit in a batch.
     check_forward(cfg, 1, x.shape[1], also=weights_bytes(cfg) + 2.0 * x.nbytes)
@@ -77,16 +76,3 @@ def _vmapped_outputs(cfg: ModelConfig, seeds_S: jax.Array, x_CB: jax.Array) -> j
 
 def _last_outputs(cfg: ModelConfig, params: Params, x: jax.Array) -> jax.Array:
     return models.apply(cfg, params, x, positions="last", logits=False).final_BTD[:, 0]
-
-
-def shared_inputs(cfg: ModelConfig, inputs: Inputs) -> np.ndarray:
-    """Return all N sequences as every model of an architecture takes them: ids [N, T], or vectors [N, T, D].
-
-    Vectors have the standard deviation of the initial embedding (its mean is 0).
-
-    Raises:
-        InputError: inputs that do not fit the architecture.
-    """
-    inputs.check_fits(cfg)
-    x: np.ndarray = inputs.scaled(inputs.batch(0, inputs.num_inputs), 0.0, cfg.embedding_std)
-    return x

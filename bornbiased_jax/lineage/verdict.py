@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from bornbiased_jax.stats.ranks import matched
 
 Decision = Literal["same-lineage", "unrelated", "undefined"]
-Detail = dict[str, Any]
+Detail = dict[str, object]
 """JSON-ready keys and values that are particular to a test."""
 
 # Comes with every verdict. A test of outputs sees coordinates, which models share by initialization as a rule.
@@ -63,7 +63,12 @@ class Verdict:
     alpha: float
     detail: Detail = dataclasses.field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def notes(self) -> list[str]:
+        """What the verdict rests on, point by point."""
+        return list(cast(Sequence[str], self.detail.get("notes", ())))
+
+    def to_json(self) -> dict[str, object]:
         """Return JSON-ready values: the fixed keys first, then the test's own. Never NaN: None instead."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "detail"]
         fixed = {name: getattr(self, name) for name in names}
@@ -117,7 +122,7 @@ behind: rotating the residual stream.
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
         # Then the summary, and the points that the verdict rests on.
-        points = [*self.detail.get("notes", ()), self.detail.get("scope", SCOPE)]
+        points = [*self.notes, self.detail.get("scope", SCOPE)]
         return "\n".join(
             [f"{self.verdict} ({', '.join(facts)})", self.summary(), "", *(f"- {point}" for point in points)]
         )
@@ -145,7 +150,7 @@ def rests_on(permuted: str, invariant_to: Sequence[str], evaded_by: str) -> str:
 def with_choices(verdict: Verdict, chosen: Mapping[str, object]) -> Verdict:
     """Add to a verdict the options that are not the defaults, which whoever tried several must correct for."""
     words = [f"{name} = {value}" for name, value in chosen.items()]
-    notes = list(verdict.detail.get("notes", ()))
+    notes = verdict.notes
     if words:
         notes.append(
             f"Exploratory: {', '.join(words)} was chosen. What was tried before on the same two models counts: "
@@ -167,7 +172,6 @@ def decide(
     z: float,
     num_inputs: int | None,
     alpha: float,
-    agreement: str = "the outputs agree coordinate by coordinate",
     **detail: object,
 ) -> Verdict:
     """Decide same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
@@ -175,7 +179,6 @@ def decide(
     Args:
         test, p_value, log10_p, z, num_inputs, alpha, detail: of the :class:`Verdict`; a z that is not finite is
             left out.
-        agreement: what the test looked for, as the beginning of the reason.
     """
     if not (math.isfinite(p_value) and math.isfinite(log10_p)):
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
@@ -183,11 +186,8 @@ def decide(
     z_or_none = float(z) if math.isfinite(z) else None
     p_value = float(min(1.0, p_value))
     is_same = p_value < alpha
-    reason = (
-        f"{agreement} more than chance allows (p < {alpha:g})"
-        if is_same
-        else f"{agreement} no more than chance allows (p >= {alpha:g})"
-    )
+    how_much = f"more than chance allows (p < {alpha:g})" if is_same else f"no more than chance allows (p >= {alpha:g})"
+    reason = f"the outputs agree coordinate by coordinate {how_much}"
     decision: Decision = "same-lineage" if is_same else "unrelated"
     return Verdict(decision, reason, p_value, min(0.0, float(log10_p)), z_or_none, test, num_inputs, alpha, detail)
 
@@ -206,6 +206,7 @@ def unfit(base_ND: np.ndarray, suspect_ND: np.ndarray, *, min_inputs: int) -> st
         )
     if len(base_ND) < min_inputs:
         return f"{len(base_ND)} inputs are too few: this test needs at least {min_inputs}"
+    # Constant outputs have no ranks.
     for name, outputs_ND in (("base", base_ND), ("suspect", suspect_ND)):
         if len(varying(outputs_ND)) < 3:
             return f"the {name} gives constant outputs: fewer than 3 coordinates vary over the inputs"

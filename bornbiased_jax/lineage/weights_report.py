@@ -58,6 +58,7 @@ def component_rows(comparison: Comparison) -> list[ComponentRow]:
     rows: list[ComponentRow] = []
     for component in dict.fromkeys(cell.component for cell in comparison.cells):
         cells = [cell for cell in comparison.cells if cell.component == component]
+        # The strongest evidence that is defined stands for the component.
         defined = [cell for cell in cells if cell.log10_p is not None]
         strongest = min(defined, key=lambda cell: (cell.log10_p, -(cell.z or 0.0)), default=cells[0])
         log10_p = comparison.adjusted(component=component) if defined else None
@@ -154,15 +155,7 @@ def write_notes(
     suspect: Fingerprint,
     exactness: Sequence[str],
 ) -> list[str]:
-    """Write what a verdict on weights rests on, point by point.
-
-    Args:
-        comparison: the battery's result.
-        rows: its components.
-        deciding: the cell whose p stands behind the decision; None where none does.
-        base, suspect: the models.
-        exactness: condition under which that p is exact.
-    """
+    """Write what a verdict on weights rests on, point by point."""
     notes = []
     if 0 < len(comparison.equal) < comparison.num_tensors:
         notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand.")
@@ -174,6 +167,7 @@ def write_notes(
     for formula in dict.fromkeys(comparison.left_out.values()):
         kinds = ", ".join(kind for kind, name in comparison.left_out.items() if name == formula)
         notes.append(f"Left out, as no seed decided it: {kinds} agree with {formula} in either model by itself.")
+    # The family, and the evidence that decides.
     evidence = dict.fromkeys(cell.evidence for cell in comparison.cells)
     notes.append(
         f"The battery: {', '.join(evidence)}, over the whole model and its parts; p-values are Holm's over "
@@ -184,6 +178,7 @@ def write_notes(
         notes.append(f"In {deciding.evidence}: {rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}")
     # What agrees, by part of the model, by block and table, by expert.
     notes += _by_model_part(comparison, rows) + _by_component(comparison, rows) + _by_expert(comparison, rows)
+    # Evidence that is undefined, and why.
     undefined = {
         cell.evidence: cell.reason for cell in comparison.cells if cell.component == ALL and cell.log10_p is None
     }
@@ -197,6 +192,7 @@ def write_notes(
         )
     if deciding is not None:
         notes += exactness
+    # Public signs and tensors without a role leave something open.
     if not base.settings.sign_key:
         notes.append(_PUBLIC_SIGNS)
     for name, model in (("base", base), ("suspect", suspect)):
@@ -215,6 +211,7 @@ def identical_tensors(comparison: Comparison) -> str:
 
 def evaded_by(comparison: Comparison) -> str:
     """Describe what hides a shared initialization from all evidence that was defined, at once."""
+    # What each group of evidence needs to be hidden from.
     defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}
     is_matched = comparison.matching is not None
     rotating = "rotating or permuting the residual coordinates"
@@ -260,6 +257,7 @@ def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list
     """Write of each part of models that have several, language model, vision tower, projector, whether it is shared."""
     main, *further = comparison.components
     shared, others, undefined = [], [], []
+    # Sort the parts: shared, not shared, undefined.
     for name in comparison.components:
         # Only the main part of the model has no prefix.
         prefixes = [row["component"].split("/")[0] for row in rows]
@@ -311,6 +309,7 @@ def _ranges(components: Sequence[str]) -> str:
     texts = [name for name in components if "/" not in name]
     for group, title in (("blocks", "block"), ("experts", "expert")):
         numbers = sorted(int(name.removeprefix(f"{group}/")) for name in components if name.startswith(f"{group}/"))
+        # Join consecutive numbers.
         runs: list[list[int]] = []
         for number in numbers:
             if runs and runs[-1][1] == number - 1:

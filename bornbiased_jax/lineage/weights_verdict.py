@@ -39,7 +39,7 @@ _FEW_KINDS, _MANY_KINDS = 2, 4
 def auto_verdict(
     base: Fingerprint,
     suspect: Fingerprint,
-    options: Options | None = None,
+    options: Options = Options(),  # noqa: B008
     *,
     identity: Identity | None = None,
     outputs: Verdict | None = None,
@@ -53,23 +53,21 @@ def auto_verdict(
         identity: of the two models, from more than their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
         near: sentence about weights that are nearly equal, and so about no identity.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
     """
-    options = options or Options()
     further: list[Cell] = []
     if outputs is not None:
         # An undefined verdict may come with numbers, as on vectors that both models shared: they are no evidence.
         is_defined = outputs.verdict != "undefined"
         z, log10_p = (outputs.z, outputs.log10_p) if is_defined else (None, None)
         further = [Cell("outputs", ALL, z, log10_p, outputs.reason)]
+    # Run the battery; equal tensors are an identity of their own.
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", SAME_WEIGHTS)
     kinds = _kinds_alone(comparison)
     decision, reason, deciding = _decide(comparison, identity, kinds, near)
     null = _null(base, suspect, options)
+    # What the verdict rests on, for readers and for JSON.
     rows = component_rows(comparison)
     notes = write_notes(comparison, rows, deciding, base, suspect, _exactness(null, options))
     has_shared_embeddings = _has_shared_embeddings(comparison)
@@ -106,18 +104,13 @@ def auto_verdict(
     )
 
 
-def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options | None = None) -> Verdict:
-    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for.
-
-    Args:
-        base, suspect: made with one dimension and one sign key.
-        evidence: a key of :data:`.evidence.KINDS`.
-        options: level and permutations.
-
-    Raises:
-        InputError: fingerprints that cannot be compared.
-    """
-    options = options or Options()
+def single_verdict(
+    base: Fingerprint,
+    suspect: Fingerprint,
+    evidence: str,
+    options: Options = Options(),  # noqa: B008
+) -> Verdict:
+    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for."""
     # One piece of evidence over the whole model, without correction.
     cell, by_module = single_cell(base, suspect, evidence, options)
     kind = kind_of(evidence)
@@ -138,6 +131,7 @@ def single_verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, optio
     # Nothing corresponds: the reason stands in place of a p.
     if cell.certified is None:
         return Verdict("undefined", cell.reason, None, None, None, "weights", None, options.alpha, detail)
+    # Decide at the level itself: p at most alpha.
     p_value, log10_p = cell.certified.p_value, cell.certified.log10_p
     is_same = p_value <= options.alpha
     reason = (
@@ -182,6 +176,7 @@ def _decide(
             "of evidence)"
         )
         return "same-lineage", f"{near}; {reason}" if near else reason, best
+    # Matchings have no p: beyond the threshold they decide alone.
     matching = comparison.matching
     if matching is not None and matching.agreement > matching.threshold:
         largest = matching.largest_unrelated
@@ -195,6 +190,7 @@ def _decide(
             )
         )
         return "same-lineage", reason, None
+    # Nothing is defined, or tensors were copied and nothing else agrees.
     if best is None:
         reasons = dict.fromkeys(cell.reason for cell in comparison.cells if cell.component == ALL)
         return "undefined", "; ".join(reasons), None

@@ -24,7 +24,6 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -40,7 +39,7 @@ from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.seed_search import (
     CHUNK,
-    SEARCH_ENTRIES,
+    SearchOptions,
     best_of,
     decision_places,
     drawn,
@@ -72,7 +71,7 @@ class Candidate:
     t: float
     log10_p: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return all fields with the p-value, as JSON-ready values."""
         return {**dataclasses.asdict(self), "p_value": 10.0**self.log10_p}
 
@@ -101,7 +100,7 @@ class Found:
     alpha: float
     confirmed: Verdict | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with the keys of the command line."""
         # What the exact test says of the best seed, in the keys of its own command.
         keys = ("verdict", "reason", "test", "labels", "align", "null", "p_value", "log10_p", "z", "alpha")
@@ -129,12 +128,11 @@ def which_seed(
     cfg: ModelConfig,
     suspect: Checkpoint,
     seeds: range,
+    options: SearchOptions = SearchOptions(),  # noqa: B008
     *,
     alpha: float = 1e-4,
-    entries: int = SEARCH_ENTRIES,
     resume: Path | str | None = None,
     engine: Engine = local,
-    range_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Found:
     """Search seeds for the initial weights of a model.
@@ -143,12 +141,11 @@ def which_seed(
         cfg: the architecture that initializations are drawn of.
         suspect: the model.
         seeds: a range of step 1 within 0 to 2³².
+        options: how many numbers are drawn of each seed, and how many seeds are in a chunk of the store.
         alpha: level of the decision.
-        entries: numbers drawn of each seed in the search.
         resume: a store, in which finished ranges of seeds are kept, so that a killed search goes on and a finished one
             can be extended. Several processes may share it.
         engine: who searches what the store lacks (:mod:`bornbiased_jax.executors`).
-        range_size: seeds in a chunk of the store; :data:`.seed_search.RANGE` unless given.
         advance: called with the number of seeds searched since the last call.
 
     Raises:
@@ -156,6 +153,7 @@ def which_seed(
             store that cannot be written, or another engine without one.
     """
     check_search(cfg, suspect.cfg, seeds, alpha)
+    entries = options.entries
     if entries < 16:
         raise InputError(f"{entries} entries are too few to tell seeds apart: give at least 16")
     store.check(resume, engine)
@@ -163,7 +161,7 @@ def which_seed(
         8.0 * min(CHUNK, len(seeds)) * entries, f"{entries:,} numbers of each seed", "draw fewer (--entries)"
     )
     # Search: correlate a few numbers of every seed, chunk by chunk.
-    search = request(cfg, suspect, seeds, entries=entries, range_size=range_size, advance=advance)
+    search = request(cfg, suspect, seeds, options, advance)
     best: dict[int, float] = {}
     for chunk in store.fulfill(search, resume, engine, advance):
         best = best_of(best, chunk["seeds"], chunk["correlations"])
@@ -186,12 +184,6 @@ def which_seed(
 
 def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 1e-4) -> Verdict:
     """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
-
-    Args:
-        cfg: the architecture of the initialization.
-        suspect: the model.
-        seed: the initialization's.
-        alpha: level of the decision.
 
     Returns:
         A verdict, undefined where the two have nothing of one size.
@@ -218,11 +210,7 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
 
 
 def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: float) -> None:
-    """Check a search's seeds and level, and whether the two architectures have one size.
-
-    Raises:
-        InputError: they are out of range, or a size differs.
-    """
+    """Check a search's seeds and level, and whether the two architectures have one size."""
     if not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     if not len(seeds) or seeds.step != 1:

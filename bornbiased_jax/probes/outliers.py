@@ -28,6 +28,10 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 # Sun et al. (2024): a massive activation exceeds 100 and a thousand times the median magnitude.
 MASSIVE_ABSOLUTE = 100.0
 MASSIVE_RELATIVE = 1000.0
+# States, whole sequences at a time, in the matrix of the effective rank.
+_RANK_ROWS = 4096
+# A super neuron fires at the first position, and its input columns are long.
+_FIRING_RATIO, _NORM_RATIO = 10.0, 2.0
 
 
 class Outliers(NamedTuple):
@@ -93,7 +97,6 @@ def measure_outliers(
     params: Weights,
     tokens_NT: ArrayLike,
     *,
-    rank_rows: int = 4096,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Outliers:
@@ -103,7 +106,6 @@ def measure_outliers(
         cfg: the architecture.
         params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T], or vectors [N, T, D].
-        rank_rows: how many states, whole sequences at a time, enter the matrix of the effective rank.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
 
@@ -120,7 +122,7 @@ def measure_outliers(
     x = check_sequences(cfg, tokens_NT)
     N, T = x.shape[:2]
     L, D = cfg.num_layers, cfg.d_model
-    for_rank = min(N, max(1, rank_rows // T))
+    for_rank = min(N, max(1, _RANK_ROWS // T))
 
     largest_L, at_L3, massive_L = np.zeros(L), np.zeros((L, 3), int), np.zeros(L)
     ratio_LT, first_LD, all_LD = np.zeros((L, T)), np.zeros((L, D)), np.zeros((L, D))
@@ -168,24 +170,20 @@ def super_neurons(
     params: Weights,
     tokens_NT: ArrayLike,
     *,
-    firing_ratio: float = 10.0,
-    norm_ratio: float = 2.0,
     top: int = 10,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Find the MLP neurons that write most at the first position, and which of them are super neurons.
 
-    A neuron is called super when its mean |activation| at the first position is at least ``firing_ratio``
-    times that at the others, and the norm of its gate or up column at least ``norm_ratio`` times the median
-    of its layer. The activation is what enters W_down.
+    A neuron is called super when its mean |activation| at the first position is at least ten times that at the
+    others, and the norm of its gate or up column at least twice the median of its layer. The activation is what enters
+    W_down.
 
     Args:
         cfg: the architecture.
         params: its weights, in memory or streamed.
         tokens_NT: token ids [N, T] or vectors [N, T, D], T at least 2.
-        firing_ratio: see above.
-        norm_ratio: see above.
         top: how many to return, over all layers.
         batch_size: sequences in one forward pass; chosen by memory unless given.
         advance: called with the number of sequences done since the last call.
@@ -238,7 +236,7 @@ def super_neurons(
         rest = float(rest_LF[at])
         ratio = float(first_LF[at]) / rest if rest > 0 else None
         heaviest = max(float(norm[at]) for norm in norms.values())
-        fires = ratio is None or ratio >= firing_ratio
+        fires = ratio is None or ratio >= _FIRING_RATIO
         neurons.append(
             {
                 "block": int(at[0]) + 1,
@@ -252,7 +250,7 @@ def super_neurons(
                 "firing_ratio": ratio,
                 "gate_norm_ratio": float(norms["gate"][at]) if "gate" in norms else None,
                 "up_norm_ratio": float(norms["up"][at]),
-                "super": bool(fires and heaviest >= norm_ratio),
+                "super": bool(fires and heaviest >= _NORM_RATIO),
             }
         )
     return neurons

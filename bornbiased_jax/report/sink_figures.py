@@ -55,17 +55,14 @@ def variance_by_position(series: Mapping[str, ArrayLike]) -> Figure:
     return figure
 
 
-def top_channels(
-    first_D: ArrayLike, rest_D: ArrayLike, *, block: int, top: int = 12, channels: Sequence[int] | None = None
-) -> Figure:
-    """Draw the channels with the largest mean |h| at the first position [D], next to the mean at the others [D].
+def top_channels(first_D: ArrayLike, rest_D: ArrayLike, *, block: int, channels: Sequence[int]) -> Figure:
+    """Draw some channels by mean |h| at the first position [D], next to the mean at the others [D].
 
-    ``block``, counted from 1, is the one they follow. ``channels`` names the entries where they are a selection;
-    otherwise entry j is channel j.
+    ``block``, counted from 1, is the one they follow; ``channels`` are their numbers.
     """
     first, rest = np.asarray(first_D, dtype=float), np.asarray(rest_D, dtype=float)
-    order = np.argsort(-first)[:top]
-    names = order if channels is None else np.asarray(channels)[order]
+    order = np.argsort(-first)
+    names = np.asarray(channels)[order]
     figure, ax = figures.new()
     x = np.arange(len(order))
     ax.bar(x - 0.2, first[order], width=0.4, color=figures.SERIES[1], label="first position")

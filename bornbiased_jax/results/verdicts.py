@@ -61,7 +61,7 @@ class Lineage(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return what the command writes with --json."""
-        value = self.verdict.to_json()
+        value: dict[str, Any] = self.verdict.to_json()
         if self.scores is not None:
             value["baselines"] = [score.to_json() for score in self.scores]
         if self.models is not None:
@@ -89,7 +89,7 @@ class Lineage(Result):
 
     def tables(self) -> list[Listing]:
         """List a row for each test; z of the matrices outside the blocks; the verdict at each step."""
-        value = self.verdict.to_json()
+        value: dict[str, Any] = self.verdict.to_json()
         title = f"{self.base} and {self.suspect}: {self.verdict.verdict}"
         note = f"Level {value['alpha']:g}. z describes; a p that no permutation reached is bounded by a proof."
         tables = [listing(title, _TEST_COLUMNS, self._tests(), note)]
@@ -136,7 +136,7 @@ class Lineage(Result):
 
     def figures(self) -> dict[str, Panel]:
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
-        value = self.verdict.to_json()
+        value: dict[str, Any] = self.verdict.to_json()
         panels = {}
         modules = lineage_figures.module_map(value["by_module"] or [])
         if modules is not None:
@@ -157,7 +157,7 @@ class Lineage(Result):
         """Draw z by step of a run that was followed, else z by block and matrix, else the null; into axes if given."""
         if self.steps is not None:
             return lineage_figures.z_by_step(self.steps, ax)
-        value = self.verdict.to_json()
+        value: dict[str, Any] = self.verdict.to_json()
         modules = lineage_figures.module_map(value["by_module"] or [], ax)
         if modules is None and value.get("null_histogram") and value["z"] is not None:
             return lineage_figures.null_figure(value["null_histogram"], value["z"], ax)
@@ -173,7 +173,7 @@ class Lineage(Result):
         return f"{self.verdict.verdict}: {super().__repr__()}"
 
     def _tests(self) -> list[dict[str, Any]]:
-        value = self.verdict.to_json()
+        value: dict[str, Any] = self.verdict.to_json()
         # A single test is a battery of one.
         tests = value.get("tests") or [{**value, "name": value["test"]}]
         return [{key: test.get(key) for key in _TEST_COLUMNS} for test in tests]
@@ -284,7 +284,7 @@ def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> l
         for step, checkpoint in steps:
             # A model that was read block by block is closed after each comparison.
             side = suspect if suspect.scratch is None else dataclasses.replace(suspect)
-            value = trace.trace(checkpoint, side, **options).to_json()
+            value: dict[str, Any] = trace.trace(checkpoint, side, **options).to_json()
             decision = {key: value[key] for key in ("verdict", "z", "log10_p")}
             components = value.get("components") or [{"component": "model", **decision}]
             rows.append({"step": step, **decision, "components": [dict(row) for row in components]})

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.stats import tails
-from bornbiased_jax.stats.bound import Bound, Orientation, Rows, joint_bound, sorted_rows
+from bornbiased_jax.stats.bound import Bound, Orientation, joint_bound, sorted_rows
 from bornbiased_jax.stats.permutations import (
     ENUMERATED_WIDTH,
     NUM_PERMUTATIONS,
@@ -62,97 +62,6 @@ class Certified:
     tilt: float
     orientation: Orientation
     histogram: Mapping[str, Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Group:
-    """What is kept of one group of labels once its score matrix is gone: about 220 numbers a label when wide.
-
-    Attributes:
-        statistic, mean, variance: the trace and its exact moments.
-        largest: the largest score in size.
-        sums_P: the trace under each permutation.
-        rows: for the bound.
-        enumerated: whether ``sums_P`` holds every labeling once.
-    """
-
-    statistic: float
-    mean: float
-    variance: float
-    largest: float
-    sums_P: np.ndarray
-    rows: Rows
-    enumerated: bool = False
-
-
-def permuted_group(
-    scores_nn: np.ndarray,
-    *,
-    index: int = 0,
-    num_permutations: int | None = NUM_PERMUTATIONS,
-    seed: int = 0,
-    top: int | None = None,
-) -> Group:
-    """Permute one group's labels; a sum over many groups then needs one score matrix at a time.
-
-    Args:
-        scores_nn: [n, n] score of label i of the base with label j of the suspect.
-        index: number of the group, from 0: each has permutations of its own.
-        num_permutations: how many; None for every one of n! (small n only).
-        seed: of the permutations.
-        top: as in :func:`.bound.tail_bound`.
-
-    Raises:
-        ValueError: not a square matrix of finite numbers with n ≥ 2.
-    """
-    scores_nn = np.asarray(scores_nn)
-    if scores_nn.dtype.kind != "f":
-        scores_nn = scores_nn.astype(np.float64)
-    statistic = float(np.diagonal(scores_nn).sum(dtype=np.float64))
-    mean, variance = (float(moment) for moment in moments(scores_nn))
-    if num_permutations is None:
-        sums_P = permuted_sums(scores_nn, all_permutations(len(scores_nn)))
-    else:
-        sums_P = drawn_sums(scores_nn, num_permutations, seed=seed, group=index)
-    # Where the count says enough nobody waits for a closer bound.
-    reached = bool((sums_P >= statistic - TIE * math.sqrt(variance)).any())
-    rows = sorted_rows(scores_nn, top=top, scale=not reached)
-    largest = float(max(scores_nn.max(), -scores_nn.min()))
-    return Group(statistic, mean, variance, largest, sums_P, rows, enumerated=num_permutations is None)
-
-
-def certify(groups: Iterable[Group]) -> Certified:
-    """Certify the p of a sum over groups of labels, each permuted on its own.
-
-    Args:
-        groups: at least one, all with as many permutations.
-
-    Raises:
-        ValueError: no group, unequal numbers of permutations, or an enumerated group among several.
-    """
-    members = list(groups)
-    if not members or len({len(group.sums_P) for group in members}) != 1:
-        raise ValueError("give one group or several, all with the same number of permutations")
-    enumerated = members[0].enumerated
-    if len(members) > 1 and any(group.enumerated for group in members):
-        raise ValueError("labelings of several groups are drawn, not enumerated")
-    statistic = math.fsum(group.statistic for group in members)
-    mean = math.fsum(group.mean for group in members)
-    variance = math.fsum(group.variance for group in members)
-    num_permutations = len(members[0].sums_P)
-    # Rounding leaves a variance of about (eps · |R|)² n where there is none.
-    least_variance = sum((1e-13 * group.rows.size * group.largest) ** 2 for group in members)
-    if not variance > least_variance:
-        return constant_sum(statistic, mean, num_permutations, enumerated=enumerated)
-    return certify_sums(
-        statistic,
-        mean,
-        math.sqrt(variance),
-        np.sum([group.sums_P for group in members], axis=0),
-        joint_bound([group.rows for group in members]),
-        log_order=sum(math.lgamma(group.rows.size + 1) for group in members),
-        enumerated=enumerated,
-    )
 
 
 def certify_sums(
@@ -208,27 +117,18 @@ def constant_sum(statistic: float, mean: float, num_permutations: int, *, enumer
     return Certified(*(nan, nan, nan, nan, nan, statistic, mean, 0.0, num_permutations, 0, enumerated, 0.0, "rows"))
 
 
-def certified_p(
-    scores: np.ndarray | Sequence[np.ndarray],
-    *,
-    num_permutations: int = NUM_PERMUTATIONS,
-    seed: int = 0,
-    top: int | None = None,
-) -> Certified:
-    """Certify the p of the trace of a score matrix, or of several summed, under permutations of the labels.
+def certified_p(scores_nn: np.ndarray, *, num_permutations: int = NUM_PERMUTATIONS, seed: int = 0) -> Certified:
+    """Certify the p of the trace of a score matrix under permutations of the labels.
 
-    One-sided: large sums speak against the null. One matrix of n ≤ 8 labels has all n! labelings counted.
+    One-sided: large sums speak against the null. Of n ≤ 8 labels all n! labelings are counted.
 
     Args:
-        scores: [n, n] score of label i of the base with label j of the suspect, centered or not; or one for
-            each group of labels (the hidden units of a layer), permuted independently. Groups that share one
-            permutation are summed first.
+        scores_nn: [n, n] score of label i of the base with label j of the suspect, centered or not.
         num_permutations: random permutations.
         seed: of the permutations.
-        top: as in :func:`.bound.tail_bound`.
 
     Raises:
-        ValueError: not square matrices of finite numbers with n ≥ 2, or none.
+        ValueError: not a square matrix of finite numbers with n ≥ 2.
 
     Example:
         >>> scores = np.random.default_rng(0).standard_normal((60, 60))
@@ -240,10 +140,24 @@ def certified_p(
         >>> certified.log10_p_moments < certified.log10_p_bound == certified.log10_p
         True
     """
-    matrices = [scores] if isinstance(scores, np.ndarray) else list(scores)
-    enumerate_all = len(matrices) == 1 and len(matrices[0]) <= ENUMERATED_WIDTH
-    drawn = None if enumerate_all else num_permutations
-    return certify(
-        permuted_group(scores_nn, index=index, num_permutations=drawn, seed=seed, top=top)
-        for index, scores_nn in enumerate(matrices)
+    scores_nn = np.asarray(scores_nn)
+    if scores_nn.dtype.kind != "f":
+        scores_nn = scores_nn.astype(np.float64)
+    statistic = float(np.diagonal(scores_nn).sum(dtype=np.float64))
+    mean, variance = (float(moment) for moment in moments(scores_nn))
+    enumerated = len(scores_nn) <= ENUMERATED_WIDTH
+    sums_P = (
+        permuted_sums(scores_nn, all_permutations(len(scores_nn)))
+        if enumerated
+        else drawn_sums(scores_nn, num_permutations, seed=seed)
     )
+    # Where the count says enough nobody waits for a closer bound.
+    is_reached = bool((sums_P >= statistic - TIE * math.sqrt(variance)).any())
+    rows = sorted_rows(scores_nn, scale=not is_reached)
+    # Rounding leaves a variance of about (eps · |R|)² n where there is none.
+    largest = float(max(scores_nn.max(), -scores_nn.min()))
+    if not variance > (1e-13 * rows.size * largest) ** 2:
+        return constant_sum(statistic, mean, len(sums_P), enumerated=enumerated)
+    log_order = math.lgamma(rows.size + 1)
+    bound = joint_bound([rows])
+    return certify_sums(statistic, mean, math.sqrt(variance), sums_P, bound, log_order=log_order, enumerated=enumerated)

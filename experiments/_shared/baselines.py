@@ -19,7 +19,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.baselines import Score, order_score, score, spearman_score, unequal_units
-from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.stats import tails
@@ -113,7 +113,7 @@ def reef_features(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarra
         params: its weights.
         inputs: text of N sentences (200 published); the two models need not share a tokenizer.
     """
-    return last_outputs(cfg, params, inputs, layer=reef_block(cfg.num_layers))
+    return last_outputs(cfg, params, inputs, OutputOptions(layer=reef_block(cfg.num_layers)))
 
 
 def standardized(features_ND: np.ndarray) -> np.ndarray:

@@ -20,10 +20,10 @@ from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.population import population_test
-from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
@@ -47,7 +47,7 @@ def permutation_verdict(
 def unrelated_pairs(cfg: ModelConfig, inputs: Inputs, num_pairs: int, *, first_seed: int = 0) -> Iterator[Pair]:
     """Return outputs of disjoint pairs of untrained models: seeds ``first_seed`` + 2i and + 2i + 1, [N, D] each."""
     seeds = range(first_seed, first_seed + 2 * num_pairs)
-    outputs = itertools.chain.from_iterable(final_outputs(cfg, seeds, shared_inputs(cfg, inputs)))
+    outputs = itertools.chain.from_iterable(final_outputs(cfg, seeds, inputs))
     return zip(outputs, outputs, strict=True)
 
 
@@ -57,10 +57,10 @@ def related_pairs(
     """Yield outputs of untrained models and of themselves drifted toward another one (:func:`drifted`)."""
     # Each base drifts toward a seed that no pair uses.
     seeds = range(first_seed, first_seed + num_pairs)
-    bases = itertools.chain.from_iterable(final_outputs(cfg, seeds, shared_inputs(cfg, inputs)))
+    bases = itertools.chain.from_iterable(final_outputs(cfg, seeds, inputs))
     for seed, base_ND in zip(seeds, bases, strict=True):
         descendant = drifted_seed(cfg, np.uint32(seed), np.uint32(seed + num_pairs), drift)
-        yield base_ND, last_outputs(cfg, descendant, inputs, std=cfg.embedding_std)
+        yield base_ND, last_outputs(cfg, descendant, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
 
 def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
@@ -88,11 +88,10 @@ def population_pairs(
     first_seed: int = 0,
 ) -> Iterator[Verdict]:
     """Yield verdicts of the population test on unrelated pairs, each with references of its own."""
-    x = shared_inputs(cfg, inputs)
     num_seeds = num_references + 2
     for pair in range(num_pairs):
         seeds = range(first_seed + pair * num_seeds, first_seed + (pair + 1) * num_seeds)
-        base_ND, suspect_ND, *references = np.concatenate(list(final_outputs(cfg, seeds, x)))
+        base_ND, suspect_ND, *references = np.concatenate(list(final_outputs(cfg, seeds, inputs)))
         yield population_test(base_ND, suspect_ND, references)
 
 

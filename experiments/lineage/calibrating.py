@@ -13,10 +13,9 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.experiments.base import Context, chunked, spans
-from bornbiased_jax.lineage.iclr import iclr_test
-from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.population import population_test
-from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
 
@@ -74,7 +73,8 @@ def by_u(verdict: Verdict) -> Verdict:
     """Decide a verdict of Algorithm 1 by its U-test in place of its t-test."""
     if verdict.p_value is None:
         return verdict
-    p, log10_p = verdict.detail["p_u"], verdict.detail["log10_p_u"]
+    detail: dict[str, Any] = verdict.detail
+    p, log10_p = detail["p_u"], detail["log10_p_u"]
     decision: Any = "same-lineage" if p < verdict.alpha else "unrelated"
     return Verdict(decision, "", p, log10_p, None, verdict.test, verdict.num_inputs, verdict.alpha, verdict.detail)
 
@@ -125,7 +125,7 @@ def related(settings: Mapping[str, Any], case: Case) -> dict[str, Any]:
     # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
     first = case["number"] * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
     seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
-    references = np.concatenate(list(final_outputs(cfg, seeds, shared_inputs(cfg, inputs))))
+    references = np.concatenate(list(final_outputs(cfg, seeds, inputs)))
     by_drift = []
     for drift in power["drifts"]:
         verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in TESTS}

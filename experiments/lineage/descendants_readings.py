@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -30,9 +30,8 @@ from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, Score, awm, ics, 
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.iclr import iclr_test
-from bornbiased_jax.lineage.outputs import last_outputs
-from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
@@ -170,7 +169,9 @@ class Subject:
         vectors = gaussian(num, length, self._probe_cfg.d_model)
         return {
             "tokens": last_outputs(self.cfg, self.params, tokens),
-            "vectors": last_outputs(self.cfg, self.params, vectors, mean=0.0, std=self._probe_cfg.embedding_std),
+            "vectors": last_outputs(
+                self.cfg, self.params, vectors, OutputOptions((0.0, self._probe_cfg.embedding_std))
+            ),
         }
 
     @functools.cached_property
@@ -205,7 +206,7 @@ def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:
     for kind in ("vectors", "tokens"):
         verdict = paper_test(base.outputs[kind], suspect.outputs[kind])
         for which in ("t", "U"):
-            log10_p = None if verdict.p_value is None else float(verdict.detail[f"log10_p_{which.lower()}"])
+            log10_p = None if verdict.p_value is None else cast(float, verdict.detail[f"log10_p_{which.lower()}"])
             readings[f"Algorithm 1, {which}, {kind}"] = NOTHING if log10_p is None else (-log10_p, log10_p)
         readings[f"iclr, {kind}"] = _p_alone(iclr_test(base.outputs[kind], suspect.outputs[kind]))
     readings["HuRef (ICS)"] = _value(ics(*base_model, *suspect_model))

@@ -128,14 +128,15 @@ def examine(base: Release, suspect: Release, options: Options) -> dict[str, Any]
         is undefined is None.
     """
     verdict = auto_verdict(base.fingerprint, suspect.fingerprint, options)
+    detail: dict[str, Any] = verdict.detail
     scores: dict[str, float | None] = {}
     p_values: dict[str, float | None] = {}
     # One row a component of each piece of evidence.
     for name in EVIDENCE:
-        defined = [row for row in verdict.detail["tests"] if row["name"] == name and row["log10_p"] is not None]
+        defined = [row for row in detail["tests"] if row["name"] == name and row["log10_p"] is not None]
         scores[name] = max((row["z"] for row in defined if row["z"] is not None), default=None)
         p_values[name] = min((min(1.0, len(defined) * row["p_value"]) for row in defined), default=None)
-    scores[AGREEMENT_OF_MATCHINGS] = verdict.detail["agreement"]
+    scores[AGREEMENT_OF_MATCHINGS] = detail["agreement"]
     # What anybody can compute, from the same two models.
     public = compare(base.reading, suspect.reading)
     scores |= {title: public[key] for key, title in _PUBLIC.items()}
@@ -146,7 +147,7 @@ def examine(base: Release, suspect: Release, options: Options) -> dict[str, Any]
         "scores": {name: None if value is None else float(f"{value:.6g}") for name, value in scores.items()},
         "p": p_values,
         "verdict": verdict.verdict,
-        "components": {row["component"]: row["verdict"] for row in verdict.detail["components"]},
+        "components": {row["component"]: row["verdict"] for row in detail["components"]},
     }
 
 

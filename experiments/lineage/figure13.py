@@ -15,7 +15,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.base import Context, Experiment, Record
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
-from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
@@ -39,7 +39,7 @@ def run(context: Context) -> dict[str, Any]:
 def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
     cfg = preset(group["model"], **group["changes"])
     inputs = random_inputs(group["inputs"], group["num_inputs"], group["seq_len"], cfg)
-    outputs = np.concatenate(list(final_outputs(cfg, range(group["num_births"]), shared_inputs(cfg, inputs))))
+    outputs = np.concatenate(list(final_outputs(cfg, range(group["num_births"]), inputs)))
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
     counts, outside, sums, means = np.zeros(_BINS - 1, int), 0, np.zeros(3), []

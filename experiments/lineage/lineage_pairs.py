@@ -160,7 +160,7 @@ def _others(context: Context) -> dict[str, Any]:
         for path, model in zip(where, opened, strict=True):
             few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
             base_ND = last_outputs(model.cfg, model.params(), few)
-            initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few.batch(0, few.num_inputs))
+            initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few)
             seed_verdicts = [
                 permutation_verdict(base_ND, initial_ND, seed)
                 for seed, initial_ND in enumerate(itertools.chain.from_iterable(initializations))

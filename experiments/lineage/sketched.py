@@ -22,7 +22,12 @@ def sketch(model: Checkpoint) -> Fingerprint:
     return fingerprint(NativeRoles(model), SETTINGS)
 
 
-def verdict(base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options | None = None) -> Verdict:
+def verdict(
+    base: Fingerprint,
+    suspect: Fingerprint,
+    evidence: str,
+    options: Options = Options(),  # noqa: B008
+) -> Verdict:
     """Decide by one piece of evidence over the whole model.
 
     Args:

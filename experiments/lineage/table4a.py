@@ -15,7 +15,7 @@ from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_score
 from bornbiased_jax.experiments.base import Context, Experiment, Record
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import THRESHOLD
-from bornbiased_jax.lineage.outputs import embedding_moments, last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments, last_outputs
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
@@ -78,8 +78,7 @@ def _outputs(
     def compute(_folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
         inputs = random_inputs(kind, group["num_inputs"], group["seq_len"], cfg)
-        mean, std = moments or (0.0, 1.0)
-        return last_outputs(cfg, init_seed(cfg, seed), inputs, mean=mean, std=std)
+        return last_outputs(cfg, init_seed(cfg, seed), inputs, OutputOptions(moments))
 
     outputs = context.cached(
         "outputs_of_births", {**identity, "seed": seed, "inputs": kind, "moments": moments}, compute

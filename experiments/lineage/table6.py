@@ -17,7 +17,7 @@ from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, compared
 from bornbiased_jax.experiments.base import Context, Experiment, Record, split_data, where_attempted
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
-from bornbiased_jax.lineage.outputs import embedding_moments
+from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments
 from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Table, Value, tabulate
@@ -103,8 +103,8 @@ def _compare(
         fed = moments if kind == "gaussian" else None
         key = (kind, narrow.vocab_size)
         if key not in base_fingerprints:
-            base_fingerprints[key] = fingerprint_outputs(base, inputs, moments=fed)
-        tests[kind] = compared(base_fingerprints[key], fingerprint_outputs(suspect, inputs, moments=fed))
+            base_fingerprints[key] = fingerprint_outputs(base, inputs, OutputOptions(fed))
+        tests[kind] = compared(base_fingerprints[key], fingerprint_outputs(suspect, inputs, OutputOptions(fed)))
     scores = baseline_scores(
         base.cfg, base.params(), suspect.cfg, suspect.params(), (_reef(base, settings), _reef(suspect, settings))
     )

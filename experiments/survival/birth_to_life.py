@@ -16,7 +16,7 @@ from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scal
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.experiments.survival.persistence import moved
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, integer
@@ -70,8 +70,7 @@ def run(context: Context) -> dict[str, Any]:
 
 def _outputs(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarray:
     """Compute outputs; vectors have the moments of an embedding at initialization, the same for all models."""
-    mean, std = inputs.moments(0.0, cfg.embedding_std) or (0.0, 1.0)
-    return last_outputs(cfg, params, inputs, mean=mean, std=std)
+    return last_outputs(cfg, params, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
 
 def _pick(snapshot: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:

@@ -26,7 +26,7 @@ from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of
 from bornbiased_jax.experiments.base import Context, cached, split_data
 from bornbiased_jax.experiments.survival.stories import stories
-from bornbiased_jax.lineage.outputs import last_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.probes.inputs import Inputs, from_tokens, random_inputs
 from bornbiased_jax.training import PretrainConfig, pretrain
@@ -229,8 +229,7 @@ def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple
     identity = [settings["probe"], kind, inputs.moments(*moments)]
 
     def compute(_folder: Path) -> np.ndarray:
-        mean, std = moments
-        return np.asarray(last_outputs(model_config(settings), load(model), inputs, mean=mean, std=std))
+        return np.asarray(last_outputs(model_config(settings), load(model), inputs, OutputOptions(moments)))
 
     return cached(_measured(model, "outputs"), identity, compute)
 

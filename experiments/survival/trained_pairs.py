@@ -20,9 +20,8 @@ from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
 from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
-from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.outputs import embedding_moments
-from bornbiased_jax.lineage.paper import paper_test
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report.tables import Claim

@@ -106,7 +106,7 @@ def kept_by(target: str) -> list[tuple[str, str, dict[str, Any]]]:
     """A ledger, its ranges and its engines."""
     return [
         ("--resume kept", target, {"resume": "kept"}),
-        ("--resume kept --range 5", target, {"options.range_size" if target == SWEEP else "range_size": 5}),
+        ("--resume kept --range 5", target, {"options.range_size" if target in (SWEEP, WHICH) else "range_size": 5}),
         ("--resume kept --engine processes ", target, {"engine": "the engine"}),
         *engines("--resume kept "),
     ]
@@ -143,7 +143,7 @@ DRAWN = [
     ("--seq-len 16", RANDOM, {"seq_len": 16}),
     ("--vocab-size 50", RANDOM, {"vocab_size": 50}),
     ("--input-seed 7", RANDOM, {"seed": 7}),
-    ("--batch-size 2", PRINT, {"batch_size": 2}),
+    ("--batch-size 2", PRINT, {"options.batch_size": 2}),
     ("--quiet", QUIET, {"quiet": True}),
 ]
 # Options of pretrain that are fields of its configuration: what is typed, and the field.
@@ -309,12 +309,12 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "fingerprint": [
         ("<checkpoint>", OPEN, {"ref": "model.gguf"}),
         ("--out b.fingerprint", "bornbiased_jax.lineage.output_fingerprint:save_outputs", {"path": "b.fingerprint"}),
-        ("--outputs", PRINT, {"layer": None}),
-        ("--layer 2", PRINT, {"layer": 2}),
+        ("--outputs", PRINT, {"options.layer": None}),
+        ("--layer 2", PRINT, {"options.layer": 2}),
         ("--storage bfloat16", OPEN, {"dtype": "bfloat16"}),
         *kept_by(PRINT),
         *[row for row in COMMON if row[1] != QUIET],
-        ("--mesh data=1", PRINT, {"mesh": "the mesh"}),
+        ("--mesh data=1", PRINT, {"options.mesh": "the mesh"}),
         *streamed("model.gguf"),
         *DRAWN,
         *prepared(),
@@ -361,7 +361,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *on_model(WHICH, "cfg"),
         ("--seeds 5:9", WHICH, {"seeds": range(5, 9)}),
         ("--alpha 0.05", WHICH, {"alpha": 0.05}),
-        ("--entries 64", WHICH, {"entries": 64}),
+        ("--entries 64", WHICH, {"options.entries": 64}),
         ("--framework torch", WHICH_TORCH, {"seeds": range(10)}),
         *kept_by(WHICH),
         ("--quiet", QUIET, {"quiet": True}),

@@ -89,7 +89,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
     )
 
 
-def fake_print(checkpoint: Any, inputs: Any, **unused: Any) -> SimpleNamespace:
+def fake_print(checkpoint: Any, inputs: Any, *unused: Any, **choices: Any) -> SimpleNamespace:
     """A fingerprint that knows whose it is."""
     outputs_ND = np.zeros((inputs.num_inputs, checkpoint.cfg.d_model), np.float32)
     about = dict(layer=None, config=checkpoint.cfg.to_dict(), weights_digest="digest")

@@ -210,3 +210,25 @@ def test_joint_terms_are_permuted_alike():
     assert joint.z == pytest.approx(alone.z)
     assert joint.log10_p_bound == pytest.approx(alone.log10_p_bound, rel=0.05)
     assert independent.log10_p_bound < 3 * alone.log10_p_bound
+
+
+def test_terms_are_added_and_narrow_ones_permuted_independently():
+    rng = np.random.default_rng(13)
+    terms = [Term(rng.standard_normal((n, n))) for n in (20, 20, 23)]
+    found = certified_sum(terms, 4000)
+    assert found.statistic == pytest.approx(sum(np.trace(each.scores_nn) for each in terms))
+    assert found.mean == pytest.approx(sum(each.moments[0] for each in terms))
+    assert found.std == pytest.approx(math.sqrt(sum(each.moments[1] for each in terms)))
+    sums = [each.permuted_traces(4000, 0, stream) for stream, each in enumerate(terms)]
+    assert found.exceedances == (np.sum(sums, axis=0) >= found.statistic).sum()
+    # One permutation for both would give correlated sums: two equal matrices show it.
+    std = np.sum([terms[0].permuted_traces(4000, 0, stream) for stream in range(2)], axis=0).std()
+    assert certified_sum(terms[:1] * 2, 4000).std == pytest.approx(std, rel=0.05)
+
+
+def test_many_weak_terms_are_one_strong_finding():
+    rng = np.random.default_rng(14)
+    terms = [Term(rng.standard_normal((50, 50)) + 0.72 * np.eye(50)) for _ in range(9)]
+    alone, together = [certified_sum([each], 99) for each in terms], certified_sum(terms, 99)
+    assert together.z == pytest.approx(np.sum([each.z for each in alone]) / 3, rel=0.02) and together.z > 12
+    assert together.log10_p_bound < 3 * min(each.log10_p_bound for each in alone)

@@ -33,7 +33,7 @@ from bornbiased_jax.lineage import (
 from bornbiased_jax.lineage.fingerprint_file import encode, is_fingerprint
 from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
 from bornbiased_jax.lineage.fingerprints import Component
-from bornbiased_jax.lineage.sketches import equal_rows, moments, signs
+from bornbiased_jax.lineage.sketches import equal_rows, moments, sign_rows
 from bornbiased_jax.parameters import Params, flatten, unflatten
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,10 +83,12 @@ class Labeled(NativeRoles):
 def test_signs_are_the_bits_of_the_hash_lowest_first():
     digest = int.from_bytes(hashlib.blake2b(b"token: the", digest_size=64, key=b"k").digest(), "little")
     bits = [(digest >> position) & 1 for position in range(512)]
-    np.testing.assert_allclose(signs(b"token: the", 512, b"k") * np.sqrt(512), np.array(bits) * 2.0 - 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        sign_rows([b"token: the"], 512, b"k")[0] * np.sqrt(512), np.array(bits) * 2.0 - 1, rtol=1e-6
+    )
     # By hand: `printf 'token: the' | b2sum` begins with the byte d9, which is 11011001 in binary.
-    np.testing.assert_allclose(signs(b"token: the", 8) * np.sqrt(8), [1, -1, -1, 1, 1, -1, 1, 1], rtol=1e-6)
-    assert not np.array_equal(signs(b"token: the", 64), signs(b"token: the", 64, b"k"))
+    np.testing.assert_allclose(sign_rows([b"token: the"], 8)[0] * np.sqrt(8), [1, -1, -1, 1, 1, -1, 1, 1], rtol=1e-6)
+    assert not np.array_equal(sign_rows([b"token: the"], 64)[0], sign_rows([b"token: the"], 64, b"k")[0])
 
 
 # Definitions, in float64 and without a shortcut.
@@ -101,7 +103,7 @@ def center(rows_nD: np.ndarray, cfg: ModelConfig) -> np.ndarray:
 
 
 def sign_table(labels: list[str], dim: int) -> np.ndarray:
-    return np.array([signs(label.encode(), dim) for label in labels], np.float64)
+    return np.asarray(sign_rows([label.encode() for label in labels], dim), np.float64)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

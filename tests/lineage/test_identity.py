@@ -7,8 +7,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, digests, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage import output_fingerprint as fp
-from bornbiased_jax.lineage.compare import compare
-from bornbiased_jax.lineage.identity import match_coordinates
+from bornbiased_jax.lineage.compare import compare, match_coordinates
 from bornbiased_jax.probes import inputs
 from tests.fixtures.llama2c_files import transposed, write_converted
 

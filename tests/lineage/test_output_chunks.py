@@ -1,5 +1,7 @@
 """Outputs by way of a store: the same bits as without one, whoever computes them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from bornbiased_jax.checkpoints import reference as places
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_chunks
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, save_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
 from tests.fixtures.engines import elsewhere
 
@@ -32,11 +35,11 @@ def opened():
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("layer", [None, 1])
 def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opened, tmp_path):
-    reading = dict(layer=layer, batch_size=8)
-    plain = fingerprint_outputs(opened, INPUTS[inputs], **reading)
-    here = fingerprint_outputs(opened, INPUTS[inputs], **reading, resume=tmp_path / "here", range_size=20)
+    reading = OutputOptions(layer=layer, batch_size=8)
+    plain = fingerprint_outputs(opened, INPUTS[inputs], reading)
+    here = fingerprint_outputs(opened, INPUTS[inputs], reading, resume=tmp_path / "here", range_size=20)
     ranges = dict(range_size=20, engine=elsewhere)
-    there = fingerprint_outputs(opened, INPUTS[inputs], **reading, resume=tmp_path / "there", **ranges)
+    there = fingerprint_outputs(opened, INPUTS[inputs], reading, resume=tmp_path / "there", **ranges)
     saved = {save_outputs(tmp_path / "saved", made).read_bytes() for made in (plain, here, there)}
     assert len(saved) == 1
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
@@ -56,16 +59,16 @@ def test_interrupted_fingerprint_resumes(opened, tmp_path):
         if sum(ticks) >= 24:
             raise KeyboardInterrupt
 
-    reading = dict(batch_size=8, resume=tmp_path, range_size=8)
+    reading, kept = OutputOptions(batch_size=8), dict(resume=tmp_path, range_size=8)
     with pytest.raises(KeyboardInterrupt):
-        fingerprint_outputs(opened, INPUTS["tokens"], advance=stop, **reading)
+        fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=stop, **kept)
     done = len(chunks_of(tmp_path))
     assert 1 <= done < 7
     ticks.clear()
-    found = fingerprint_outputs(opened, INPUTS["tokens"], advance=ticks.append, **reading)
+    found = fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=ticks.append, **kept)
     # The last range is shorter than a batch, and may be among those that were done.
     assert sum(ticks) in (N - 8 * done, N - 8 * (done - 1) - 2)
-    plain = fingerprint_outputs(opened, INPUTS["tokens"], batch_size=8)
+    plain = fingerprint_outputs(opened, INPUTS["tokens"], reading)
     np.testing.assert_array_equal(found.outputs_ND, plain.outputs_ND)
 
 
@@ -73,10 +76,12 @@ def test_interrupted_fingerprint_resumes(opened, tmp_path):
     "changed", [dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(inputs="tokens"), dict(seed=6)]
 )
 def test_settings_that_change_digits_have_separate_tasks(changed, opened, tmp_path):
-    usual = dict(batch_size=8, resume=tmp_path)
-    fingerprint_outputs(opened, INPUTS["gaussian"], **usual)
+    usual = OutputOptions(batch_size=8)
+    fingerprint_outputs(opened, INPUTS["gaussian"], usual, resume=tmp_path)
     model = open_checkpoint(f"seed:{changed.pop('seed')}@{SMALL}") if "seed" in changed else opened
-    fingerprint_outputs(model, INPUTS[changed.pop("inputs", "gaussian")], **{**usual, **changed})
+    fingerprint_outputs(
+        model, INPUTS[changed.pop("inputs", "gaussian")], dataclasses.replace(usual, **changed), resume=tmp_path
+    )
     assert len(list(tmp_path.glob("*/task.json"))) == 2
 
 

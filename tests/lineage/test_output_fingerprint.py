@@ -15,7 +15,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as fp
 from bornbiased_jax.lineage.compare import compare
-from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
+from bornbiased_jax.lineage.outputs import OutputOptions
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes import inputs
 
 CFG = ModelConfig(num_layers=2, num_heads=2, d_model=16, d_ff=32, vocab_size=64, max_seq_len=32)
@@ -43,11 +44,11 @@ def test_outputs_are_the_models_last_position_whatever_the_batch(base):
     x = TOKENS.batch(0, 50)
     direct = models.apply(CFG, params, x, logits=False, capture=("residual",))
     np.testing.assert_allclose(base.outputs_ND, direct.final_BTD[:, -1], rtol=0, atol=2e-5)
-    batched = fp.fingerprint_outputs(initial(42), TOKENS, batch_size=7)
+    batched = fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(batch_size=7))
     np.testing.assert_allclose(base.outputs_ND, batched.outputs_ND, rtol=0, atol=2e-5)
-    layer = fp.fingerprint_outputs(initial(42), TOKENS, layer=1)
+    layer = fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(layer=1))
     np.testing.assert_allclose(layer.outputs_ND, direct.layers["residual"][0][:, -1], rtol=0, atol=2e-5)
-    (initializations,) = final_outputs(CFG, [42], shared_inputs(CFG, TOKENS))
+    (initializations,) = final_outputs(CFG, [42], TOKENS)
     np.testing.assert_allclose(base.outputs_ND, initializations[0], rtol=0, atol=2e-5)
 
 
@@ -59,7 +60,7 @@ def test_vectors_take_the_embeddings_moments_or_the_given_ones():
     other = fp.fingerprint_outputs(initial(43), VECTORS)
     with pytest.raises(InputError, match="mean"):
         compare(own, other)
-    given = fp.fingerprint_outputs(initial(43), VECTORS, moments=(own.inputs["mean"], own.inputs["std"]))
+    given = fp.fingerprint_outputs(initial(43), VECTORS, OutputOptions((own.inputs["mean"], own.inputs["std"])))
     # Shared vectors leak into both: the permutation test may not reject on them.
     verdict = compare(own, given)
     assert verdict.p_value < 0.01 and verdict.verdict == "undefined" and "token inputs" in verdict.reason
@@ -145,7 +146,7 @@ def test_other_inputs_and_layers_are_refused(base):
     with pytest.raises(InputError, match="num_inputs"):
         compare(base, fp.fingerprint_outputs(initial(42), inputs.random_tokens(49, 6, 64)))
     with pytest.raises(InputError, match="different layers"):
-        compare(base, fp.fingerprint_outputs(initial(42), TOKENS, layer=2))
+        compare(base, fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(layer=2)))
     with pytest.raises(InputError, match="unknown test"):
         compare(base, base, test="vibes")
     with pytest.raises(InputError, match="needs references"):
@@ -164,9 +165,9 @@ def test_unusable_models_and_options_are_refused():
     with pytest.raises(InputError, match="overflows float32"):
         fp.fingerprint_outputs(broken, TOKENS)
     with pytest.raises(InputError, match="layer 3"):
-        fp.fingerprint_outputs(initial(42), TOKENS, layer=3)
+        fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(layer=3))
     with pytest.raises(InputError, match="batch size"):
-        fp.fingerprint_outputs(initial(42), TOKENS, batch_size=0)
+        fp.fingerprint_outputs(initial(42), TOKENS, OutputOptions(batch_size=0))
     with pytest.raises(InputError, match="vocabulary"):
         fp.fingerprint_outputs(initial(42), inputs.random_tokens(5, 5, 100))
 

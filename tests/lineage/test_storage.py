@@ -59,11 +59,14 @@ def test_products_are_float32_of_the_rounded_weights():
     widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)
     inputs = random_tokens(40, 8, 64)
     for layer in (None, 1):
-        ours, theirs = (outputs.last_outputs(CFG, params, inputs, layer=layer) for params in (rounded, widened))
+        ours, theirs = (
+            outputs.last_outputs(CFG, params, inputs, outputs.OutputOptions(layer=layer))
+            for params in (rounded, widened)
+        )
         assert ours.dtype == np.float32
         # Compiled with and without a conversion: float32's own precision, far below bfloat16's 2^-9.
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-        plain = outputs.last_outputs(CFG, initial.params(), inputs, layer=layer)
+        plain = outputs.last_outputs(CFG, initial.params(), inputs, outputs.OutputOptions(layer=layer))
         assert 1e-4 < np.max(np.abs(ours - plain)) / np.max(np.abs(plain)) < 0.1
 
 

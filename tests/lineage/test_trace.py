@@ -18,6 +18,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import lineage_tests
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.lineage_tests import TESTS, LineageTest, lineage_test
+from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.lineage.trace import Probe, Side, read_outputs
 from bornbiased_jax.lineage.trace import trace as trace_by_default
 from bornbiased_jax.lineage.verdict import undefined
@@ -131,7 +132,7 @@ def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
 
 def test_a_stored_fingerprints_layer_holds():
     base = open_checkpoint(ref(1))
-    stored = read_outputs(Side(base), PROBE.fitted(base.cfg), layer=1)
+    stored = read_outputs(Side(base), PROBE.fitted(base.cfg), OutputOptions(layer=1))
     assert trace(stored, base).reason == "the two models have identical weights, bit for bit"
     with pytest.raises(InputError, match="--layer"):
         trace(stored, ref(2), test="population")

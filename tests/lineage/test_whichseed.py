@@ -19,6 +19,7 @@ from bornbiased_jax.init import distribution, init
 from bornbiased_jax.lineage import seed_search, whichseed
 from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.seed_search import SearchOptions
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from tests.fixtures.engines import PicklingExecutor, elsewhere
@@ -27,8 +28,8 @@ SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)
 CFG = preset("llama-tiny", **SMALL)
 
 
-def which_seed(cfg, params, seeds, *, suspect_cfg=CFG, **options):
-    return whichseed.which_seed(cfg, Checkpoint.from_params(suspect_cfg, params), seeds, **options)
+def which_seed(cfg, params, seeds, *options, suspect_cfg=CFG, **choices):
+    return whichseed.which_seed(cfg, Checkpoint.from_params(suspect_cfg, params), seeds, *options, **choices)
 
 
 def initialization(seed, cfg=CFG):
@@ -38,7 +39,7 @@ def initialization(seed, cfg=CFG):
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)
-    places = seed_search.decision_places(cfg, entries=700)
+    places = seed_search.decision_places(cfg)
     drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
     flat, start = flatten(initialization(31, cfg)), 0
     for path, layer, count, kind in places:
@@ -90,11 +91,12 @@ def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
 def test_unconfirmed_seed_reported():
     """The first numbers of every matrix from one initialization, all others from another: found, and contradicted."""
     ours, other = (flatten(initialization(seed)) for seed in (7, 8))
-    counts = {(place.path, place.layer): place.entries for place in seed_search.decision_places(CFG, 80)}
     spliced = {path: np.array(leaf) for path, leaf in other.items()}
-    for (path, layer), count in counts.items():
-        target, source = (flat[path] if layer is None else flat[path][layer] for flat in (spliced, ours))
-        target.reshape(-1)[:count] = np.asarray(source).reshape(-1)[:count]
+    for place in seed_search.decision_places(CFG):
+        target, source = (
+            flat[place.path] if place.layer is None else flat[place.path][place.layer] for flat in (spliced, ours)
+        )
+        target.reshape(-1)[:80] = np.asarray(source).reshape(-1)[:80]
     found = which_seed(CFG, unflatten(spliced), range(0, 8))
     assert found.seed == 7 and found.best.log10_p < -4
     assert found.confirmed.verdict == "unrelated" and found.to_json()["confirmed"]["verdict"] == "unrelated"
@@ -143,20 +145,22 @@ def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        which_seed(CFG, suspect, range(10, 200), resume=kept, range_size=64, advance=stop)
+        which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=kept, advance=stop)
     done = len(ranges_in(kept))
     assert 1 <= done <= 3
     steps.clear()
-    again = which_seed(CFG, suspect, range(10, 200), resume=kept, range_size=64, advance=steps.append)
+    again = which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=kept, advance=steps.append)
     assert again == whole and again.seed == 150 and 0 < sum(steps) < 190
     before = ranges_in(kept)
     assert sorted(before) == [f"seed0-inputs{a}-{b}.npz" for a, b in ((10, 64), (128, 192), (192, 200), (64, 128))]
     # Another search takes over whole ranges; a longer one goes on; another suspect has chunks of its own.
     steps.clear()
-    longer = which_seed(CFG, suspect, range(0, 230), resume=kept, range_size=64, advance=steps.append)
+    longer = which_seed(CFG, suspect, range(0, 230), SearchOptions(range_size=64), resume=kept, advance=steps.append)
     assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
-    assert which_seed(CFG, initialization(3), range(0, 230), resume=kept, range_size=64).seed == 3
-    there = which_seed(CFG, suspect, range(10, 200), resume=tmp_path / "there", range_size=64, engine=elsewhere)
+    assert which_seed(CFG, initialization(3), range(0, 230), SearchOptions(range_size=64), resume=kept).seed == 3
+    there = which_seed(
+        CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=tmp_path / "there", engine=elsewhere
+    )
     assert there == whole and ranges_in(tmp_path / "there") == before
 
 
@@ -175,7 +179,7 @@ def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
 
 def test_ranges_of_a_search_are_not_too_many():
     with pytest.raises(InputError, match="too many ranges"):
-        which_seed(CFG, initialization(3), range(0, 2**32), range_size=9)
+        which_seed(CFG, initialization(3), range(0, 2**32), SearchOptions(range_size=9))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +189,7 @@ def test_ranges_of_a_search_are_not_too_many():
         (dict(seeds=range(-1, 4)), "not within 0 to 2"),
         (dict(seeds=range(2**32 - 1, 2**32 + 1)), "not within 0 to 2"),
         (dict(alpha=1.0), "alpha=1.0"),
-        (dict(entries=4), "too few"),
+        (dict(options=SearchOptions(entries=4)), "too few"),
         (dict(suspect_cfg=CFG.replace(d_ff=128)), "d_ff=128"),
     ],
 )

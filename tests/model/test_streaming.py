@@ -26,6 +26,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import evaluate
 from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, load_outputs
+from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.model import scratch
 from bornbiased_jax.model.interventions import Neuron, clear, combine, scale_output, silence
 from bornbiased_jax.model.overflow import Overflow, check_overflow
@@ -80,7 +81,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")
     whole, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
     inputs = random_tokens(5, 12, 300, 0)
-    ours, theirs = (fingerprint_outputs(form, inputs, batch_size=3) for form in (opened, whole))
+    ours, theirs = (fingerprint_outputs(form, inputs, OutputOptions(batch_size=3)) for form in (opened, whole))
     # float32 sums of tens of terms, of numbers near 1.
     np.testing.assert_allclose(ours.outputs_ND, theirs.outputs_ND, atol=1e-5)
     assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
@@ -123,7 +124,9 @@ def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
     whole, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     tokens, vectors = random_tokens(7, 12, 300, 0), gaussian(5, 8, 32, 0)
     for inputs, layer in ((tokens, None), (tokens, 2), (vectors, None)):
-        ours, theirs = (fingerprint_outputs(form, inputs, layer=layer, batch_size=3) for form in (opened, whole))
+        ours, theirs = (
+            fingerprint_outputs(form, inputs, OutputOptions(layer=layer, batch_size=3)) for form in (opened, whole)
+        )
         np.testing.assert_array_equal(ours.outputs_ND, theirs.outputs_ND)
         assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
         assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
@@ -152,7 +155,7 @@ def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
 
 def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monkeypatch):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(6, 12, 300, 0)
-    expected = fingerprint_outputs(open_checkpoint(path), inputs, batch_size=2).outputs_ND
+    expected = fingerprint_outputs(open_checkpoint(path), inputs, OutputOptions(batch_size=2)).outputs_ND
     read = []
     commit = scratch.Page.commit
 
@@ -163,15 +166,15 @@ def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monk
 
     monkeypatch.setattr(scratch.Page, "commit", killed)
     with pytest.raises(KeyboardInterrupt):
-        fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs, batch_size=2)
+        fingerprint_outputs(open_checkpoint(path, scratch=tmp_path / "s"), inputs, OutputOptions(batch_size=2))
     monkeypatch.setattr(scratch.Page, "commit", commit)
     opened = open_checkpoint(path, scratch=tmp_path / "s")
     traced = opened.streamed.read_block
     object.__setattr__(opened.streamed, "read_block", lambda layer: read.append(layer) or traced(layer))
-    np.testing.assert_array_equal(fingerprint_outputs(opened, inputs, batch_size=2).outputs_ND, expected)
+    np.testing.assert_array_equal(fingerprint_outputs(opened, inputs, OutputOptions(batch_size=2)).outputs_ND, expected)
     assert read == [2]
     # The same work again takes what is there; when it is done, nothing stays but what is known of the tensors.
-    fingerprint_outputs(opened, inputs, batch_size=2)
+    fingerprint_outputs(opened, inputs, OutputOptions(batch_size=2))
     assert read == [2]
     opened.close()
     assert [place.name for place in (tmp_path / "s").iterdir() if place.is_dir()] == []
@@ -203,7 +206,7 @@ def test_other_work_and_other_weights_have_pages_of_their_own(tmp_path):
     opened = open_checkpoint(path, scratch=tmp_path / "s")
     first = fingerprint_outputs(opened, inputs)
     fingerprint_outputs(opened, random_tokens(4, 12, 300, 1))
-    fingerprint_outputs(opened, inputs, batch_size=2)
+    fingerprint_outputs(opened, inputs, OutputOptions(batch_size=2))
     assert len(opened.streamed.pages) == 3
     shutil.rmtree(path)
     saved(SHALLOW.replace(norm_eps=1e-3), path)

@@ -10,7 +10,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.probes import batching
+from bornbiased_jax.probes import batching, outliers
 from bornbiased_jax.probes.outliers import dom_ratio, effective_rank, measure_outliers, super_neurons
 
 L, D, F, N, T = 3, 32, 40, 7, 6
@@ -45,9 +45,10 @@ def test_effective_rank():
 
 
 @pytest.mark.parametrize("batch_size", [2, 7])
-def test_statistics_equal_numpy(model, batch_size):
+def test_statistics_equal_numpy(model, batch_size, monkeypatch):
+    monkeypatch.setattr(outliers, "_RANK_ROWS", 5 * T)
     cfg, params, tokens = model
-    found = measure_outliers(cfg, params, tokens, rank_rows=5 * T, batch_size=batch_size)
+    found = measure_outliers(cfg, params, tokens, batch_size=batch_size)
     h = np.asarray(apply(cfg, params, tokens, capture=("residual",)).layers["residual"], np.float64)
     size = np.abs(h)
     np.testing.assert_allclose(found.largest_L, size.max((1, 2, 3)), rtol=1e-5)
@@ -120,7 +121,7 @@ def planted(gated: bool):
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_planted_super_neuron_is_found(gated):
+def test_a_planted_super_neuron_is_found(gated, monkeypatch):
     cfg, params, tokens = planted(gated)
     found = super_neurons(cfg, params, tokens, batch_size=3)
     best = found[0]
@@ -135,7 +136,8 @@ def test_a_planted_super_neuron_is_found(gated):
     assert best["up_norm_ratio"] == pytest.approx(np.sqrt(136))
     assert (best["gate_norm_ratio"] is not None) == gated
     # A higher bar on the norm refuses it.
-    assert not super_neurons(cfg, params, tokens, norm_ratio=12.0, top=1)[0]["super"]
+    monkeypatch.setattr(outliers, "_NORM_RATIO", 12.0)
+    assert not super_neurons(cfg, params, tokens, top=1)[0]["super"]
 
 
 def test_inputs_that_do_not_fit(model):

@@ -34,8 +34,8 @@ def test_variance_by_position():
 
 
 def test_top_channels_are_the_largest_at_the_first_position():
-    first = np.array([1.0, 50.0, 3.0, 20.0])
-    figure = sink_figures.top_channels(first, np.ones(4), block=3, top=3)
+    first = np.array([3.0, 50.0, 20.0])
+    figure = sink_figures.top_channels(first, np.ones(3), block=3, channels=[2, 1, 3])
     ax = figure.axes[0]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "3", "2"]
     assert [bar.get_height() for bar in ax.containers[0]] == [50.0, 20.0, 3.0]

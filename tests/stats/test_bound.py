@@ -9,7 +9,7 @@ from scipy import stats
 
 from bornbiased_jax.stats import bound, certified
 from bornbiased_jax.stats.bound import joint_bound, sorted_rows, tail_bound
-from bornbiased_jax.stats.certified import certified_p, certify, permuted_group
+from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.permutations import TIE, all_permutations, moments, permuted_sums
 from bornbiased_jax.stats.tails import LN10
 
@@ -239,31 +239,6 @@ def test_small_groups_are_enumerated():
     assert found.log10_p_bound >= found.log10_p
 
 
-def test_groups_are_permuted_independently_and_added():
-    rng = np.random.default_rng(13)
-    matrices = [rng.standard_normal((n, n)) for n in (20, 20, 31)]
-    found = certified_p(matrices, num_permutations=4000)
-    moment = [moments(scores) for scores in matrices]
-    assert found.statistic == pytest.approx(sum(np.trace(scores) for scores in matrices))
-    assert found.mean == pytest.approx(sum(mean for mean, _ in moment))
-    assert found.std == pytest.approx(math.sqrt(sum(variance for _, variance in moment)))
-    sums = [permuted_group(scores, index=i, num_permutations=4000).sums_P for i, scores in enumerate(matrices)]
-    assert found.exceedances == (np.sum(sums, axis=0) >= found.statistic).sum()
-    # One permutation for both would give correlated sums: two equal matrices show it.
-    twice = certified_p([matrices[0]] * 2, num_permutations=4000)
-    std = np.sum([permuted_group(matrices[0], index=i, num_permutations=4000).sums_P for i in range(2)], axis=0).std()
-    assert twice.std == pytest.approx(std, rel=0.05)
-
-
-def test_many_weak_groups_are_one_strong_finding():
-    rng = np.random.default_rng(14)
-    matrices = [at_z(rng.standard_normal((50, 50)), 5.0) for _ in range(9)]
-    alone = [certified_p(scores, num_permutations=99).log10_p_bound for scores in matrices]
-    together = certified_p(matrices, num_permutations=99)
-    assert together.z == pytest.approx(15.0, rel=1e-3)
-    assert together.log10_p_bound < 5 * min(alone)
-
-
 def test_float32_scores_give_nearly_the_same():
     scores = np.random.default_rng(15).standard_normal((90, 90)) + np.eye(90)
     wide, narrow = certified_p(scores), certified_p(scores.astype(np.float32))
@@ -274,8 +249,6 @@ def test_float32_scores_give_nearly_the_same():
 def test_no_labeling_differs():
     found = certified_p(np.ones((12, 12)), num_permutations=99)
     assert math.isnan(found.p_value) and math.isnan(found.z)
-    both = certified_p([np.ones((12, 12)), np.eye(12)], num_permutations=99)
-    assert both.p_value <= 0.01
 
 
 def test_p_values_are_valid_under_the_null():
@@ -290,17 +263,6 @@ def test_p_values_are_valid_under_the_null():
 def test_bad_scores_are_refused(bad):
     with pytest.raises(ValueError, match="scores"):
         tail_bound(bad)
-
-
-def test_bad_groups_are_refused():
-    scores = np.eye(12)
-    with pytest.raises(ValueError, match="same number"):
-        certify([permuted_group(scores, num_permutations=9), permuted_group(scores, num_permutations=19)])
-    with pytest.raises(ValueError, match="one group"):
-        certify([])
-    small = permuted_group(np.eye(5), num_permutations=None)
-    with pytest.raises(ValueError, match="enumerated"):
-        certified.certify([small, permuted_group(scores, num_permutations=120)])
 
 
 def test_a_reached_sum_keeps_its_count(monkeypatch):
@@ -320,8 +282,8 @@ def test_a_wide_group_is_never_copied_in_double_precision():
     )
     tracemalloc.start()
     try:
-        group = permuted_group(scores_nn, num_permutations=99)
+        found = certified_p(scores_nn, num_permutations=99)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert group.rows.scaled and peak < 1.2e9 / 11_008**2 * size**2
+    assert found.exceedances == 0 and peak < 1.2e9 / 11_008**2 * size**2

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.breaks import find_breaks
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies, find_near_copies
-from bornbiased_jax.lineage.audit.finding import Finding, is_clean
+from bornbiased_jax.lineage.audit.finding import AuditResult, Finding, RunRow, is_clean
 from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
-from bornbiased_jax.lineage.audit.labels import is_alias
+from bornbiased_jax.lineage.audit.labels import by_run, is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
 from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarize
 from bornbiased_jax.lineage.audit.ties import (
@@ -33,7 +32,7 @@ def audit_folder(
     *,
     all_pairs: bool = False,
     frozen: re.Pattern[str] | None = None,
-) -> dict[str, Any]:
+) -> AuditResult:
     """Audit a folder of checkpoints.
 
     Args:
@@ -59,19 +58,8 @@ def audit_items(
     *,
     all_pairs: bool = False,
     frozen: re.Pattern[str] | None = None,
-) -> dict[str, Any]:
-    """Audit checkpoints wherever they lie.
-
-    Args:
-        items: the checkpoints.
-        findings: what was found before any was opened.
-        source: where they are from.
-        all_pairs: as of :func:`audit_folder`.
-        frozen: as of :func:`audit_folder`.
-
-    Returns:
-        As :func:`audit_folder`.
-    """
+) -> AuditResult:
+    """Audit checkpoints wherever they lie."""
     # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
     summaries: dict[str, Summary] = {}
@@ -86,11 +74,9 @@ def audit_items(
             except (InputError, OSError) as error:
                 findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
             advance()
+    # What each name claims, and the steps of each run.
     labels = {name: summary.item.label for name, summary in summaries.items()}
-    names_by_step: dict[str, dict[int, str]] = {}
-    for item in items:  # a checkpoint that cannot be read is no gap
-        if item.label.step is not None:
-            names_by_step.setdefault(item.label.run, {})[item.label.step] = item.name
+    names_by_step = by_run({item.name: item.label for item in items})  # one that cannot be read is no gap
     runs, stepless = _runs(summaries)
     # Duplicates, exact and near.
     aliases = [
@@ -104,6 +90,7 @@ def audit_items(
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
         initial_seeds=_initial_seeds(summaries),
     )
+    # Copies up to signed zeros or number format; their parts are not listed again.
     near = find_near_copies({name: summary.forms for name, summary in summaries.items()}, aliases)
     findings += [*find_copies(copies, near), *near]
     # Gaps in the grid of steps, breaks in a trajectory.
@@ -115,6 +102,7 @@ def audit_items(
     pairs = pairs_to_test(runs, stepless, all_pairs=all_pairs)
     with progress.bar(len(pairs), "shared initializations", "pairs") as advance:
         ties = test_ties(summaries, runs, pairs, advance)
+    # A break that distances show is not reported by ties as well.
     reported = {finding.subjects for finding in findings if finding.kind == "break"}
     findings += [row for row in find_parentage(runs, ties) if row.kind != "break" or row.subjects not in reported]
     findings += find_shared_initializations(runs, stepless, ties)
@@ -160,7 +148,7 @@ def _initial_seeds(summaries: Mapping[str, Summary]) -> dict[str, int]:
     }
 
 
-def _checkpoint(summary: Summary) -> dict[str, Any]:
+def _checkpoint(summary: Summary) -> dict[str, object]:
     item, reader = summary.item, summary.reader
     return {
         "name": item.name,
@@ -178,9 +166,9 @@ def _checkpoint(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Summary]) -> list[dict[str, Any]]:
+def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Summary]) -> list[RunRow]:
     """List runs with their steps, and which share their data as far as run records say."""
-    data: dict[str, Any] = {}
+    data: dict[str, Mapping[str, object] | str] = {}
     for run, by_step in names.items():
         records = [summaries[name].item.record for name in by_step.values() if name in summaries]
         data[run] = next((record.data for record in records if record is not None), "not known")
@@ -195,7 +183,7 @@ def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Su
     ]
 
 
-def _sharing(run: str, data: Mapping[str, Any]) -> Sequence[str] | str:
+def _sharing(run: str, data: Mapping[str, Mapping[str, object] | str]) -> list[str] | str:
     if data[run] == "not known":
         return "not known"
     return [name for name, source in data.items() if name != run and source == data[run]]

@@ -20,14 +20,11 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
     """Find the breaks of one run.
 
     The ratio at t is the median over tensors of d(t−1, t+1) / max(d(t−1, t), d(t, t+1)), d the Euclidean distance.
-
-    Args:
-        run: its checkpoints by ascending step, all with readers.
-        advance: called when a pair of checkpoints has been read.
     """
     findings = _other_shapes(run)
     before: Mapping[str, float] = {}
     for index in range(1, len(run)):
+        # The step from the checkpoint before.
         step = distances(run[index - 1], run[index])
         advance()
         # From t − 1 to t + 1, against the longer of the two steps between.
@@ -57,6 +54,7 @@ def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
     usual = dict(kinds.most_common(1)[0][0])
     findings = []
     for summary, own_shapes in zip(run, shapes, strict=True):
+        # The first parameter that differs stands for all.
         path = next((path for path in (*usual, *own_shapes) if usual.get(path) != own_shapes.get(path)), None)
         if path is not None:
             shape, usual_shape = (

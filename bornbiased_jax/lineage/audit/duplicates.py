@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.labels import ALIASES, LAST, Label, last_part
+from bornbiased_jax.lineage.audit.labels import ALIASES, LAST, Label, by_run, last_part
 
 # So many checkpoints of a run that share a tensor show a frozen one, not a copy.
 _FROZEN = 3
@@ -92,6 +92,7 @@ def _near(first: str, second: str, manner: str) -> Finding:
 
 def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
     """List by run the parts with one digest in each of its checkpoints, of which there are at least three."""
+    # Checkpoints by run; a part is frozen where all of a run have one digest of it.
     members: dict[str, list[str]] = defaultdict(list)
     for name, label in labels.items():
         if digests.get(name) and label.step is not None:
@@ -105,6 +106,7 @@ def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str,
 
 
 def _whole(copies: Copies) -> list[Finding]:
+    # Checkpoints by their content: the set of all digests.
     groups: dict[frozenset[str], list[str]] = defaultdict(list)
     for name, parts in copies.digests.items():
         if parts and name not in copies.aliases:
@@ -114,6 +116,7 @@ def _whole(copies: Copies) -> list[Finding]:
         if len(names) < 2:
             continue
         labels = [copies.labels[name] for name in names]
+        # Equal initializations of several runs are one initialization, unless records name other seeds.
         are_initial = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
         seeds = {copies.initial_seeds[label.run] for label in labels if label.run in copies.initial_seeds}
         file_digests = {copies.file_digests.get(name) for name in names}
@@ -135,16 +138,14 @@ def _whole(copies: Copies) -> list[Finding]:
 
 def _stale_aliases(copies: Copies) -> list[Finding]:
     """Find names that promise the last step of a run and hold an earlier one."""
-    by_run: dict[str, dict[int, str]] = defaultdict(dict)
-    for name, label in copies.labels.items():
-        if label.step is not None and copies.digests.get(name):
-            by_run[label.run][label.step] = name
+    runs = by_run({name: label for name, label in copies.labels.items() if copies.digests.get(name)})
     findings = []
     for alias in copies.aliases:
         if last_part(alias) not in LAST and last_part(alias) in ALIASES:
             continue
-        for names in by_run.values():
+        for names in runs.values():
             content = copies.digests.get(alias)
+            # Steps whose content stands under the alias: the last of the run should be among them.
             equal = [step for step, name in names.items() if content and copies.digests[name] == content]
             if equal and max(equal) < max(names):
                 held, last = names[max(equal)], names[max(names)]
@@ -185,6 +186,7 @@ def _parts(copies: Copies, covered: set[frozenset[str]]) -> list[Finding]:
         total = max(len(copies.digests[name]) for name in names)
         text = f"{listed(names)} share {len(common)} of {total} {copies.unit} and not the others: "
         text += listed(sorted(common), 3)
+        # What initializations alone share was drawn once for all.
         labels = [copies.labels[name] for name in names]
         are_initial = all(label.step == 0 for label in labels) and len({label.run for label in labels}) == len(labels)
         if are_initial:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
 
 Kind = Literal[
     "duplicate",
@@ -39,6 +41,56 @@ TITLES: dict[Kind, str] = {
 """Headings, in the order of a report."""
 
 
+class FindingRow(TypedDict):
+    """JSON of a finding."""
+
+    kind: Kind
+    subjects: list[str]
+    text: str
+    p_value: float | None
+    nearest_scheme: NotRequired[dict[str, list[str]]]
+
+
+class PairRow(TypedDict):
+    """JSON of a tested pair."""
+
+    checkpoints: list[str]
+    tied: bool
+    identical: bool
+    p_value: float | None
+    log10_p: float | None
+    log10_p_adjusted: float | None
+    z: float | None
+    reason: str
+
+
+# JSON of a run: its steps, and which other runs had the same data.
+RunRow = TypedDict(  # noqa: UP013 (a class would need the name of a frozen key)
+    "RunRow",
+    {
+        "name": str,
+        "steps": list[int],
+        "data": Mapping[str, object] | str,
+        "shares_data_with": NotRequired[list[str] | str],
+    },
+)
+
+
+class AuditResult(TypedDict):
+    """JSON of an audit; without weights there is no level."""
+
+    clean: bool
+    findings: list[FindingRow]
+    checkpoints: list[dict[str, object]]
+    pairs: list[PairRow]
+    runs: list[RunRow]
+    graph: dict[str, list[str] | list[dict[str, object]]]
+    source: str
+    basis: str
+    alpha: NotRequired[float]
+    listing: NotRequired[list[FindingRow]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One finding.
@@ -57,12 +109,12 @@ class Finding:
     p_value: float | None = None
     nearest_scheme: Mapping[str, tuple[str, ...]] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> FindingRow:
         """Return the finding as JSON has it."""
-        values = {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
-        if self.nearest_scheme is None:
-            return values
-        return {**values, "nearest_scheme": {group: list(names) for group, names in self.nearest_scheme.items()}}
+        row = FindingRow(kind=self.kind, subjects=list(self.subjects), text=self.text, p_value=self.p_value)
+        if self.nearest_scheme is not None:
+            row["nearest_scheme"] = {group: list(names) for group, names in self.nearest_scheme.items()}
+        return row
 
 
 def is_clean(findings: Iterable[Finding]) -> bool:
@@ -78,13 +130,14 @@ def listed(names: Iterable[str], most: int = 4) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 2 else items)
 
 
-def write_report(audit: Mapping[str, Any]) -> str:
+def write_report(audit: AuditResult) -> str:
     """Write the report of what an audit returns.
 
     >>> print(write_report({"source": "models", "clean": True, "findings": [], "checkpoints": [], "pairs": [],
-    ...                     "runs": [], "basis": "digests"}).splitlines()[0])
+    ...                     "runs": [], "basis": "digests", "graph": {}}).splitlines()[0])
     ## Audit of `models`: clean
     """
+    # The heading: how many defects, of how many checkpoints and runs.
     findings = audit["findings"]
     defects = [finding for finding in findings if finding["kind"] not in INFORMATION]
     count = "clean" if audit["clean"] else f"{len(defects)} finding{'s' if len(defects) != 1 else ''}"
@@ -95,11 +148,13 @@ def write_report(audit: Mapping[str, Any]) -> str:
         f"{len(audit['checkpoints'])} checkpoints of {len(audit['runs'])} runs; {audit['basis']}."
         + (f" {tested} pairs tested, family-wise level {audit['alpha']:g} (Holm)." if tested else ""),
     ]
+    # A section for each kind of finding.
     for kind, title in TITLES.items():
         members = [finding for finding in findings if finding["kind"] == kind]
         if members:
             lines += ["", f"### {title}", ""]
             lines += [f"- {finding['text']}{_p(finding['p_value'])}" for finding in members]
+    # A table of runs, their steps, and who shares their data.
     if audit["runs"]:
         lines += ["", "### Runs", "", "| run | steps | shares data with |", "| --- | --- | --- |"]
         for run in audit["runs"]:

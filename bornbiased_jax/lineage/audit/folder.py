@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
@@ -46,7 +45,7 @@ class Record:
 
     seed: int
     is_initialized_here: bool
-    data: dict[str, Any]
+    data: Mapping[str, object]
     adapted: Path | None = None
 
 
@@ -84,9 +83,10 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
         raise InputError(f"{root} is no folder: name a folder of checkpoints, or a listing of digests (.json)")
     items: list[Item] = []
     findings: list[Finding] = []
+    # Walk the folder; a bar shows once there are many entries.
     with contextlib.ExitStack() as stack:
-        looked = _counter(root, stack)
-        for item in _walk(root, root, pattern, looked):
+        count = _counter(root, stack)
+        for item in _walk(root, root, pattern, count):
             if isinstance(item, Item):
                 items.append(item)
             else:
@@ -98,10 +98,10 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
 
 
 def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
-    """Return a counter of the entries that were looked at, which shows them once there are many."""
+    """Return a counter of the entries, which shows them once there are many."""
     total, show = 0, None
 
-    def looked(count: int) -> None:
+    def add(count: int) -> None:
         nonlocal total, show
         total += count
         if show is not None:
@@ -110,7 +110,7 @@ def _counter(root: Path, stack: contextlib.ExitStack) -> progress.Advance:
             show = stack.enter_context(progress.bar(None, f"looking through {root}", unit="files and folders"))
             show(total)
 
-    return looked
+    return add
 
 
 def _walk(
@@ -181,6 +181,7 @@ def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
     try:
         return Item(name, label, str(place), tuple(weight_files(place)))
     except InputError:
+        # Without safetensors there may be pickles, which are digested alone.
         pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))
         if not pickles:
             raise
@@ -191,12 +192,14 @@ def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
 
 def _run(place: Path, name: str) -> Iterator[Item]:
     content = read_run(place)
+    # What the record says of all checkpoints of the run.
     config = content["config"]
     is_initialized_here = config.get("init_from") is None
     data = {"tokens_digest": content["tokens_digest"], "data_seed": config.get("data_seed")}
     steps = find_steps(place)
     if not steps:
         raise InputError("this run has no checkpoint yet")
+    # Each seed is a run of its own.
     for seed in config["seeds"]:
         run = f"{name}@seed={seed}" if name else f"seed={seed}"
         for step in steps:
@@ -209,6 +212,7 @@ def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[I
     name = path.relative_to(root).as_posix()
     if not is_weights(name) and (_BESIDE.fullmatch(path.name) or is_training_state(name)):
         return
+    # A file that opens is a checkpoint; a pickle is digested and never opened.
     label = read_label(name.removesuffix(path.suffix) if is_weights(name) else name, pattern)
     try:
         parse_ref(path)

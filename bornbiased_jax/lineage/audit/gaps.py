@@ -22,11 +22,13 @@ def find_gaps(runs: Mapping[str, Mapping[int, str]]) -> list[Finding]:
     """
     findings = []
     for run, names in runs.items():
+        # Steps that the run's own grid lacks, and those that other runs have.
         from_intervals = missing_steps(sorted(names))
         from_others = _missing_from_others(run, runs)
         missing = sorted({*from_intervals, *from_others})
         if not missing:
             continue
+        # Each missing checkpoint is named as its nearest neighbor is.
         nearest = {step: min(names, key=lambda present, step=step: abs(present - step)) for step in missing}  # type: ignore[misc]
         subjects = tuple(at_step(names[nearest[step]], nearest[step], step) for step in missing)
         why = "the interval of its own grid asks for" if from_intervals else "the other runs have"
@@ -102,6 +104,7 @@ def _missing_from_others(run: str, runs: Mapping[str, Mapping[int, str]]) -> lis
     other_runs = [set(names) for name, names in runs.items() if name != run and len(names) > 1]
     if not other_runs or len(own_steps) < 2:
         return []
+    # The grid of the others: steps that most of them have, within this run's range.
     count = Counter(step for steps in other_runs for step in steps)
     grid = {step for step, times in count.items() if 2 * times > len(other_runs) and (step <= max(own_steps))}
     if not grid or len(grid & own_steps) < _FOLLOWS * len(grid):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from bornbiased_jax.errors import InputError
@@ -35,11 +36,7 @@ class Label(NamedTuple):
 
 
 def regular_expression(text: str, option: str) -> re.Pattern[str]:
-    """Compile what a user wrote for an option.
-
-    Raises:
-        InputError: it is no regular expression, or one that Python warns of because it may come to mean something else.
-    """
+    """Compile what a user wrote for an option."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
@@ -49,11 +46,7 @@ def regular_expression(text: str, option: str) -> re.Pattern[str]:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a pattern of the user's, which has a group for the step.
-
-    Raises:
-        InputError: it is no regular expression, or has no group ``step``.
-    """
+    """Compile a pattern of the user's, which has a group for the step."""
     pattern = regular_expression(text, "--pattern")
     if "step" not in pattern.groupindex:
         raise InputError(
@@ -74,6 +67,7 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
     >>> read_label("seed1-step512"), read_label("step1000"), read_label("seed2/checkpoint-30"), read_label("main")
     (Label(run='seed1', step=512), Label(run='', step=1000), Label(run='seed2', step=30), Label(run='main', step=None))
     """
+    # The step, with its unit.
     text = name if pattern is not None else _without_counters(name)
     match = (pattern or _STEP).search(text)
     step = None if match is None else whole(match["step"] or "")
@@ -81,11 +75,21 @@ def read_label(name: str, pattern: re.Pattern[str] | None = None) -> Label:
         return Label(name, None)
     groups = match.groupdict()
     step *= _UNITS[(groups.get("unit") or "").lower()] if pattern is None else 1
+    # The run: a group of the pattern, else the rest of the name.
     for group in ("run", "seed"):
         if groups.get(group) is not None:
             return Label(groups[group], step)
     rest = (text[: match.start()].rstrip(_SEPARATORS), text[match.end() :].lstrip(_SEPARATORS))
     return Label("-".join(part for part in rest if part), step)
+
+
+def by_run(labels: Mapping[str, Label]) -> dict[str, dict[int, str]]:
+    """Return the names of checkpoints by step, by run; those without a step are left out."""
+    runs: dict[str, dict[int, str]] = {}
+    for name, label in labels.items():
+        if label.step is not None:
+            runs.setdefault(label.run, {})[label.step] = name
+    return runs
 
 
 def _without_counters(name: str) -> str:

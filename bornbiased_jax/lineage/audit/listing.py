@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.duplicates import Copies, find_copies
-from bornbiased_jax.lineage.audit.finding import Finding, is_clean
+from bornbiased_jax.lineage.audit.finding import AuditResult, Finding, is_clean
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
-from bornbiased_jax.lineage.audit.labels import Label, is_alias, read_label
+from bornbiased_jax.lineage.audit.labels import Label, by_run, is_alias, read_label
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".npz")
 """Ends of the names of files that hold weights; all others are no evidence of anything."""
@@ -30,7 +29,7 @@ def is_training_state(name: str) -> bool:
     return _OTHERS.fullmatch(name.rpartition("/")[2]) is not None
 
 
-def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> dict[str, Any]:
+def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> AuditResult:
     """Find duplicates and gaps of a listing ``{"revisions": {NAME: [entries of the hub's tree interface]}}``.
 
     An entry has ``path``, and ``lfs.oid`` or ``oid``, a digest of the file's content; ``type`` other than "file" is
@@ -46,15 +45,12 @@ def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> d
 
 
 def audit_revisions(
-    revisions: Mapping[str, list[Any]], source: str | Path, pattern: re.Pattern[str] | None = None
-) -> dict[str, Any]:
+    revisions: Mapping[str, Sequence[object]], source: str | Path, pattern: re.Pattern[str] | None = None
+) -> AuditResult:
     """Find duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
 
     Returns:
         As :func:`audit_listing`.
-
-    Raises:
-        InputError: an entry is none of that interface.
     """
     # Labels from names, digests of the files of weights.
     labels: dict[str, Label] = {name: read_label(name, pattern) for name in revisions}
@@ -64,12 +60,10 @@ def audit_revisions(
         digests[name] = _weight_digests(name, entries, source)
         if not digests[name] and not is_alias(name):
             findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
+    # Copies by digest, then gaps in the grid of each run.
     aliases = [name for name, label in labels.items() if label.step is None and is_alias(name)]
     findings += find_copies(Copies(labels, digests, unit="weight files", aliases=aliases))
-    runs: dict[str, dict[int, str]] = {}
-    for name, label in labels.items():
-        if label.step is not None:
-            runs.setdefault(label.run, {})[label.step] = name
+    runs = by_run(labels)
     findings += find_gaps(runs) + find_single_checkpoints(runs)
     return {
         "clean": is_clean(findings),
@@ -86,7 +80,7 @@ def audit_revisions(
     }
 
 
-def _revisions(path: str | Path) -> dict[str, list[Any]]:
+def _revisions(path: str | Path) -> dict[str, list[object]]:
     content = io.read_json(path)
     revisions = content.get("revisions") if isinstance(content, dict) else None
     if not isinstance(revisions, dict) or not all(isinstance(entries, list) for entries in revisions.values()):
@@ -98,13 +92,14 @@ def _revisions(path: str | Path) -> dict[str, list[Any]]:
     return revisions
 
 
-def _weight_digests(name: str, entries: list[Any], path: str | Path) -> dict[str, str]:
+def _weight_digests(name: str, entries: Sequence[object], path: str | Path) -> dict[str, str]:
     digests = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
             raise InputError(f"{path}: an entry of {name} has no path: it is not of the hub's tree interface")
         if entry.get("type", "file") != "file" or not is_weights(entry["path"]):
             continue
+        # Large files have the digest of their content, others that of a git blob.
         large = entry.get("lfs")
         digest = (large.get("oid") or large.get("sha256")) if isinstance(large, dict) else entry.get("oid")
         if not isinstance(digest, str) or not digest:

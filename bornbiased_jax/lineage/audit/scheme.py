@@ -218,6 +218,7 @@ def _deviations(summary: Summary) -> list[Deviation]:
     states ``initializer_range`` (0.02 unless it says so); the matrices that write to the residual stream may be scaled
     by 1/√(2L) as GPT-2's are.
     """
+    # Only initializations whose distribution something states.
     reader = summary.reader
     if reader is None or summary.item.label.step != 0:
         return []
@@ -237,6 +238,7 @@ def _deviations(summary: Summary) -> list[Deviation]:
         parts[row.path].append(moments)
     groups = []
     for path, members in parts.items():
+        # Constants are compared with their value, random numbers by their standard deviation.
         drawn = distribution(reader.cfg, table[path])
         constant = drawn.constant
         if constant is not None:
@@ -262,6 +264,7 @@ def find_distributions(
         repeating: names of initializations that repeat themselves. Their entries are not independent, so that nothing
             is known of how far a standard deviation may be off; their constants are compared as everyone's are.
     """
+    # Every parameter of every initialization is one test of the family.
     rows = [
         (initial, group)
         for initial in initializations
@@ -270,6 +273,7 @@ def find_distributions(
     ]
     rows.sort(key=lambda row: row[1].p_value)
     wrong: dict[str, list[tuple[Deviation, float]]] = defaultdict(list)
+    # Holm over all; a deviation that is significant and small is no finding.
     adjusted = holm([group.p_value for _, group in rows]).tolist()
     for (initial, group), p_value in zip(rows, adjusted, strict=True):
         if p_value <= alpha and group.deviation > TOLERANCE:
@@ -279,6 +283,7 @@ def find_distributions(
 
 
 def _finding(summary: Summary, groups: list[tuple[Deviation, float]]) -> Finding:
+    # Write what is off, parameter by parameter.
     parts = []
     for group, _ in groups:
         if group.constant is not None:

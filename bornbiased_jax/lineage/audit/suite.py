@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired
+
+from typing_extensions import TypedDict
 
 from bornbiased_jax import hub, progress, schema
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.hub import HubName, check_room, fetch, find_cached, has_safetensors, library
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_items
-from bornbiased_jax.lineage.audit.finding import Finding
+from bornbiased_jax.lineage.audit.finding import AuditResult, Finding
 from bornbiased_jax.lineage.audit.folder import Item
 from bornbiased_jax.lineage.audit.labels import natural, read_label
 from bornbiased_jax.lineage.audit.listing import audit_revisions
@@ -27,11 +29,28 @@ _WILD = re.compile(r"[*?\[]")
 NO_SAFETENSORS = "has no weights in safetensors: its listing alone was looked at"
 
 
+class LargeFile(TypedDict):
+    """Content of a file that the hub keeps apart."""
+
+    oid: str
+    size: int
+
+
+class Entry(TypedDict):
+    """A file as the hub's tree interface has it."""
+
+    type: str
+    path: str
+    size: int
+    oid: str
+    lfs: NotRequired[LargeFile]
+
+
 class Suite(NamedTuple):
     """Revisions of one or several repositories: what each is called, and what the hub lists of it."""
 
     names: dict[str, HubName]
-    revisions: dict[str, list[dict[str, Any]]]
+    revisions: dict[str, list[Entry]]
 
 
 def audit_suite(
@@ -41,7 +60,7 @@ def audit_suite(
     weights: bool = False,
     all_pairs: bool = False,
     frozen: re.Pattern[str] | None = None,
-) -> dict[str, Any]:
+) -> AuditResult:
     """Audit a suite of the hub.
 
     Args:
@@ -84,25 +103,25 @@ def audit_suite(
             folder = fetch(remote)
             items.append(Item(name, read_label(name, pattern), str(remote), tuple(weight_files(folder))))
             advance()
+    # What has no safetensors stays a finding.
     unopened = [
         Finding("unreadable", (name,), f"{name} {NO_SAFETENSORS}.") for name in suite.names if name not in opened
     ]
-    return {**audit_items(items, unopened, text, all_pairs=all_pairs, frozen=frozen), "listing": listing["findings"]}
+    result = audit_items(items, unopened, text, all_pairs=all_pairs, frozen=frozen)
+    result["listing"] = listing["findings"]
+    return result
 
 
 def find_suite(text: str) -> Suite:
-    """Ask the hub which repositories and revisions are called that, and for the listing of each.
-
-    Raises:
-        InputError: as :func:`audit_suite`.
-    """
+    """Ask the hub which repositories and revisions are called that, and for the listing of each."""
+    # Parse owner, names and revisions.
     match = _FORM.fullmatch(text)
     if match is None:
         raise InputError(f"{schema.shown(text)} is not of the form hf:OWNER/NAME*@REVISION*")
     owner, name_pattern, revisions = match["owner"], match["name"], match["revision"] or "*"
     client = library(text).HfApi()
     names: dict[str, HubName] = {}
-    listings: dict[str, list[dict[str, Any]]] = {}
+    listings: dict[str, list[Entry]] = {}
     with hub.asking(text):
         # Repositories, then their branches and tags.
         repositories = [f"{owner}/{name_pattern}"]
@@ -118,6 +137,7 @@ def find_suite(text: str) -> Suite:
                     names[f"{repository.partition('/')[2]}@{revision}"] = HubName(repository, revision)
         if not names:
             raise InputError(f"the hub has nothing called {text}: check the name, or write * for the revision")
+        # The files of each revision.
         with progress.bar(len(names), "listing", "revisions") as advance:
             for name, remote in names.items():
                 rows = client.list_repo_tree(remote.repository, revision=remote.revision, recursive=True)
@@ -126,7 +146,8 @@ def find_suite(text: str) -> Suite:
     return Suite(names, listings)
 
 
-def _entry(row: RepoFile) -> dict[str, Any]:
-    """Return a file as the hub's tree interface has it."""
-    entry = {"type": "file", "path": row.path, "size": row.size, "oid": row.blob_id}
-    return entry if row.lfs is None else {**entry, "lfs": {"oid": row.lfs.sha256, "size": row.lfs.size}}
+def _entry(row: RepoFile) -> Entry:
+    entry = Entry(type="file", path=row.path, size=row.size, oid=row.blob_id)
+    if row.lfs is not None:
+        entry["lfs"] = LargeFile(oid=row.lfs.sha256, size=row.lfs.size)
+    return entry

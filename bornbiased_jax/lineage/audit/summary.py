@@ -1,4 +1,4 @@
-"""What is kept of a checkpoint once it has been read: digests, how entries are distributed, a fingerprint."""
+"""A checkpoint once it has been read: digests, how entries are distributed, a fingerprint."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.folder import Item
+from bornbiased_jax.lineage.component_pair import MatrixCell
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
-from bornbiased_jax.lineage.structure import formulas
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 _CHUNK = 1 << 22
-# Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
+# Checkpoints are language by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
-
-Cell = tuple[int | None, str]
-"""A matrix by its block, counted from 1, and its kind; None outside blocks."""
 
 
 class Moments(NamedTuple):
@@ -57,8 +54,8 @@ class Summary:
     Attributes:
         item: what it is.
         reader: reads its weights again; None where it may not be opened.
-        fingerprint: of its weights; None where it may not be opened, or cannot be made.
-        refusal: why it cannot be made, or "".
+        fingerprint: of its weights; None where it may not be opened, or the pass over them fails.
+        refusal: why that fails, or "".
         file_digest: SHA-256 of its files; "" of a run.
         forms: digests of the tensors that are evidence, by form and by path ("blocks/mlp/up/kernel/0").
         moments: of every tensor, by path.
@@ -78,26 +75,20 @@ class Summary:
         return self.item.name
 
     @cached_property
-    def cells(self) -> dict[str, Cell]:
+    def cells(self) -> dict[str, MatrixCell]:
         """The matrices at the residual stream by path, experts of a block as one."""
         if self.reader is None:
             return {}
         return {role.name: (role.block, role.matrix) for role in NativeRoles(self.reader).roles}
 
-    @cached_property
-    def formula_kinds(self) -> frozenset[str]:
-        """Kinds of matrices that agree with a formula, so that no seed decided them."""
-        assert self.fingerprint is not None
-        return frozenset(formulas(self.fingerprint.components[LANGUAGE], self.fingerprint))
 
-
-def summarize(item: Item, frozen: re.Pattern[str] | None = None, left: Collection[str] = ()) -> Summary:
+def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> Summary:
     """Read a checkpoint once, tensor by tensor.
 
     Args:
         item: which.
         frozen: paths of tensors that are declared frozen or shared: no evidence.
-        left: digests of such tensors: what an adapter has left as it was.
+        unchanged: digests of such tensors: the model below an adapter.
 
     Raises:
         InputError: it is corrupted, or of a kind that is not known.
@@ -121,16 +112,16 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
         declared = frozen is not None and frozen.search(name) is not None
         if not constant and not declared and not (name == "positions/embedding" and is_sinusoid(tensor)):
             digests = digests_of(tensor)
-            if digests["exact"] not in left:
+            if digests["exact"] not in unchanged:
                 by_form[name] = digests
 
     # The fingerprint reads every tensor once, and each is measured on the way.
-    made, refusal = None, ""
+    sketches, refusal = None, ""
     try:
-        made = fingerprint(NativeRoles(reader, observe), _SETTINGS)
-        # What no audit compares is not kept: a folder may have hundreds of checkpoints.
-        kept = dataclasses.replace(made.components[LANGUAGE], neurons=(), heads=(), routers=(), vectors={})
-        made = dataclasses.replace(made, components={LANGUAGE: kept})
+        sketches = fingerprint(NativeRoles(reader, observe), _SETTINGS)
+        # Sketches that no audit compares are dropped: a folder may have hundreds of checkpoints.
+        language = dataclasses.replace(sketches.components[LANGUAGE], neurons=(), heads=(), routers=(), vectors={})
+        sketches = dataclasses.replace(sketches, components={LANGUAGE: language})
     except InputError as error:
         refusal = str(error)
     names = []
@@ -139,15 +130,11 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, left: Collectio
         if name not in moments:  # the pass ended early: at numbers that are not finite, say
             observe(name, reader.read(path, layer))
     forms = {form: {name: by_form[name][form] for name in names if name in by_form} for form in FORMS}
-    return Summary(item, reader, digest, forms, {name: moments[name] for name in names}, made, refusal)
+    return Summary(item, reader, digest, forms, {name: moments[name] for name in names}, sketches, refusal)
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
-    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
-
-    Raises:
-        InputError: that model is missing or corrupted.
-    """
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart."""
     frozen = frozen_tree(run)
     digests: set[str] = set()
     for path in frozen.shapes:
@@ -158,12 +145,14 @@ def frozen_digests(run: Path) -> frozenset[str]:
 
 def digests_of(tensor: np.ndarray) -> dict[str, str]:
     """Return the digests of one tensor by form. Rounding that changes nothing is not hashed again."""
+    # As it is, then without the signs of zeros.
     exact = tensor_digest(tensor)
     unsigned = exact
     if np.any(np.signbit(tensor) & (tensor == 0)):
         tensor = tensor + np.float32(0.0)  # −0 + 0 is 0
         unsigned = tensor_digest(tensor)
     digests = {"exact": exact, "unsigned": unsigned}
+    # Rounded to each narrower format.
     for form in FORMS[2:]:
         with np.errstate(over="ignore"):
             rounded = tensor.astype(jnp.dtype(form)).astype(np.float32) + np.float32(0.0)
@@ -175,6 +164,7 @@ def moments_of(tensor: np.ndarray) -> Moments:
     """Compute the moments of one tensor, in float64, a part at a time."""
     flat = tensor.reshape(-1)
     first = second = fourth = 0.0
+    # Raw moments, chunk by chunk.
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK].astype(np.float64)
         squares = part * part

@@ -7,18 +7,15 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
-from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.summary import Cell, Summary
-from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum
-from bornbiased_jax.lineage.fingerprints import Component
-from bornbiased_jax.lineage.scores import coordinate_scores
-from bornbiased_jax.lineage.structure import shared_repeats
+from bornbiased_jax.lineage.audit.finding import Finding, PairRow, listed
+from bornbiased_jax.lineage.audit.summary import Summary
+from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
+from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -26,9 +23,6 @@ ALPHA = 0.01
 """Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
 MOST_FOR_ALL = 24
 """So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
-
-# Parts of a model as fingerprints name them: tables of the vocabulary and of positions, and all blocks together.
-_TABLES, _BLOCKS = {"embedding", "positions", "head"}, "blocks"
 
 Pair = tuple[str, str]
 Runs = Mapping[str, Sequence[Summary]]
@@ -61,7 +55,7 @@ class Tie:
         """Holm's p, as a number."""
         return None if self.log10_p_adjusted is None else 10.0**self.log10_p_adjusted
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PairRow:
         """Return the pair as JSON has it."""
         return {
             "checkpoints": list(self.pair),
@@ -76,16 +70,11 @@ class Tie:
 
 
 def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
-    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
-
-    Args:
-        runs: by name, by ascending step.
-        stepless: checkpoints whose names have no step.
-        all_pairs: every pair, whatever their number.
-    """
+    """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all."""
     checkpoints = [summary for run in runs.values() for summary in run] + list(stepless)
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
+    # Every checkpoint with the earliest of each run, then neighbors within a run.
     pairs: dict[frozenset[str], Pair] = {}
     for earliest in [run[0] for run in runs.values()] + list(stepless):
         for summary in checkpoints:
@@ -113,20 +102,15 @@ def test_ties(
     return _adjusted(ties)
 
 
-def _test(first: Summary, second: Summary, left_out: set[Cell]) -> Tie:
+def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
     pair = first.name, second.name
-    assert first.reader is not None and second.reader is not None
     if first.forms["exact"] and first.forms["exact"] == second.forms["exact"]:
         return Tie(pair, None, None, None, True, identical=True)
-    widths = first.reader.cfg.d_model, second.reader.cfg.d_model
-    if widths[0] != widths[1]:
-        return Tie(pair, None, None, None, False, reason=f"the widths differ ({widths[0]} and {widths[1]})")
     try:
-        scores_nn = _scores(first, second, left_out)
+        both = [certified_sum([term], NUM_PERMUTATIONS) for term in _terms(first, second, left_out)]
     except EvidenceError as error:
         return Tie(pair, None, None, None, False, reason=str(error))
-    # As they are, where long training leaves most to see; and squared, which no negated coordinate hides.
-    both = [certified_sum([Term(scores)], NUM_PERMUTATIONS) for scores in (scores_nn, np.square(scores_nn))]
+    # The stronger of the two, Bonferroni over both.
     defined = [certified for certified in both if math.isfinite(certified.z)]
     if not defined:
         return Tie(pair, None, None, None, False, reason="every order of the coordinates gives the same statistic")
@@ -134,40 +118,17 @@ def _test(first: Summary, second: Summary, left_out: set[Cell]) -> Tie:
     return Tie(pair, min(0.0, stronger.log10_p + math.log10(len(both))), None, stronger.z, False)
 
 
-def _scores(first: Summary, second: Summary, left_out: set[Cell]) -> np.ndarray:
-    """Score residual coordinates over all matrices that are evidence: [n, n], the coordinates that may be permuted.
-
-    Raises:
-        EvidenceError: nothing is left, or the labels are not exchangeable.
-    """
+def _terms(first: Summary, second: Summary, left_out: set[MatrixCell]) -> list[Term]:
+    """Score residual coordinates over all matrices that are evidence, as they are and squared."""
     if first.fingerprint is None or second.fingerprint is None:
         raise EvidenceError(first.refusal or second.refusal)
-    repeats = shared_repeats(first.fingerprint, second.fingerprint, LANGUAGE, "coordinates")
-    if repeats.reason:
-        raise EvidenceError(repeats.reason)
-    # What a formula decided in both is no evidence, and neither are tables whose tokens have names of two kinds.
-    components = [made.components[LANGUAGE] for made in (first.fingerprint, second.fingerprint)]
-    kinds = set(first.formula_kinds & second.formula_kinds)
+    # Tables whose tokens have names of two kinds do not correspond.
+    components = [model.components[LANGUAGE] for model in (first.fingerprint, second.fingerprint)]
     if components[0].token_labels != components[1].token_labels:
-        kinds |= {"embedding", "head"}
-    kept = [_sketches(component, left_out, kinds) for component in components]
-    common = [cell for cell in kept[0] if cell in kept[1]]
-    if not common:
-        raise EvidenceError("no matrix is left to compare")
-    base, suspect = ([sketches[cell] for cell in common] for sketches in kept)
-    return coordinate_scores(base, suspect, repeats.periods.get(components[0].width))
-
-
-def _sketches(component: Component, left_out: set[Cell], kinds: set[str]) -> dict[Cell, np.ndarray]:
-    """Return the sketches of coordinates that are evidence: of each table, and of the blocks.
-
-    Blocks are summed unless a matrix of theirs is left out: then each matrix stands for itself, in fewer numbers.
-    """
-    sketches: dict[Cell, np.ndarray] = {(None, name): rows_DK for name, rows_DK in component.coordinates.items()}
-    if any(block is not None for block, _ in left_out) or kinds - _TABLES:
-        sketches.pop((None, _BLOCKS), None)
-        sketches |= {cell: rows_D2 for cell, rows_D2 in component.heat_map.items() if cell[0] is not None}
-    return {cell: rows for cell, rows in sketches.items() if cell not in left_out and cell[1] not in kinds}
+        left_out = left_out | {(None, "embedding"), (None, "head")}
+    pair = ComponentPair(first.fingerprint, second.fingerprint, LANGUAGE, left_out)
+    # As they are, where long training leaves most to see; and squared, which no negated coordinate hides.
+    return pair.terms(COORDINATES) + pair.terms(SIGNLESS)
 
 
 def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
@@ -180,7 +141,7 @@ def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
     return corrected
 
 
-def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Cell]:
+def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[MatrixCell]:
     left_out = _equal_matrices(first, second)
     firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
     if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
@@ -190,7 +151,7 @@ def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[Cell]:
     return left_out
 
 
-def _equal_matrices(first: Summary, second: Summary) -> set[Cell]:
+def _equal_matrices(first: Summary, second: Summary) -> set[MatrixCell]:
     exact = second.forms["exact"]
     return {first.cells[path] for path, digest in first.forms["exact"].items() if exact.get(path) == digest}
 
@@ -211,12 +172,14 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
         for index, summary in enumerate(members[1:], 1):
             if _tied(ties, summary, root) is not False:
                 continue
+            # Other initializations that this checkpoint is tied to, but for relatives of its own.
             parents = [
                 initial
                 for other_run, initial in initializations.items()
                 if other_run != run and _tied(ties, summary, initial)
             ]
             parents = [initial for initial in parents if not _tied(ties, initial, root)]
+            # Between two tied neighbors a missing tie is a break.
             neighbors = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
             if parents:
                 astray[parents[0].name].append(summary)
@@ -277,6 +240,7 @@ def find_shared_initializations(
     runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]
 ) -> list[Finding]:
     """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
+    # Each run by its first checkpoint.
     firsts = [run[0] for run in runs.values()] + list(stepless)
     findings = []
     for first, second in itertools.combinations(firsts, 2):
@@ -290,7 +254,7 @@ def find_shared_initializations(
     return findings
 
 
-def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, Any]]:
+def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, object]]:
     """List the edges of the lineage graph: tied pairs that say something.
 
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
@@ -299,7 +263,7 @@ def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[
     # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
-    rows = []
+    rows: list[dict[str, object]] = []
     for key, tie in ties.items():
         first, second = (summaries[name] for name in tie.pair)
         stepless = first.item.label.step is None or second.item.label.step is None
