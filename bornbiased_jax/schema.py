@@ -60,7 +60,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
         value = float(digits)
         return value if math.isfinite(value) else refuse(f"{digits[:LONGEST_SHOWN]} is beyond all numbers")
 
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, object]:
         entries = dict(pairs)
         if len(entries) < len(pairs):
             names = [name for name, _ in pairs]

@@ -35,7 +35,7 @@ ROPE_DIVISORS = "rope_freqs.weight"
 
 def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
     """Read the key-value pairs of a file, but for the tokenizer's."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, field in reader.fields.items():
         if not name.startswith(("tokenizer.", "GGUF.")):
             try:
