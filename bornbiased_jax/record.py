@@ -192,7 +192,7 @@ OF_THE_MACHINE = (
 """Parts of the names of what differs between two runs of the same: times, memory and rates."""
 
 
-def lasting(value: Any) -> Any:
+def lasting(value: object) -> Any:  # noqa: ANN401 (JSON of any form)
     """Drop what differs between two equal runs on the same machine from a record, by the names of its keys.
 
     Example:
@@ -226,7 +226,7 @@ class Verification(TypedDict):
     largest_difference: float
 
 
-def largest_difference(first: Any, second: Any, place: str = "result") -> float:
+def largest_difference(first: object, second: object, place: str = "result") -> float:
     """Return the largest difference of two results' numbers, relative to the larger one; times and memory are left out.
 
     Raises:
@@ -237,7 +237,7 @@ def largest_difference(first: Any, second: Any, place: str = "result") -> float:
         0.5
     """
     first, second = lasting(first), lasting(second)
-    pairs: list[tuple[Any, Any, Any]] = []
+    pairs: list[tuple[object, object, object]] = []
     if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
         pairs = [(name, first[name], second[name]) for name in first]
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
@@ -302,7 +302,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return process.stdout.strip()
 
 
-def jsonable(value: object) -> Any:
+def jsonable(value: object) -> Any:  # noqa: ANN401 (JSON of any form)
     """Convert a value to JSON's own types: dataclasses, arrays, NumPy scalars, paths and tuples.
 
     Raises:

@@ -7,7 +7,7 @@ import difflib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from bornbiased_jax import io, keys, ranges
 from bornbiased_jax.config import ModelConfig, check_config
@@ -198,7 +198,7 @@ FREE_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def from_schedule(name: str, **changes: Any) -> PretrainConfig:
+def from_schedule(name: str, **changes: object) -> PretrainConfig:
     """Return a run by one of ``SCHEDULES`` ("paper", "seedprint", "tiny"), with every number overridable.
 
     Raises:
@@ -220,7 +220,8 @@ def from_schedule(name: str, **changes: Any) -> PretrainConfig:
     missing = [field for field in ("model", "data", "out") if field not in changes]
     if missing:
         raise InputError(f"a run needs {' and '.join(missing)}: give them by name")
-    return PretrainConfig(**{**SCHEDULES[name], **changes})
+    # Each value is checked by __post_init__.
+    return PretrainConfig(**cast("Mapping[str, Any]", {**SCHEDULES[name], **changes}))
 
 
 def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -67,7 +67,7 @@ class Fields:
         self.where = where
         self.asked: set[str] = set()
 
-    def get(self, name: str, default: Any = ...) -> Any:
+    def get(self, name: str, default: object = ...) -> Any:  # noqa: ANN401 (JSON, as its schema says)
         """Return a field, or its default.
 
         Raises:
