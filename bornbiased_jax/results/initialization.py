@@ -134,7 +134,7 @@ class WidthCheck(Record):
             rows = [row for row in self.record["rows"] if row["activation"] == name]
             low, high = zip(*(row["interval"] for row in rows), strict=True)
             steps, slopes = [row["step"] for row in rows], [row["slope"] for row in rows]
-            figures.line(ax, steps, slopes, low, high, name, color)
+            figures.line(ax, steps, slopes, (low, high), name, color)
         figures.count_axis(ax)
         figures.label(ax, "update", "slope of log std against log width")
         figures.legend(ax)

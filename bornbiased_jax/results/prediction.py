@@ -91,7 +91,7 @@ class Prediction(Result):
         for record, color in zip(self.records, figures.SERIES, strict=False):
             cosine, low, high = (record[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
             name = f"{self.swept} = {record[self.swept]}" if self.swept else "theory"
-            figures.line(ax, range(1, len(cosine) + 1), cosine, low, high, name, color, dashed=True)
+            figures.line(ax, range(1, len(cosine) + 1), cosine, (low, high), name, color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)

@@ -280,7 +280,7 @@ class Contraction(_Probe):
                 prediction = records[0]["theory"]
                 cosine, low, high = (prediction[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
                 color = figures.MUTED if len(groups) > 1 else figures.THEORY
-                figures.line(ax, blocks, cosine, low, high, f"theory, {condition}", color, dashed=True)
+                figures.line(ax, blocks, cosine, (low, high), f"theory, {condition}", color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)
