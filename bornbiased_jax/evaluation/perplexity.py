@@ -189,7 +189,7 @@ def evaluate_checkpoint(
         quiet=quiet,
     )
     info = checkpoint.info
-    place: RunPlace = {"seed": info["seed"], "step": info["step"]} if "run" in info else {}
+    place: RunPlace = {"seed": info["seed"], "step": info["step"]} if "seed" in info else {}
     return {
         **scores,
         "checkpoint": checkpoint.reference,
