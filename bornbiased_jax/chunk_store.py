@@ -43,7 +43,7 @@ Record = TypeVar("Record", bound=Mapping[str, object])
 Settings = Mapping[str, Any]
 """JSON-ready settings of a task."""
 Results = dict[str, Any]
-"""A chunk's result: a nested dict of arrays."""
+"""A chunk's result: a nested dict of arrays, as JAX and Flax take trees."""
 Compute = Callable[[Settings, Settings, list["Chunk"]], Iterable[Mapping[str, Any]]]
 """A task's function: (settings, sources, chunks) -> their results, in this order."""
 
@@ -79,7 +79,7 @@ class TaskRecord(TypedDict):
     """``task.json``: everything that the numbers of a task depend on, but for seed and range."""
 
     function: str
-    settings: dict[str, Any]
+    settings: dict[str, object]
     code: str
     libraries: dict[str, str]
     device: str
@@ -245,8 +245,8 @@ class TaskStore:
         flat = {name: np.asarray(leaf) for name, leaf in flatten_dict(tree, sep="/").items()}
         about = {"page": self.task.key, "chunk": chunk.name, "names": list(flat), "sha256": _digest(flat)}
         buffer = BytesIO()
-        arrays: Results = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
-        np.savez(buffer, about=np.asarray(json.dumps(about)), **arrays)
+        arrays = {f"leaf{i}": leaf for i, leaf in enumerate(flat.values())}
+        np.savez(buffer, allow_pickle=False, about=np.asarray(json.dumps(about)), **arrays)
         io.write_bytes(self.path / chunk.name, buffer.getvalue())
         (self.path / f"{FAILED}{chunk.name}.json").unlink(missing_ok=True)
 

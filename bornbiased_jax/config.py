@@ -9,7 +9,7 @@ import math
 import re
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import (
@@ -48,6 +48,8 @@ AttentionKernel = Literal["softmax", "sigmoid", "softpick", "clipped", "centred"
 
 # φ of Prefix-Tuning+.
 PrefixMemory = Literal["none", "elu", "relu", "identity"]
+FieldValue = bool | float | str | None
+"""The value of a field, as JSON and the command line have it; its type and range are checked when a config is made."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +222,7 @@ class ModelConfig:
         """How many of a head's K dimensions RoPE rotates (partial rotary rotates the first ones)."""
         return int(self.key_dim * self.rotary_fraction)
 
-    def replace(self, **changes: Any) -> ModelConfig:
+    def replace(self, **changes: FieldValue) -> ModelConfig:
         """Return a copy with some fields changed. Derived sizes follow, unless given explicitly here.
 
         Raises:
@@ -229,15 +231,14 @@ class ModelConfig:
         >>> preset("gpt2-tiny").replace(num_heads=8).head_dim
         16
         """
-        changes = self._with_groups(changes)
-        _refuse_unknown(changes)
+        fields = self._with_groups(changes)
         derived: dict[str, None] = {}
-        if "num_heads" in changes and "num_kv_heads" not in changes and self.num_kv_heads == self.num_heads:
+        if "num_heads" in fields and "num_kv_heads" not in fields and self.num_kv_heads == self.num_heads:
             derived["num_kv_heads"] = None
-        sized = "num_heads" in changes or "d_model" in changes
-        if sized and "head_dim" not in changes and self.head_dim == self.d_model / self.num_heads:
+        sized = "num_heads" in fields or "d_model" in fields
+        if sized and "head_dim" not in fields and self.head_dim == self.d_model / self.num_heads:
             derived["head_dim"] = None
-        return dataclasses.replace(self, **{**derived, **changes})
+        return self.from_dict({**vars(self), **derived, **fields})
 
     @property
     def embedding_std(self) -> float:
@@ -245,18 +246,18 @@ class ModelConfig:
         table = Dimensions(self.vocab_size, self.d_model, self.d_model, self.num_layers, self.num_layers)
         return scaled(rules_of(self.init, self.init_groups)["embedding"], [table]).measured_std()
 
-    def _with_groups(self, changes: dict[str, Any]) -> dict[str, Any]:
+    def _with_groups(self, changes: Mapping[str, FieldValue]) -> Mapping[str, FieldValue]:
         """Collect changes named ``init.GROUP`` into ``init_groups``."""
         groups = {name.partition(".")[2]: rule for name, rule in changes.items() if name.startswith(_GROUP_PREFIX)}
         if not groups:
             return changes
         others = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
-        before = parse_groups(others.get("init_groups", self.init_groups) or "")
+        before = parse_groups(str(others.get("init_groups", self.init_groups) or ""))
         rules: dict[str, object] = {str(group): rule for group, rule in before.items()}
         rules.update({group: parse_rule(group, str(rule)) for group, rule in groups.items()})
         return {**others, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, FieldValue]:
         """Return the fields as JSON-ready values.
 
         Fields that came after the first stored models are left out while they have their default, so that a stored
@@ -267,10 +268,11 @@ class ModelConfig:
         return {name: value for name, value in values.items() if name not in _LATER or value != defaults[name]}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
+    def from_dict(cls, values: Mapping[str, object]) -> ModelConfig:
         """Invert :meth:`to_dict`. Unknown fields are refused by name."""
         _refuse_unknown(values)
-        return cls(**values)
+        # Each value is checked by __post_init__.
+        return cls(**cast("Mapping[str, Any]", values))
 
 
 _GROUP_PREFIX = "init."
@@ -278,7 +280,7 @@ _LATER = frozenset(
     "init_groups attention_scale attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
     "experts_per_token normalize_expert_weights".split()
 )
-TYPES: dict[str, Any] = typing.get_type_hints(ModelConfig, include_extras=True)
+TYPES: Mapping[str, type] = typing.get_type_hints(ModelConfig, include_extras=True)
 """The type of each field with its range: the schemas of files are made of these."""
 FIELDS: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(ModelConfig))
 
@@ -301,7 +303,7 @@ def limits(name: str) -> tuple[type, float, float] | None:
     return ends(TYPES[name])
 
 
-def _checked(name: str, value: Any) -> Any:
+def _checked(name: str, value: object) -> FieldValue:
     """Check the type and range of a value and return it; integers given as whole floats are accepted."""
     kind = TYPES[name]
     if value is None:
@@ -324,7 +326,7 @@ def _checked(name: str, value: Any) -> Any:
     return value
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
+def parse_setting(text: str) -> tuple[str, FieldValue]:
     """Parse one ``field=value`` of the command line: the value is JSON where it parses, else a string."""
     name, separator, raw = text.partition("=")
     if not separator:
@@ -342,49 +344,45 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, raw
 
 
-_LLAMA: dict[str, Any] = dict(norm="rmsnorm", activation="silu", gated_mlp=True, tie_embeddings=False)
-_QWEN2: dict[str, Any] = dict(**_LLAMA, qkv_bias=True, rope_theta=1_000_000.0, norm_eps=1e-6)
-_QWEN3: dict[str, Any] = dict(**_LLAMA, qk_norm=True, rope_theta=1_000_000.0, norm_eps=1e-6)
-_NEOX: dict[str, Any] = dict(bias=True, parallel_residual=True, rotary_fraction=0.25, tie_embeddings=False)
-_OLMO2: dict[str, Any] = dict(
+_LLAMA: dict[str, FieldValue] = dict(norm="rmsnorm", activation="silu", gated_mlp=True, tie_embeddings=False)
+_QWEN2: dict[str, FieldValue] = dict(**_LLAMA, qkv_bias=True, rope_theta=1_000_000.0, norm_eps=1e-6)
+_QWEN3: dict[str, FieldValue] = dict(**_LLAMA, qk_norm=True, rope_theta=1_000_000.0, norm_eps=1e-6)
+_NEOX: dict[str, FieldValue] = dict(bias=True, parallel_residual=True, rotary_fraction=0.25, tie_embeddings=False)
+_OLMO2: dict[str, FieldValue] = dict(
     **_LLAMA, norm_position="post", qk_norm=True, qk_norm_scope="projection", norm_eps=1e-6, rope_theta=500_000.0
 )
-_MIXTRAL: dict[str, Any] = dict(**_LLAMA, num_experts=4, rope_theta=1_000_000.0)
-_GEMMA3: dict[str, Any] = dict(
+_MIXTRAL: dict[str, FieldValue] = dict(**_LLAMA, num_experts=4, rope_theta=1_000_000.0)
+_GEMMA3: dict[str, FieldValue] = dict(
     norm="rmsnorm", norm_eps=1e-6, norm_position="both", activation="gelu_tanh", gated_mlp=True, qk_norm=True,
     window=32, attention_pattern="lllllg", rope_theta=1_000_000.0, rope_local_theta=10_000.0,
 )  # fmt: skip
-_NANO: dict[str, Any] = dict(num_layers=12, num_heads=12, d_model=768)
-_TINY: dict[str, Any] = dict(num_layers=4, num_heads=4, d_model=128, vocab_size=4096, max_seq_len=1024)
+_NANO = ModelConfig(num_layers=12, num_heads=12, d_model=768)
+_TINY = ModelConfig(num_layers=4, num_heads=4, d_model=128, vocab_size=4096, max_seq_len=1024)
 
 PRESETS: dict[str, ModelConfig] = {
     # "RoPE-enhanced Nano GPT-2 (12L, 12H, 768d)" of Table 1(a); the vocabulary is the one that its
     # printed p-values agree with.
-    "gpt2-nano": ModelConfig(**_NANO, d_ff=3072, vocab_size=50_304, bias=True),
+    "gpt2-nano": _NANO.replace(d_ff=3072, vocab_size=50_304, bias=True),
     # "Nano LLaMA-2": Table 13.
-    "llama-nano": ModelConfig(**_NANO, **_LLAMA, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
+    "llama-nano": _NANO.replace(**_LLAMA, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
     # "Qwen-style" models of Appendix B.3.3 at the same size; the paper prints no sizes for them.
-    "qwen-nano": ModelConfig(**_NANO, **_QWEN2, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
-    "qwen3-nano": ModelConfig(**_NANO, **_QWEN3, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
+    "qwen-nano": _NANO.replace(**_QWEN2, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
+    "qwen3-nano": _NANO.replace(**_QWEN3, num_kv_heads=4, d_ff=2048, vocab_size=32_000, max_seq_len=2048),
     # "RoPE-enhanced 1.2B GPT-2 (24L, 32H, 2048d)" of Table 1(c).
     "gpt2-1.2b": ModelConfig(num_layers=24, num_heads=32, d_model=2048, d_ff=8192, vocab_size=50_304, bias=True),
     # GPT-2 small as released: learned positions, tanh-approximated GELU.
-    "gpt2-small": ModelConfig(
-        **_NANO, d_ff=3072, vocab_size=50_257, bias=True, positions="learned", activation="gelu_tanh"
-    ),
-    "gpt2-tiny": ModelConfig(**_TINY, d_ff=512, bias=True),
-    "llama-tiny": ModelConfig(**_TINY, **_LLAMA, d_ff=352),
-    "qwen-tiny": ModelConfig(**_TINY, **_QWEN2, num_kv_heads=2, d_ff=352),
-    "qwen3-tiny": ModelConfig(**_TINY, **_QWEN3, num_kv_heads=2, d_ff=352),
-    "neox-tiny": ModelConfig(**_TINY, **_NEOX, d_ff=512),
-    "olmo2-tiny": ModelConfig(**_TINY, **_OLMO2, d_ff=352),
-    "mixtral-tiny": ModelConfig(**_TINY, **_MIXTRAL, num_kv_heads=2, d_ff=176),
-    "qwen3moe-tiny": ModelConfig(
-        **_TINY, **_QWEN3, num_kv_heads=2, d_ff=88, num_experts=8, normalize_expert_weights=False
-    ),
-    "gemma3-tiny": ModelConfig(
-        **(_TINY | {"num_layers": 6}),
+    "gpt2-small": _NANO.replace(d_ff=3072, vocab_size=50_257, bias=True, positions="learned", activation="gelu_tanh"),
+    "gpt2-tiny": _TINY.replace(d_ff=512, bias=True),
+    "llama-tiny": _TINY.replace(**_LLAMA, d_ff=352),
+    "qwen-tiny": _TINY.replace(**_QWEN2, num_kv_heads=2, d_ff=352),
+    "qwen3-tiny": _TINY.replace(**_QWEN3, num_kv_heads=2, d_ff=352),
+    "neox-tiny": _TINY.replace(**_NEOX, d_ff=512),
+    "olmo2-tiny": _TINY.replace(**_OLMO2, d_ff=352),
+    "mixtral-tiny": _TINY.replace(**_MIXTRAL, num_kv_heads=2, d_ff=176),
+    "qwen3moe-tiny": _TINY.replace(**_QWEN3, num_kv_heads=2, d_ff=88, num_experts=8, normalize_expert_weights=False),
+    "gemma3-tiny": _TINY.replace(
         **_GEMMA3,
+        num_layers=6,
         num_kv_heads=2,
         d_ff=352,
         embedding_scale=math.sqrt(128),
@@ -393,7 +391,7 @@ PRESETS: dict[str, ModelConfig] = {
 }
 
 
-def preset(name: str, **changes: Any) -> ModelConfig:
+def preset(name: str, **changes: FieldValue) -> ModelConfig:
     """Return a named configuration, with fields changed.
 
     Raises:

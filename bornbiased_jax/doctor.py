@@ -7,7 +7,6 @@ import platform
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -46,7 +45,7 @@ EXTRAS = {
 """The extras of the package and what each is needed for."""
 
 
-def diagnose() -> dict[str, Any]:
+def diagnose() -> dict[str, object]:
     """Collect the facts, JSON-ready.
 
     Returns:
@@ -112,7 +111,7 @@ def _required(distribution: str, extra: str) -> list[Requirement]:
     ]
 
 
-def _extras() -> dict[str, dict[str, Any]]:
+def _extras() -> dict[str, dict[str, object]]:
     if _version(DISTRIBUTION) is None:
         return {}
     extras = {}
@@ -129,7 +128,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _devices() -> tuple[list[dict[str, Any]], str]:
+def _devices() -> tuple[list[dict[str, object]], str]:
     import jax
 
     return [
@@ -142,7 +141,7 @@ def _devices() -> tuple[list[dict[str, Any]], str]:
     ], jax.default_backend()
 
 
-def _cache(folder: Path) -> dict[str, Any]:
+def _cache(folder: Path) -> dict[str, object]:
     sizes = []
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -210,7 +210,7 @@ class RayExecutor(Executor):
 
         self._ray, self._starts_cluster = ray, not ray.is_initialized()
         if self._starts_cluster:
-            alone: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
+            alone: dict[str, object] = {} if address else {"num_cpus": workers, "include_dashboard": False}
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
             except (ConnectionError, RuntimeError) as error:

@@ -18,7 +18,7 @@ from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory import preference
-from bornbiased_jax.theory.given_head import NODES, fractions_given_head
+from bornbiased_jax.theory.given_head import NODES, Common, fractions_given_head
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import contraction, scatter
 
@@ -85,7 +85,7 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
         aligned = math.sqrt(min(cfg.embedding_std**2 / variance, 1.0))
         lost = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
-        head_VD, common_D, part, rho, rho_std, scatter(mean_field), num_inputs, own_fraction=lost
+        head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=lost
     )
     low, high = np.quantile(fractions, [0.1, 0.9], method="inverted_cdf")
     return Given(float(fractions.mean()), float(low), float(high))

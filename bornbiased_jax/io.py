@@ -18,12 +18,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import filelock
 
 from bornbiased_jax import schema
 from bornbiased_jax.errors import InputError
+
+T = TypeVar("T")
 
 LARGEST_JSON = 32 * 2**20
 """Bytes of a JSON file that is read."""
@@ -112,7 +114,7 @@ def read_bytes(path: Path | str, max_bytes: int) -> bytes:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def read_json(path: Path | str) -> Any:
+def read_json(path: Path | str) -> Any:  # noqa: ANN401 (JSON of any form)
     """Read a JSON file (:func:`.schema.parse_json`).
 
     Raises:
@@ -121,7 +123,7 @@ def read_json(path: Path | str) -> Any:
     return schema.parse_json(read_bytes(path, LARGEST_JSON), str(path))
 
 
-def read_sealed(kind: Any, path: Path | str, remedy: str) -> Any:
+def read_sealed(kind: type[T], path: Path | str, remedy: str) -> T:
     """Read an object that :func:`write_sealed` wrote, check its type and its digest, and return it without the digest.
 
     A file of an older version has no digest and is checked by its type alone.
@@ -139,7 +141,9 @@ def read_sealed(kind: Any, path: Path | str, remedy: str) -> Any:
     schema.check(kind, content, str(path), remedy)
     if expected not in (None, _sealed_digest(content)):
         raise InputError(f"{path} was changed since it was written: {remedy}")
-    return content
+    # Fields of a later version are kept.
+    sealed: T = content
+    return sealed
 
 
 def _sealed_digest(content: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -101,6 +101,42 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     )
 
 
+class Prediction(TypedDict):
+    """Statistics at initialization, JSON-ready; lists are by block."""
+
+    seq_len: int
+    num_inputs: int | None
+    inputs: str
+    coverage: float
+    inter_cosine_by_layer: list[float]
+    inter_cosine_by_layer_std: list[float]
+    """Over seeds, for N inputs."""
+    inter_cosine_by_layer_low: list[float]
+    """Ends of the interval."""
+    inter_cosine_by_layer_high: list[float]
+    inter_cosine_seed_std_by_layer: list[float]
+    """Over seeds, for infinitely many inputs."""
+    inter_cosine_final: float
+    inter_cosine_final_std: float
+    inter_cosine_final_low: float
+    inter_cosine_final_high: float
+    intra_cosine_by_layer: list[float]
+    top1_share_mean: float
+    top1_share_p10: float
+    top1_share_p50: float
+    top1_share_p90: float
+    overlap: float
+    """Of Finding 2.2."""
+    log10_p: float | None
+    """None without N, as its percentiles."""
+    log10_p_p10: float | None
+    log10_p_p90: float | None
+    position_std: list[float]
+    """Of the first block's aggregated values by position (Figure 9); the residual stream's without attention."""
+    attention_std_by_layer: list[list[float]]
+    residual_std_by_layer: list[list[float]]
+
+
 class GradientPrediction(TypedDict):
     """Norms of the gradient of the mean loss, of each block and of each group of parameters in it."""
 
@@ -163,8 +199,8 @@ def predict(
     num_inputs: int | None = None,
     tokens: bool = True,
     coverage: float = 0.99,
-) -> dict[str, Any]:
-    """Predict statistics at initialization as a JSON object.
+) -> Prediction:
+    """Predict statistics at initialization.
 
     Args:
         cfg: the architecture.
@@ -172,14 +208,6 @@ def predict(
         num_inputs: N, inputs per seed of the measurement that is predicted; None: infinitely many.
         tokens: inputs are uniform random tokens; else Gaussian vectors.
         coverage: of the intervals, over seeds.
-
-    Returns:
-        ``inter_cosine_by_layer`` and ``inter_cosine_final``, each with ``_std`` (over seeds, for N inputs),
-        ``_low`` and ``_high`` (the interval); ``inter_cosine_seed_std_by_layer`` (for infinitely many
-        inputs); ``intra_cosine_by_layer``; ``top1_share_mean``, ``_p10``, ``_p90`` and ``log10_p_*`` (None
-        without N); ``overlap`` (Finding 2.2); ``position_std``, of the first block's aggregated values at
-        each position (Figure 9; the residual stream's where there is no attention),
-        ``attention_std_by_layer`` and ``residual_std_by_layer``.
 
     Raises:
         InputError: a length, number of inputs or coverage out of range; a window in a very long sequence.

@@ -57,7 +57,7 @@ Clip = Annotated[float, Interval(ge=1e-30, le=1e30)]
 HeldOut = Annotated[float, Interval(ge=1e-9, le=1.0 - 1e-9)]
 
 
-def ends(kind: Any) -> tuple[type, float, float] | None:
+def ends(kind: object) -> tuple[type, float, float] | None:
     """Return int or float and the least and greatest value of such a type (also of it or None); None if it has none.
 
     Example:
@@ -81,7 +81,7 @@ def whole(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
-def in_words(kind: Any) -> str:
+def in_words(kind: object) -> str:
     """Describe in words the values that such a type takes.
 
     Example:
@@ -94,7 +94,7 @@ def in_words(kind: Any) -> str:
     return f"{'an integer' if number is int else 'a number'}{span(low, high)}"
 
 
-def within(kind: Any, value: Any, name: str) -> Any:
+def within(kind: object, value: object, name: str) -> Any:  # noqa: ANN401 (int or float, as the type says)
     """Return the value as a number of the type; an integer may be given as a whole float.
 
     Raises:
@@ -107,11 +107,12 @@ def within(kind: Any, value: Any, name: str) -> Any:
     limits = ends(kind)
     assert limits is not None
     number, low, high = limits
-    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
     # A comparison with NaN is false.
-    if not numeric or not low <= value <= high or value != number(value):
-        raise InputError(f"{name}={shown(value)} is not {in_words(kind)}")
-    return number(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+        converted = number(value)
+        if converted == value:
+            return converted
+    raise InputError(f"{name}={shown(value)} is not {in_words(kind)}")
 
 
 def span(low: float | None, high: float | None) -> str:

@@ -75,7 +75,7 @@ class Measurement:
         """Seconds since the block began, until its end once it has ended."""
         return (time.perf_counter() if self._end is None else self._end) - self._start
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the measurement as JSON-ready values."""
         return {
             "wall_time_s": round(self.wall_time_s, 3),
@@ -147,7 +147,7 @@ def provenance(
     measurement: Measurement | None = None,
     starts_backend: bool = True,
     **extra: object,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Collect everything a reader needs to get the same number again, as JSON-ready values.
 
     Args:
@@ -162,7 +162,7 @@ def provenance(
     """
     devices = jax.devices() if starts_backend or backends_are_initialized() else []
     settings = {"config": config, "seeds": seeds, "precision": precision}
-    record: dict[str, Any] = {
+    record: dict[str, object] = {
         **{name: jsonable(value) for name, value in settings.items() if value is not None},
         "version": bornbiased_jax.__version__,
         "git": git_revision(),
@@ -192,7 +192,7 @@ OF_THE_MACHINE = (
 """Parts of the names of what differs between two runs of the same: times, memory and rates."""
 
 
-def lasting(value: Any) -> Any:
+def lasting(value: object) -> Any:  # noqa: ANN401 (JSON of any form)
     """Drop what differs between two equal runs on the same machine from a record, by the names of its keys.
 
     Example:
@@ -226,7 +226,7 @@ class Verification(TypedDict):
     largest_difference: float
 
 
-def largest_difference(first: Any, second: Any, place: str = "result") -> float:
+def largest_difference(first: object, second: object, place: str = "result") -> float:
     """Return the largest difference of two results' numbers, relative to the larger one; times and memory are left out.
 
     Raises:
@@ -237,7 +237,7 @@ def largest_difference(first: Any, second: Any, place: str = "result") -> float:
         0.5
     """
     first, second = lasting(first), lasting(second)
-    pairs: list[tuple[Any, Any, Any]] = []
+    pairs: list[tuple[object, object, object]] = []
     if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
         pairs = [(name, first[name], second[name]) for name in first]
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
@@ -249,7 +249,7 @@ def largest_difference(first: Any, second: Any, place: str = "result") -> float:
     return max((largest_difference(left, right, f"{place}.{key}") for key, left, right in pairs), default=0.0)
 
 
-def cpu() -> dict[str, Any]:
+def cpu() -> dict[str, object]:
     """Return the processor's model, where the system tells it, and the cores that this process may use."""
     model = platform.processor()
     with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ def library_versions() -> dict[str, str]:
     return {"python": platform.python_version(), **_installed_versions()}
 
 
-def git_revision() -> dict[str, Any] | None:
+def git_revision() -> dict[str, object] | None:
     """Return the commit this package's source is at and whether it was changed since, or None outside git.
 
     A package installed into an environment that happens to lie inside somebody's repository is not
@@ -286,7 +286,7 @@ def git_revision() -> dict[str, Any] | None:
     return {"revision": revision, "dirty": bool(changes)}
 
 
-def environment_revision() -> dict[str, Any] | None:
+def environment_revision() -> dict[str, object] | None:
     """Return the commit that the environment names, or None where it names none."""
     revision = os.environ.get(REVISION_VARIABLE, "")
     return {"revision": revision, "dirty": False} if re.fullmatch("[0-9a-f]{40}", revision) else None
@@ -302,7 +302,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return process.stdout.strip()
 
 
-def jsonable(value: object) -> Any:
+def jsonable(value: object) -> Any:  # noqa: ANN401 (JSON of any form)
     """Convert a value to JSON's own types: dataclasses, arrays, NumPy scalars, paths and tuples.
 
     Raises:

@@ -9,9 +9,14 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bornbiased_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 
 LONGEST_SHOWN = 80
 """Characters of a value that an error shows."""
@@ -34,7 +39,7 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
 
 
-def parse_json(text: str | bytes, where: str) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:  # noqa: ANN401 (JSON of any form)
     """Parse a JSON text, as RFC 8259 has it: no NaN, no infinite numbers, no name twice in one object.
 
     Args:
@@ -60,7 +65,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
         value = float(digits)
         return value if math.isfinite(value) else refuse(f"{digits[:LONGEST_SHOWN]} is beyond all numbers")
 
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, object]:
         entries = dict(pairs)
         if len(entries) < len(pairs):
             names = [name for name, _ in pairs]
@@ -113,7 +118,7 @@ def _deeper(value: object, levels: int) -> bool:
     return True
 
 
-def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> Any:
+def check(kind: type[T], value: object, where: str, remedy: str = "fetch it again") -> T:
     """Return the value, if pydantic reads it as the type, strictly: no text is a number, no number a flag.
 
     Args:
@@ -139,7 +144,7 @@ def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> 
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_python(value, strict=True)
+        return _adapter(kind).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
     # The path of the first error, as far as the value has it: its end may name one of several types.
@@ -158,13 +163,13 @@ def check(kind: Any, value: Any, where: str, remedy: str = "fetch it again") -> 
 
 
 @functools.cache
-def _adapter(kind: Any) -> Any:
+def _adapter(kind: type) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
-def _reached(value: Any, path: Sequence[Any]) -> tuple[list[Any], Any]:
+def _reached(value: object, path: Sequence[Any]) -> tuple[list[Any], Any]:
     """Return the part of a path that lies in the value, and the value there."""
     taken: list[Any] = []
     for step in path:

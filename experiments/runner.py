@@ -274,9 +274,9 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record["provenance"] = provenance(
         seeds=context.settings.get("seeds"),
         precision=experiment.precision,
+        measurement=taken,
         code=code,
         corpora=corpora_of([record["settings"], context.data]),
-        **(taken.to_dict() if taken else {}),
     )
     record["digest"] = content_digest(record)
     name = f"{RECORDS}/{experiment.name}.json"

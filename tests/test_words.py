@@ -40,8 +40,16 @@ REPLACED = {
 KEPT = {
     "test_seeds_at_once_share_a_call",
     "test_training_experiments_share_their_models",
-    "top1_share",
+    "channel_share",
     "peak_share",
+    "share_of_sequences_massive",
+    "top1_share",
+    "top1_share_high",
+    "top1_share_low",
+    "top1_share_mean",
+    "top1_share_p10",
+    "top1_share_p50",
+    "top1_share_p90",
 }
 # What is said in no prose either: docs, docstrings, comments, help. The others have uses of their own there: people are
 # accused, and tests reject.

@@ -9,6 +9,7 @@ token's noise is known up to the anisotropy of the states (``logits``). Directio
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,18 @@ TAIL = 1e-8
 """Probability that is left out at either end of that integral."""
 
 
+class Common(NamedTuple):
+    """What the final states of every seed have in common."""
+
+    common_D: Array
+    """A direction, of any length; zeros where there is nothing."""
+    part: float
+    """Its cosine with a seed's direction m, from 0 to 1."""
+
+
 def fractions_given_head(
     head_VD: npt.NDArray[np.floating],
-    common_D: Array,
-    part: float,
+    common: Common,
     rho: float,
     rho_std: float,
     states: Scatter,
@@ -43,8 +52,7 @@ def fractions_given_head(
 
     Args:
         head_VD: the rows w_v, of mean square 1.
-        common_D: what the final states of every seed have in common, of any length; zeros where there is nothing.
-        part: its cosine with a seed's direction m, from 0 to 1.
+        common: what the final states of every seed have in common.
         rho: cosine of two inputs' final states, mean over seeds.
         rho_std: its standard deviation over seeds.
         states: how an input's own part differs from an isotropic one.
@@ -57,10 +65,11 @@ def fractions_given_head(
 
     Example:
         >>> head_VD = np.random.default_rng(0).standard_normal((50, 32))
-        >>> fractions = fractions_given_head(head_VD, head_VD[7], 1.0, 0.9, 0.0, Scatter(32), 100)
+        >>> fractions = fractions_given_head(head_VD, Common(head_VD[7], 1.0), 0.9, 0.0, Scatter(32), 100)
         >>> bool(fractions.min() > 0.9)  # nothing but row 7 is common to the inputs
         True
     """
+    common_D, part = common
     checks.probability(rho, "rho"), checks.probability(part, "part"), checks.probability(own_fraction, "own_fraction")
     V, D = head_VD.shape
     generator = np.random.default_rng(seed)

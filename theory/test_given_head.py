@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from bornbiased_jax.theory.given_head import TOLERANCE, _normal_score, fractions_given_head, largest_logit
+from bornbiased_jax.theory.given_head import TOLERANCE, Common, _normal_score, fractions_given_head, largest_logit
 from bornbiased_jax.theory.logits import Scatter
 from bornbiased_jax.theory.preference import expected_fraction
 
@@ -83,7 +83,9 @@ def test_what_all_seeds_have_in_common_decides_where_nothing_else_is() -> None:
     """A direction that is the common one alone: every seed predicts the row that lies along it."""
     head_VD = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
     common_D = 3.0 * head_VD[7].astype(np.float64)
-    kept, free = (fractions_given_head(head_VD, common_D, part, 0.9, 0.0, Scatter(32), 1_000) for part in (1.0, 0.0))
+    kept, free = (
+        fractions_given_head(head_VD, Common(common_D, part), 0.9, 0.0, Scatter(32), 1_000) for part in (1.0, 0.0)
+    )
     assert kept.min() > 0.9
     assert np.std(kept) < np.std(free)
 
@@ -94,7 +96,7 @@ def test_the_distribution_is_that_of_fresh_heads_on_average() -> None:
     means = []
     for head in range(12):
         head_VD = generator.standard_normal((60, 384))
-        found = fractions_given_head(head_VD, np.zeros(384), 0.0, 0.5, 0.0, Scatter(384), 10**7, seed=head)
+        found = fractions_given_head(head_VD, Common(np.zeros(384), 0.0), 0.5, 0.0, Scatter(384), 10**7, seed=head)
         means.append(found.mean())
     fresh = expected_fraction(0.5, 60)
     assert abs(np.mean(means) - fresh) < 5 * np.std(means) / math.sqrt(len(means)) + 0.01 * fresh

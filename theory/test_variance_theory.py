@@ -100,14 +100,14 @@ def test_running_sums_are_the_matrix_product(mitigation):
     back = np.arange(9)[:, None] - np.arange(9)
     a = np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
     plain = {key: value for key, value in mitigation.items() if key in weights}
-    found = variance.output_covariance(k, **plain)
+    found = variance.output_covariance(k, variance.Mitigations(**plain))
     product = a @ k @ a.T
     if weights.get("attention_kernel") in SCATTERED:
         # Two queries know nothing of each other's logits; one has more than its mean weights.
         assert np.all(np.diagonal(found) >= np.diagonal(product) * (1 - 1e-12))
         np.fill_diagonal(found, np.diagonal(product))
     assert found == pytest.approx(product, rel=1e-12)
-    diagonal = np.diagonal(variance.output_covariance(k, **mitigation, logit_variance=1e-3))
+    diagonal = np.diagonal(variance.output_covariance(k, variance.Mitigations(**mitigation, logit_variance=1e-3)))
     assert np.all(diagonal[1:] > 0) and (diagonal[0] > 0) == (weights.get("attention_kernel") != "centred")
 
 
@@ -131,14 +131,15 @@ def test_random_weights_against_monte_carlo(kernel, size, window):
         weights_NTT = power_NTT / power_NTT.sum(-1, keepdims=True) - seen_TT / seen_TT.sum(-1, keepdims=True)
     out_NT = np.einsum("NTS,NS->NT", weights_NTT, values_NT)
     products_NTT = out_NT[:, :, None] * out_NT[:, None, :]
-    expected = variance.output_covariance(k, attention_kernel=kernel, window=window, logit_variance=size**2)
+    random = variance.Mitigations(attention_kernel=kernel, window=window, logit_variance=size**2)
+    expected = variance.output_covariance(k, random)
     error = products_NTT.std(axis=0) / np.sqrt(draws)
     assert np.all(np.abs(products_NTT.mean(axis=0) - expected) <= STANDARD_ERRORS * error + 1e-12)
 
 
 def test_softpick_of_two_keys_with_one_value():
     """Two keys with the same value: E(a₁ + a₂)², over the angle of the two Gaussian logits, is 1/4 + 1/(2π)."""
-    found = variance.output_covariance(np.ones((2, 2)), attention_kernel="softpick")
+    found = variance.output_covariance(np.ones((2, 2)), variance.Mitigations(attention_kernel="softpick"))
     assert np.diagonal(found) == pytest.approx([1 / 2, 1 / 4 + 1 / (2 * np.pi)], rel=1e-6)
 
 
@@ -363,7 +364,8 @@ def test_gate_std():
     # Between positions, whose gates are independent, the factor is ¼ whatever the spread.
     products = np.prod(1 / (1 + np.exp(-2 * rng.normal(size=(200_000, 2)))), axis=1)
     plain = variance.output_covariance(np.ones((2, 2)))
-    gated = variance.output_covariance(np.ones((2, 2)), output_gate="headwise", gate_std=2.0)
+    gate = variance.Mitigations(output_gate="headwise", gate_std=2.0)
+    gated = variance.output_covariance(np.ones((2, 2)), gate)
     assert accepts(gated[0, 1] / plain[0, 1], products[:, None])
     assert not accepts(1.05 * gated[0, 1] / plain[0, 1], products[:, None])
 

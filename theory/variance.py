@@ -10,6 +10,7 @@ Positions count from 1.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -105,40 +106,43 @@ def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, corr
     return variance * np.maximum(part, 0.0)
 
 
-def output_covariance(
-    values: Array,
-    *,
-    window: int | None = None,
-    attention_kernel: str = "softmax",
-    sink_logit: str = "none",
-    max_seq_len: int | None = None,
-    positional_scale: str = "none",
-    head_norm: bool = False,
-    output_gate: str = "none",
-    gate_std: float = 0.0,
-    norm_eps: float = 0.0,
-    logit_variance: float = 0.0,
-) -> Array:
-    """Compute the covariance [T, T] between positions of one coordinate of attention output (what enters W_O).
+@dataclasses.dataclass(frozen=True)
+class Mitigations:
+    """What changes how attention aggregates values.
 
-    Args:
-        values: covariance [T, T] between positions of one coordinate of the value vectors.
-        window: as in ``ModelConfig``, and so are the other mitigations.
-        attention_kernel: as in ``ModelConfig``.
-        sink_logit: as in ``ModelConfig``.
+    Attributes:
+        window, attention_kernel, sink_logit, positional_scale, head_norm, output_gate: as in ``ModelConfig``.
         max_seq_len: what √(i/max_seq_len) and the sigmoid's shift use (default: T).
-        positional_scale: as in ``ModelConfig``.
-        head_norm: as in ``ModelConfig``.
-        output_gate: as in ``ModelConfig``.
         gate_std: standard deviation of the gate's logits; 0 gives the factor ½ exactly (¼ in variance). Gate
             logits of two positions are taken as independent, of each other and of what they scale.
         norm_eps: epsilon of the per-head RMSNorm, whose head is taken as wide.
         logit_variance: of the attention's logits around the mean of what a query sees, Gaussian and independent;
             centered attention has no other source of weights, and the other kernels leave it out.
+    """
+
+    window: int | None = None
+    attention_kernel: str = "softmax"
+    sink_logit: str = "none"
+    max_seq_len: int | None = None
+    positional_scale: str = "none"
+    head_norm: bool = False
+    output_gate: str = "none"
+    gate_std: float = 0.0
+    norm_eps: float = 0.0
+    logit_variance: float = 0.0
+
+
+def output_covariance(values: Array, mitigations: Mitigations = Mitigations()) -> Array:  # noqa: B008 (frozen)
+    """Compute the covariance [T, T] between positions of one coordinate of attention output (what enters W_O).
+
+    Args:
+        values: covariance [T, T] between positions of one coordinate of the value vectors.
+        mitigations: of the attention.
 
     Raises:
         ValueError: a non-square or non-covariance input, an argument out of range, an unknown option.
     """
+    window, output_gate, positional_scale = mitigations.window, mitigations.output_gate, mitigations.positional_scale
     checks.choice(positional_scale, "positional_scale", POSITIONAL_SCALES)
     checks.choice(output_gate, "output_gate", OUTPUT_GATES)
     k = np.asarray(values, dtype=np.float64)
@@ -146,24 +150,29 @@ def output_covariance(
         raise ValueError("values: the covariance must be a square matrix, positions by positions")
     if not np.all(np.diagonal(k) >= 0):
         raise ValueError("values: a variance is negative")
-    checks.finite(gate_std, "gate_std")
-    checks.finite(norm_eps, "norm_eps")
+    gate_std = checks.finite(mitigations.gate_std, "gate_std")
+    norm_eps = checks.finite(mitigations.norm_eps, "norm_eps")
     T = k.shape[0]
     count, weight = initial_weights(
-        T, window=window, attention_kernel=attention_kernel, sink_logit=sink_logit, max_seq_len=max_seq_len
+        T,
+        window=window,
+        attention_kernel=mitigations.attention_kernel,
+        sink_logit=mitigations.sink_logit,
+        max_seq_len=mitigations.max_seq_len,
     )
     if output_gate == "value":
         k = k * _gate_factor(T, gate_std)
     summed = _window_sum(_window_sum(k, window).T, window)
     out = summed * weight[:, None] * weight
-    var_T, cov_T = _scatter(attention_kernel, count, checks.finite(logit_variance, "logit_variance"))
+    logit_variance = checks.finite(mitigations.logit_variance, "logit_variance")
+    var_T, cov_T = _scatter(mitigations.attention_kernel, count, logit_variance)
     out = out + np.diag((var_T - cov_T) * _window_sum(np.diagonal(k), window) + cov_T * np.diagonal(summed))
     if positional_scale != "none":
-        longest = _longest(T, max_seq_len) if positional_scale == "attenuate" else 1
+        longest = _longest(T, mitigations.max_seq_len) if positional_scale == "attenuate" else 1
         scale = np.sqrt(np.arange(1, T + 1) / longest)
         out = out * scale[:, None] * scale
     # A per-head RMSNorm of a wide head divides by the root of its variance.
-    if head_norm:
+    if mitigations.head_norm:
         power = np.diagonal(out) + norm_eps
         if not np.all(power > 0):
             raise ValueError("values: a zero vector cannot be normalized by head_norm")
@@ -194,7 +203,7 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
         T: sequence length.
         variance: σ² of the value vectors' coordinates.
         correlation: one correlation for all pairs of positions, or a matrix [T, T].
-        options: the mitigations, as in :func:`output_covariance`.
+        options: fields of :class:`Mitigations`.
 
     Independent values give σ²/i; with √i: σ²; with √(i/n): σ²/n; with per-head RMSNorm: 1; with a gate:
     σ²/(4i); with an extra zero logit: σ² i/(i + 1)², which peaks at i = 1 still but at a quarter; sigmoid
@@ -210,7 +219,8 @@ def output_variance(T: int, variance: float = 1.0, correlation: float | Array = 
     >>> output_variance(4, positional_scale="amplify").round(3).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    return np.diagonal(output_covariance(value_covariance(T, variance, correlation), **options)).copy()  # type: ignore[arg-type]
+    mitigations = Mitigations(**options)  # type: ignore[arg-type]  # checked there
+    return np.diagonal(output_covariance(value_covariance(T, variance, correlation), mitigations)).copy()
 
 
 def value_covariance(T: int, variance: float = 1.0, correlation: float | Array = 0.0) -> Array:
@@ -257,7 +267,7 @@ def stack_variance(
         output_gain: H·K·Var(W_O).
         residual: x + attention instead of attention.
         norm: divide each position by its standard deviation before the values (LayerNorm or RMSNorm, wide).
-        options: the mitigations, as in :func:`output_covariance`.
+        options: fields of :class:`Mitigations`.
 
     Without residual and norm the stream's variance is the squared row norm of Cⁿ: position 1 keeps its
     variance, position t first falls to binom(2n−2, n−1)/t (:func:`stack_decay_limit`) and then, for n beyond
@@ -274,6 +284,7 @@ def stack_variance(
         raise ValueError(f"covariance: expected shape [{T}, {T}], not {k.shape}")
     if not np.all(np.diagonal(k) >= 0):
         raise ValueError("covariance: a variance is negative")
+    mitigations = Mitigations(**options)  # type: ignore[arg-type]  # checked there
     stream, output = [np.diagonal(k).copy()], []
     for _ in range(layers):
         values = k
@@ -281,7 +292,7 @@ def stack_variance(
             if not np.all(np.diagonal(k) > 0):
                 raise ValueError("covariance: a zero vector cannot be normalized")
             values = k / np.sqrt(np.diagonal(k))[:, None] / np.sqrt(np.diagonal(k))
-        aggregated = output_covariance(value_gain * values, **options)  # type: ignore[arg-type]
+        aggregated = output_covariance(value_gain * values, mitigations)
         k = output_gain * aggregated + (k if residual else 0.0)
         output.append(np.diagonal(aggregated).copy())
         stream.append(np.diagonal(k).copy())

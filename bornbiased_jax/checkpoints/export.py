@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from bornbiased_jax import io
@@ -162,9 +163,9 @@ def _no_class(cfg: ModelConfig, name: str, remedy: str) -> InputError:
     return InputError(f"transformers has no class for {name}={text_of(getattr(cfg, name))} here: {remedy}")
 
 
-def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Tokenizer | None) -> dict[str, object]:
     """Return the ``config.json`` of a model."""
-    entries: dict[str, Any] = {
+    entries: dict[str, object] = {
         "architectures": [family.architecture],
         "model_type": family.name,
         "torch_dtype": dtype,
@@ -179,7 +180,9 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
     return entries | sizes | drawn | family.write(cfg)
 
 
-def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes) -> None:
+def _write_weights(
+    path: Path, cfg: ModelConfig, flat: dict[str, jax.Array], entries: list[Entry], shapes: Shapes
+) -> None:
     """Write a safetensors file tensor by tensor: the library's own writer wants them all at once.
 
     Source: the format's specification (github.com/huggingface/safetensors).
@@ -188,7 +191,7 @@ def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: 
     if dtype.name not in _TYPES:
         raise InputError(f"weights of type {dtype.name} cannot be exported: cast them to float32")
     # The header: every tensor's type, shape and place, padded to eight bytes.
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     position = 0
     for entry in entries:
         shape = shape_in_file(entry, shapes)
@@ -210,7 +213,7 @@ def _write_weights(path: Path, cfg: ModelConfig, flat: dict[str, Any], entries: 
 
 
 def _tensors(
-    cfg: ModelConfig, flat: dict[str, Any], entries: list[Entry], shapes: Shapes, dtype: np.dtype[Any]
+    cfg: ModelConfig, flat: dict[str, jax.Array], entries: list[Entry], shapes: Shapes, dtype: np.dtype[Any]
 ) -> Iterator[np.ndarray]:
     for entry in entries:
         parts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import hub
@@ -94,7 +94,7 @@ def _near(text: str) -> str:
     return FORMS
 
 
-def portable_source(reference: str) -> dict[str, Any]:
+def portable_source(reference: str) -> dict[str, str]:
     """Return the reference under which processes that began in other folders open the same, as a source of jobs.
 
     Example:
@@ -120,7 +120,7 @@ def _initialization(text: str) -> Reference:
 
 
 def _options(text: str, after: str) -> dict[str, int]:
-    options: dict[str, Any] = {}
+    options: dict[str, int] = {}
     for part in after.split(","):
         name, _, value = part.partition("=")
         number = whole(value)

@@ -15,8 +15,10 @@ from bornbiased_jax.ranges import Batch, Count, Seed
 
 if TYPE_CHECKING:
     from bornbiased_jax.cli.options import Swept
+    from bornbiased_jax.config import FieldValue
     from bornbiased_jax.probes import Subject
     from bornbiased_jax.results.probes import Part
+    from bornbiased_jax.results.theory import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,7 +186,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
         from bornbiased_jax.probes.subject import untrained
 
         fixed = arguments["embedding_seed"] if arguments["fix_embeddings"] else None
-        records: list[dict[str, Any]] = []
+        records: list[Record] = []
         for cfg, value in prepared.models:
             rows = _probe(untrained(cfg, fixed_embedding_seed=fixed), arguments, part, prepared, fixed)
             records += [{**value, **row} for row in rows]
@@ -196,7 +198,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
 
 def _probe_checkpoint(
     arguments: dict[str, Any], part: Part, prepared: _Prepared
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+) -> tuple[list[Record], dict[str, FieldValue]]:
     """Probe a checkpoint; return its records and its configuration."""
     from bornbiased_jax import parallel
     from bornbiased_jax.checkpoints import open_checkpoint
@@ -219,7 +221,7 @@ def _probe_checkpoint(
 
 def _probe(
     subject: Subject, arguments: dict[str, Any], part: Part, prepared: _Prepared, table_seed: int | None
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Return that part of the record of each length and seed, with theory where it is wanted.
 
     Args:
@@ -240,7 +242,7 @@ def _probe(
         range_size=store["range_size"],
         **{name: arguments[name] for name in ("batch_size", "mode", "chunk")},
     )
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     # One pass over the inputs for each length.
     for seq_len in prepared.lengths:
         inputs = parse_inputs(
@@ -267,7 +269,8 @@ def _probe(
             )
             records += [part_of(row, part, subject.cfg, inputs) for row in rows]
     if arguments["theory"] and part == "preference":
-        theory.add_fractions(subject.cfg, records, tokens=arguments["input_spec"] == "tokens", table_seed=table_seed)
-    elif arguments["theory"]:
-        theory.add_cosines(subject.cfg, records, tokens=arguments["input_spec"] == "tokens")
+        is_tokens = arguments["input_spec"] == "tokens"
+        return theory.with_fractions(subject.cfg, records, tokens=is_tokens, table_seed=table_seed)
+    if arguments["theory"]:
+        return theory.with_cosines(subject.cfg, records, tokens=arguments["input_spec"] == "tokens")
     return records

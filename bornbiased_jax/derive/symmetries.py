@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import Axis, Params, axis_sizes, flatten, parameter_table, unflatten
 
@@ -210,7 +210,7 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
         if (row.writes_residual and row.module not in norms) or row.module in after:
             new = np.zeros_like(new)
         flat[path] = np.insert(leaf, at, new, axis=0)
-    changes: dict[str, object] = {"num_layers": cfg.num_layers + 1}
+    changes: dict[str, FieldValue] = {"num_layers": cfg.num_layers + 1}
     if cfg.is_local is not None:
         # The others keep their kinds; what kind an idle block is changes nothing.
         kinds = ["l" if is_local else "g" for is_local in cfg.is_local]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.errors import InputError
@@ -11,7 +10,9 @@ from bornbiased_jax.model.adapters import Adapter, adapted
 from bornbiased_jax.training import from_schedule, open_initial, pretrain
 
 
-def adapt(reference: str, adapter: Adapter | None, *, seeds: Sequence[int] = (0,), **changes: object) -> dict[str, Any]:
+def adapt(
+    reference: str, adapter: Adapter | None, *, seeds: Sequence[int] = (0,), **changes: object
+) -> dict[str, object]:
     """Fine-tune a checkpoint; the same call again resumes where it was stopped.
 
     Args:

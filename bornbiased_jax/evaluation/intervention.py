@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.model import ForwardOptions, interventions
@@ -147,6 +147,36 @@ class InterventionOptions:
     num_sequences: int = 20
 
 
+class Interventions(TypedDict):
+    """Interventions by name."""
+
+    silence: list[str]
+    write: list[str]
+    clear: list[str]
+    first_token: int | None
+
+
+class InterventionReport(Effect):
+    """An effect, that of the model as it is, and what was done to what, JSON-ready."""
+
+    before: Effect
+    interventions: Interventions
+    position: int
+    epsilon: float
+    length: int
+    num_sequences: int
+    checkpoint: str
+    weights_digest: str
+    text: str
+    text_digest: str
+
+
+class InterventionRecord(InterventionReport, total=False):
+    """What ``bornbiased intervene --json`` writes: a report, and all fields of the configuration."""
+
+    model: dict[str, FieldValue]
+
+
 def intervene_checkpoint(
     opened: Checkpoint,
     text: str | Path,
@@ -154,7 +184,7 @@ def intervene_checkpoint(
     *,
     tokenizer: Tokenizer | None = None,
     quiet: bool = False,
-) -> dict[str, Any]:
+) -> InterventionReport:
     """Apply interventions by name to an opened model, as ``bornbiased intervene`` does.
 
     Args:
@@ -163,9 +193,6 @@ def intervene_checkpoint(
         options: the interventions, and what is measured.
         tokenizer: in place of the checkpoint's own.
         quiet: show no progress.
-
-    Returns:
-        An :class:`Effect`, under ``before`` that of the model as it is, and what was done to what.
 
     Raises:
         InputError: no intervention, one of an unknown form, what the model does not have, a text that is too short.
@@ -205,11 +232,15 @@ def intervene_checkpoint(
         if first_token is not None:
             changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
         after = measure(changed_NT, combine(*edits))
-    applied: dict[str, Any] = {name: list(getattr(options, name)) for name in ("silence", "write", "clear")}
     return {
         **after,
         "before": before,
-        "interventions": {**applied, "first_token": first_token},
+        "interventions": {
+            "silence": list(options.silence),
+            "write": list(options.write),
+            "clear": list(options.clear),
+            "first_token": first_token,
+        },
         "position": position,
         "epsilon": epsilon,
         "length": length,

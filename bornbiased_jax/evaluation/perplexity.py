@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import jax
 import numpy as np
@@ -33,6 +33,37 @@ PIECE_TOKENS = 1 << 20
 """Tokens of a piece of text in memory, or those of a batch where they are more."""
 
 
+class Scores(TypedDict):
+    """Held-out loss of a model on a text, JSON-ready."""
+
+    perplexity: float
+    """e to the loss."""
+    loss: float
+    """Mean, in nats a predicted token."""
+    bits_per_byte: float | None
+    """Over the UTF-8 bytes of the predicted tokens, the ids that end documents counting none."""
+    num_tokens: int
+    """That are predicted."""
+    num_bytes: int
+    num_sequences: int
+    context: int
+
+
+class RunPlace(TypedDict, total=False):
+    """Which checkpoint of a run; empty for models of other origin."""
+
+    seed: int
+    step: int
+
+
+class CheckpointScores(Scores, RunPlace):
+    """The scores of a checkpoint."""
+
+    checkpoint: str
+    training_text: bool | None
+    """As :func:`is_training_text` says."""
+
+
 def evaluate(
     cfg: ModelConfig,
     params: Weights,
@@ -43,7 +74,7 @@ def evaluate(
     context: int = LARGEST_CONTEXT,
     batch_size: int = 8,
     quiet: bool = False,
-) -> dict[str, Any]:
+) -> Scores:
     """Evaluate by Table 7's protocol: the first sequences of a text, each scored on its own.
 
     Documents are tokenized, ended with ``eos_id`` and joined; the result is cut into sequences of ``context`` tokens,
@@ -60,11 +91,6 @@ def evaluate(
         context: tokens a sequence.
         batch_size: sequences at a time; memory only.
         quiet: no progress display.
-
-    Returns:
-        ``perplexity`` (e to the mean loss in nats a token), ``loss``, ``bits_per_byte`` (over the UTF-8 bytes of the
-        predicted tokens, the ids that end documents counting none), ``num_tokens`` predicted, ``num_bytes``,
-        ``num_sequences``, ``context``.
 
     Raises:
         InputError: the text is shorter than one sequence, or has ids that the model does not know.
@@ -129,7 +155,7 @@ def evaluate_checkpoint(
     context: int | None = None,
     batch_size: int = 8,
     quiet: bool = False,
-) -> dict[str, Any]:
+) -> CheckpointScores:
     """Apply :func:`evaluate` to an opened model and a source of text.
 
     Args:
@@ -141,10 +167,6 @@ def evaluate_checkpoint(
             model's positions, at most 2,048.
         batch_size: sequences at a time; memory only.
         quiet: no progress display.
-
-    Returns:
-        What :func:`evaluate` returns, with ``checkpoint``, for a run its ``seed`` and ``step``, and ``training_text``
-        (:func:`is_training_text`).
 
     Raises:
         InputError: a size below 1, no tokenizer, or as :func:`evaluate`.
@@ -166,7 +188,8 @@ def evaluate_checkpoint(
         batch_size=batch_size,
         quiet=quiet,
     )
-    place: dict[str, Any] = {name: value for name, value in checkpoint.info.items() if name in ("seed", "step")}
+    info = checkpoint.info
+    place: RunPlace = {"seed": info["seed"], "step": info["step"]} if "seed" in info else {}
     return {
         **scores,
         "checkpoint": checkpoint.reference,

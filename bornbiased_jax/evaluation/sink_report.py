@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, streaming_losses
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
@@ -20,7 +20,7 @@ from bornbiased_jax.model.limits import check_length, check_sequences
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.overflow import check_overflow
 from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_plain
-from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
+from bornbiased_jax.probes.outliers import SuperNeuron, measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import Convention, SinkOptions, Threshold, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.quantization import Granularity, Price, Scheme, prices
@@ -30,6 +30,55 @@ LENGTHS = (32, 64, 128, 256, 512)
 DETAIL_LENGTH = 64
 DETAIL_SEQUENCES = 32
 _TOP_CHANNELS = 8
+
+
+class Variance(TypedDict):
+    """Variance of one quantity by layer and position, and the discrepancy of position 1 by layer."""
+
+    pooled: list[list[float]]
+    across: list[list[float]]
+    discrepancy: list[float | None]
+    discrepancy_across: list[float | None]
+
+
+class VarianceByPosition(TypedDict):
+    """Variances on random tokens."""
+
+    length: int
+    num_sequences: int
+    attention_output: Variance
+    residual: Variance
+
+
+class ChannelMean(TypedDict):
+    """Mean |value| of one channel at the first position and at the others."""
+
+    channel: int
+    first: float
+    rest: float
+
+
+class BlockOutliers(TypedDict):
+    """The residual stream after one block: its largest entry, and how it is spread over channels."""
+
+    block: int
+    largest: float
+    position: int
+    channel: int
+    share_of_sequences_massive: float
+    dom_ratio_first: float | None
+    dom_ratio_rest: float | None
+    effective_rank: float | None
+    top_channels: list[ChannelMean]
+
+
+class OutlierReport(TypedDict):
+    """Outliers of the residual stream, block by block."""
+
+    length: int
+    num_sequences: int
+    effective_rank_states: int
+    layers: list[BlockOutliers]
 
 
 class SinkReport(TypedDict):
@@ -50,9 +99,9 @@ class SinkReport(TypedDict):
     num_tokens: int
     seed: int
     beyond_max_seq_len: bool
-    variance: NotRequired[dict[str, Any] | None]
-    outliers: NotRequired[dict[str, Any]]
-    super_neurons: NotRequired[list[dict[str, Any]]]
+    variance: NotRequired[VarianceByPosition | None]
+    outliers: NotRequired[OutlierReport]
+    super_neurons: NotRequired[list[SuperNeuron]]
     quantisation: NotRequired[list[Price]]
     streaming: NotRequired[list[Streamed]]
     by_step: NotRequired[list[StepSinks]]
@@ -60,6 +109,8 @@ class SinkReport(TypedDict):
     weights_digest: NotRequired[str]
     text: NotRequired[str]
     text_digest: NotRequired[str]
+    model: NotRequired[dict[str, FieldValue]]
+    """All fields of the configuration, which commands add."""
     tokenizer: NotRequired[str]
     tokenizer_digest: NotRequired[str]
 
@@ -290,12 +341,11 @@ def _stored_weights(scheme: Scheme) -> Scheme:
     return without
 
 
-def largest_block(report: Mapping[str, Any]) -> dict[str, Any] | None:
+def largest_block(report: SinkReport) -> BlockOutliers | None:
     """Return the entry of the block with the largest residual stream after it; None for a report without details."""
     if "outliers" not in report:
         return None
-    largest: dict[str, Any] = max(report["outliers"]["layers"], key=lambda entry: entry["largest"])
-    return largest
+    return max(report["outliers"]["layers"], key=lambda entry: entry["largest"])
 
 
 def strongest_head(score_LH: Sequence[Sequence[float]]) -> tuple[float, int, int]:
@@ -319,34 +369,32 @@ def count_sequences(cfg: ModelConfig, options: ReportOptions) -> int:
 
 def _variance(
     cfg: ModelConfig, params: Weights, shape: tuple[int, ...], seed: int, advance: Callable[[int], None] | None
-) -> dict[str, Any] | None:
+) -> VarianceByPosition | None:
     N, T = shape
     if T < 2:
         return None
     tokens_NT = np.random.default_rng(seed).integers(0, cfg.vocab_size, (max(2, N), T), dtype=np.int32)
     moments = position_moments(cfg, params, tokens_NT, advance=advance)
-    return {
-        "length": T,
-        "num_sequences": len(tokens_NT),
-        **{
-            name: {
-                "pooled": moment.pooled_LT.tolist(),
-                "across": moment.across_LT.tolist(),
-                "discrepancy": _numbers(discrepancy(moment.pooled_LT)),
-                "discrepancy_across": _numbers(discrepancy(moment.across_LT)),
-            }
-            for name, moment in moments.items()
-        },
+    variances: dict[str, Variance] = {
+        name: {
+            "pooled": moment.pooled_LT.tolist(),
+            "across": moment.across_LT.tolist(),
+            "discrepancy": _numbers(discrepancy(moment.pooled_LT)),
+            "discrepancy_across": _numbers(discrepancy(moment.across_LT)),
+        }
+        for name, moment in moments.items()
     }
+    attention, residual = variances["attention_output"], variances["residual"]
+    return {"length": T, "num_sequences": len(tokens_NT), "attention_output": attention, "residual": residual}
 
 
 def _outliers(
     cfg: ModelConfig, params: Weights, x_NT: np.ndarray, advance: Callable[[int], None] | None
-) -> dict[str, Any]:
+) -> OutlierReport:
     measured = measure_outliers(cfg, params, x_NT, advance=advance)
     top_LC = np.argsort(-measured.first_LD, axis=-1)[:, :_TOP_CHANNELS]
     rest_L = measured.dom_ratio_LT[:, 1:].mean(axis=-1) if x_NT.shape[1] > 1 else measured.dom_ratio_LT[:, 0]
-    layers = [
+    layers: list[BlockOutliers] = [
         {
             "block": layer + 1,
             "largest": float(measured.largest_L[layer]),

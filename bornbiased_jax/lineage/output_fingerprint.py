@@ -143,7 +143,7 @@ def fingerprint_outputs(
         weights_digest=checkpoint.digest(),
         tensor_digests={name: value for name, value in tensors["digests"].items() if name not in trivial},
         value_digests={name: value for name, value in tensors["values"].items() if name not in trivial},
-        config=checkpoint.cfg.to_dict(),
+        config=dict(checkpoint.cfg.to_dict()),
         source=checkpoint.description,
         provenance=record.lasting(record.provenance(precision="float32 highest")),
         storage=storage_of(checkpoint.weights),

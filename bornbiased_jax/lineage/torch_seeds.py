@@ -163,7 +163,7 @@ class TorchDraw:
         family = family_of(cfg)
         config = config_json(cfg, family, dtype="float32", tokenizer=None)
         fields = {key: value for key, value in config.items() if key not in ("model_type", "torch_dtype")}
-        self._config = transformers.AutoConfig.for_model(config["model_type"], dtype="float32", **fields)
+        self._config = transformers.AutoConfig.for_model(family.name, dtype="float32", **fields)
         self._cfg, self._entries = cfg, _entries(cfg)
         shapes = file_shapes(cfg, family.biases(cfg))
         # Where the drawn numbers lie in this package's parameters.

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bornbiased_jax import keys
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
@@ -64,7 +64,7 @@ class Adapter:
     prefix_length: int | None = None
     feature_map: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return all fields as JSON-ready values."""
         return {**dataclasses.asdict(self), "matrices": list(self.matrices)}
 
@@ -124,7 +124,7 @@ def adapted(cfg: ModelConfig, adapter: Adapter | None) -> ModelConfig:
     if adapter is None or adapter.method == "lora":
         return cfg
     # What cannot be merged into a matrix is a field of the architecture.
-    changes: dict[str, Any] = {"prefix_length": adapter.prefix_length}
+    changes: dict[str, FieldValue] = {"prefix_length": adapter.prefix_length}
     if adapter.method == "prefix-plus":
         changes = {"prefix_memory": adapter.feature_map}
     for name in changes:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Len
@@ -174,10 +174,8 @@ class Page:
     def _store(self, name: str, arrays: Sequence[Sequence[np.ndarray]]) -> None:
         # One archive for all batches, each array under its batch and its place.
         buffer = BytesIO()
-        named: dict[str, Any] = {
-            f"{batch}.{index}": array for batch, row in enumerate(arrays) for index, array in enumerate(row)
-        }
-        np.savez(buffer, **named)
+        named = {f"{batch}.{index}": array for batch, row in enumerate(arrays) for index, array in enumerate(row)}
+        np.savez(buffer, allow_pickle=False, **named)
         data = buffer.getvalue()
         io.write_bytes(self.path / name, data)
         self._files[name] = hashlib.sha256(data).hexdigest()

@@ -113,7 +113,7 @@ def _close_runs(
     own_LB: jax.Array,
     weight_B: jax.Array,
     last_token_B: jax.Array,
-) -> dict[str, Any]:
+) -> dict[str, jax.Array]:
     """Sum pairs of the runs of equal last tokens that end in this batch; the last run stays open."""
     B = last_token_B.shape[0]
     # Padding continues the last real run with weight zero, so that it closes nothing.

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -165,6 +165,30 @@ def measure_outliers(
     )
 
 
+class SuperNeuron(TypedDict):
+    """One of the neurons that write most at the first position, JSON-ready."""
+
+    block: int
+    """From 1; neurons and channels count from 0."""
+    neuron: int
+    write: float
+    """Mean activation at the first position × largest weight of the row of W_down, in residual units."""
+    channel: int
+    """Where that weight is."""
+    channel_share: float
+    """Its fraction of the row's energy."""
+    channels: float
+    """Participation ratio (Σw²)²/Σw⁴ of the row: 1 writes a single channel, D/3 is a Gaussian row."""
+    first: float
+    """Mean |activation| at the first position."""
+    rest: float
+    firing_ratio: float | None
+    gate_norm_ratio: float | None
+    """None without a gate."""
+    up_norm_ratio: float
+    super: bool
+
+
 def super_neurons(
     cfg: ModelConfig,
     params: Weights,
@@ -173,7 +197,7 @@ def super_neurons(
     top: int = 10,
     batch_size: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[SuperNeuron]:
     """Find the MLP neurons that write most at the first position, and which of them are super neurons.
 
     A neuron is called super when its mean |activation| at the first position is at least ten times that at the
@@ -189,12 +213,7 @@ def super_neurons(
         advance: called with the number of sequences done since the last call.
 
     Returns:
-        JSON-ready dicts, by decreasing ``write``: ``block`` (from 1), ``neuron`` (from 0), ``write`` (mean activation
-        at the first position × largest weight of the row of W_down, in residual units), ``channel`` (where
-        that weight is, from 0), ``channel_share`` (its fraction of the row's energy), ``channels`` (participation ratio
-        (Σw²)²/Σw⁴ of the row: 1 writes a single channel, D/3 is a Gaussian row), ``first`` and ``rest`` (mean
-        |activation|), ``firing_ratio``, ``gate_norm_ratio`` (None without a gate), ``up_norm_ratio``,
-        ``super``.
+        The neurons, by decreasing ``write``.
 
     Raises:
         InputError: inputs that do not fit the model, one position only, a model without MLP.
@@ -229,7 +248,7 @@ def super_neurons(
         name: _norm_ratio(cfg, functools.partial(parameter, params, f"blocks/mlp/{name}/kernel")) for name in names
     }
     # Describe the neurons with the largest writes.
-    neurons = []
+    neurons: list[SuperNeuron] = []
     for flat in np.argsort(-np.abs(write_LF), axis=None)[:top]:
         at = np.unravel_index(flat, write_LF.shape)
         row_D = np.square(down(int(at[0]))[at[1]], dtype=np.float64)

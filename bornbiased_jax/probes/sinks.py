@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +65,40 @@ class SinkOptions:
 DEFAULTS = SinkOptions()
 
 
+class SinkRates(TypedDict):
+    """Sinks at one length."""
+
+    sink_rate_per_sequence: float
+    """Fraction of heads that are sinks in a sequence, averaged over sequences."""
+    sink_rate_std: float | None
+    """Over sequences; None for one sequence."""
+    sink_rate_of_average: float
+    """Fraction of heads whose mean score exceeds epsilon."""
+    score_LH: np.ndarray
+    """Mean score of position k."""
+    rate_LH: np.ndarray
+    """Fraction of sequences in which the head is a sink."""
+    sink_rate: float
+    """One of the two fractions of heads, as ``threshold`` says."""
+
+
+class SinkMeasurement(SinkRates):
+    """Sinks at the greatest length, and at the others; the settings."""
+
+    by_length: dict[int, SinkRates]
+    profile_LHT: np.ndarray
+    """Mean score of every position."""
+    row_mass_LH: np.ndarray
+    """Mean sum of a row of weights: 1 for a plain softmax."""
+    epsilon: float
+    convention: Convention
+    position: int
+    threshold: Threshold
+    normalised_rows: bool
+    num_sequences: int
+    length: int
+
+
 def measure_sinks(
     cfg: ModelConfig,
     params: Weights,
@@ -74,7 +108,7 @@ def measure_sinks(
     batch_size: int | None = None,
     edit: Edit | Edits | None = None,
     advance: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
+) -> SinkMeasurement:
     """Measure sink scores and rates of one model on given sequences.
 
     Args:
@@ -85,13 +119,6 @@ def measure_sinks(
         batch_size: sequences in one forward pass; chosen by memory unless given.
         edit: see :func:`bornbiased_jax.model.apply`; interventions make one.
         advance: called with the number of sequences done since the last call.
-
-    Returns:
-        A dict of numbers and NumPy arrays. ``sink_rate`` (as ``threshold`` says), ``sink_rate_per_sequence``,
-        ``sink_rate_std`` (over sequences, None for one sequence), ``sink_rate_of_average``, ``score_LH``
-        (mean score of position k), ``rate_LH`` (fraction of sequences in which the head is a sink),
-        ``profile_LHT`` (mean score of every position), ``row_mass_LH`` (mean sum of a row of weights: 1 for a
-        plain softmax), ``by_length`` (for each length the first five and ``score_LH``), and the settings.
 
     Raises:
         InputError: inputs that do not fit the model, a model without attention, or a setting out of range.
@@ -121,10 +148,9 @@ def measure_sinks(
         for length in lengths_reported:
             scores[length].append(cumulative_LBHT[..., length - 1] / _rows(length, position, convention))
     # Threshold the scores.
-    by_length = {length: _rates(np.concatenate(parts, axis=1), epsilon) for length, parts in scores.items()}
-    chosen = "sink_rate_of_average" if options.threshold == "average" else "sink_rate_per_sequence"
-    for rates in by_length.values():
-        rates["sink_rate"] = rates[chosen]
+    by_length = {
+        length: _rates(np.concatenate(parts, axis=1), epsilon, options.threshold) for length, parts in scores.items()
+    }
     rows_T = np.array([_rows(T, k, convention) for k in range(1, T + 1)])
     return {
         **by_length[T],
@@ -228,14 +254,16 @@ def _rows(length: int, position: int, convention: str) -> int:
     return length if convention == "all_rows" else length - position + 1
 
 
-def _rates(score_LNH: np.ndarray, epsilon: float) -> dict[str, Any]:
+def _rates(score_LNH: np.ndarray, epsilon: float, threshold: Threshold) -> SinkRates:
     is_sink_LNH = score_LNH > epsilon
     rate_N = is_sink_LNH.mean(axis=(0, 2))
     score_LH = score_LNH.mean(axis=1)
+    per_sequence, of_average = float(rate_N.mean()), float((score_LH > epsilon).mean())
     return {
-        "sink_rate_per_sequence": float(rate_N.mean()),
+        "sink_rate_per_sequence": per_sequence,
         "sink_rate_std": float(rate_N.std(ddof=1)) if len(rate_N) > 1 else None,
-        "sink_rate_of_average": float((score_LH > epsilon).mean()),
+        "sink_rate_of_average": of_average,
         "score_LH": score_LH,
         "rate_LH": is_sink_LNH.mean(axis=1),
+        "sink_rate": of_average if threshold == "average" else per_sequence,
     }

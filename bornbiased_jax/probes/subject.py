@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class Subject(NamedTuple):
     weights: Params | None
     embedding_mean: float
     embedding_std: float
-    description: dict[str, Any]
+    description: Mapping[str, object]
     reference: str | None = None
     """Under which other processes open the same weights, where they can."""
 

@@ -141,16 +141,15 @@ def line(
     ax: Axes,
     x: ArrayLike,
     y: ArrayLike,
-    low: ArrayLike | None = None,
-    high: ArrayLike | None = None,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
     name: str = "",
     color: str = MEASURED,
     dashed: bool = False,
     markers: bool = False,
 ) -> None:
-    """Draw a line [n] with an optional band between ``low`` and ``high``, such as the range over seeds."""
-    if low is not None and high is not None:
-        ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    """Draw a line [n] with an optional band over an interval, such as the range over seeds."""
+    if interval is not None:
+        ax.fill_between(x, *interval, color=color, alpha=0.18, linewidth=0)
     ax.plot(
         x,
         y,
@@ -172,8 +171,8 @@ def band(
 ) -> None:
     """Draw the mean over seeds (the first axis) as :func:`line` does, with a band over their range."""
     values = np.asarray(values_Sx)
-    low, high = values.min(axis=0), values.max(axis=0)
-    line(ax, x, values.mean(axis=0), low, high, name, color, markers=markers)
+    interval = values.min(axis=0), values.max(axis=0)
+    line(ax, x, values.mean(axis=0), interval, name, color, markers=markers)
 
 
 @style()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation import ReportOptions, sink_report
 from bornbiased_jax.evaluation import intervention as intervening
-from bornbiased_jax.evaluation.sink_report import largest_block, strongest_head
+from bornbiased_jax.evaluation.intervention import InterventionRecord
+from bornbiased_jax.evaluation.sink_report import SinkReport, largest_block, strongest_head
 from bornbiased_jax.probes.sinks import Convention, Threshold
 from bornbiased_jax.quantization import Granularity, Scheme
 from bornbiased_jax.report import figures, sink_figures
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+QUANTITIES: tuple[Literal["attention_output"], Literal["residual"]] = ("attention_output", "residual")
 
 
 class SinkFields(TypedDict, total=False):
@@ -70,9 +72,9 @@ class Sinks(Result):
 
     question = "Which heads are attention sinks?"
     axes = ("block", "head", "length")
-    report: Mapping[str, Any]
+    report: SinkReport
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
         return dict(self.report)
 
@@ -118,13 +120,12 @@ class Sinks(Result):
         panels = {"sink-map": Panel(self.draw(), caption)}
         L = len(score_LH)
         shown = sorted({0, min(1, L - 1), L // 2, L - 1})
-        variance = report.get("variance") or {}
-        for name in ("attention_output", "residual"):
-            if name in variance:
-                pooled_LT = variance[name]["pooled"]
-                drawn = sink_figures.variance_by_position({f"block {at + 1}": pooled_LT[at] for at in shown})
-                caption = f"Variance of the {name.replace('_', ' ')} by position, on random tokens."
-                panels[f"variance-{name}"] = Panel(drawn, caption)
+        variance = report.get("variance")
+        by_quantity = {} if variance is None else {key: variance[key] for key in QUANTITIES}
+        for name, moments in by_quantity.items():
+            drawn = sink_figures.variance_by_position({f"block {at + 1}": moments["pooled"][at] for at in shown})
+            caption = f"Variance of the {name.replace('_', ' ')} by position, on random tokens."
+            panels[f"variance-{name}"] = Panel(drawn, caption)
         largest = largest_block(report)
         if largest is not None:
             top = largest["top_channels"]
@@ -144,7 +145,7 @@ class Sinks(Result):
         _, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
         return sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"], ax=ax)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each length, block and head."""
         return [
             {"length": int(length), "block": block, "head": head, "score": score}
@@ -164,9 +165,9 @@ class Intervention(Result):
 
     question = "What is left of the sinks after an intervention?"
     axes = ("block",)
-    report: Mapping[str, Any]
+    report: InterventionRecord
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
         return dict(self.report)
 
@@ -210,7 +211,7 @@ class Intervention(Result):
         figures.legend(ax)
         return figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each block."""
         pairs = zip(self.report["before"]["by_block"], self.report["by_block"], strict=True)
         return [{"block": block, "before": before, "after": after} for block, (before, after) in enumerate(pairs, 1)]
@@ -291,7 +292,7 @@ def _chosen(kind: type[T], options: Mapping[str, object]) -> T:
     return kind(**options)
 
 
-def _lengths(report: Mapping[str, Any]) -> Listing:
+def _lengths(report: SinkReport) -> Listing:
     rows = []
     for length, rate in report["sink_rate"].items():
         score, block, head = strongest_head(report["score_by_layer_head"][length])
@@ -302,7 +303,7 @@ def _lengths(report: Mapping[str, Any]) -> Listing:
     return Listing(title, columns, rows, explain("sink rate"))
 
 
-def _largest(report: Mapping[str, Any]) -> Listing:
+def _largest(report: SinkReport) -> Listing:
     columns = {
         "block": "block",
         "position": "position",
@@ -317,7 +318,7 @@ def _largest(report: Mapping[str, Any]) -> Listing:
     return listing(title, columns, [] if largest is None else [largest], explain("DomRatio", "effective rank"))
 
 
-def _neurons(report: Mapping[str, Any]) -> Listing:
+def _neurons(report: SinkReport) -> Listing:
     columns = {
         "block": "block",
         "neuron": "neuron",
@@ -335,7 +336,7 @@ def _neurons(report: Mapping[str, Any]) -> Listing:
     return listing(title, columns, rows, explain("super neuron"))
 
 
-def _streaming(report: Mapping[str, Any]) -> Listing:
+def _streaming(report: SinkReport) -> Listing:
     entries = report.get("streaming", [])
     rows = [
         [
@@ -351,7 +352,7 @@ def _streaming(report: Mapping[str, Any]) -> Listing:
     return Listing(title, ["cache", "first kept", "loss", "95% interval"], rows)
 
 
-def _steps(report: Mapping[str, Any]) -> Listing:
+def _steps(report: SinkReport) -> Listing:
     entries = report.get("by_step", [])
     rows = [
         [
@@ -365,7 +366,7 @@ def _steps(report: Mapping[str, Any]) -> Listing:
     return Listing(f"Sinks by step, seeds {seeds}", ["step", "heads that are sinks", "largest score"], rows)
 
 
-def _rounding(report: Mapping[str, Any]) -> Listing:
+def _rounding(report: SinkReport) -> Listing:
     columns = "quantized", "scale of a", "first kept", "Δ loss", "95% interval", "median KL", "same top-1", "D_sink"
     rows = [
         [

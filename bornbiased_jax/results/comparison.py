@@ -33,11 +33,11 @@ class Comparison(Result):
         """Return the columns by which rows were matched."""
         return self.labels
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return both results as their commands write them, and the matched rows."""
         return {"a": self.a.to_json(), "b": self.b.to_json(), "rows": self.rows()}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each label that both results have."""
         return [dict(row) for row in self.matches]
 
@@ -101,9 +101,9 @@ def compare(a: Result, b: Result) -> Comparison:
     return Comparison(a, b, labels, matches)
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any], labels: Sequence[str]) -> dict[str, object]:
     """Return the numbers that two rows both have, and b minus a."""
-    cells: dict[str, Any] = {}
+    cells: dict[str, object] = {}
     for name in a:
         first, second = a[name], b.get(name)
         numbers = all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in (first, second))

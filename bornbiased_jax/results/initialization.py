@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bornbiased_jax.config import FieldValue
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Record, Result
@@ -42,9 +43,9 @@ class Trainability(Result):
     question = "Where can this model be trained?"
     name: str
     diagram: Diagram
-    model: Mapping[str, Any]
+    model: Mapping[str, FieldValue]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
         return {**self.diagram, "model": self.model}
 
@@ -69,7 +70,7 @@ class Trainability(Result):
             "attention": _panel(attention, "Standard deviation of logits, and strength of the residual branches."),
         }
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each cell of a plane."""
         return [
             {plane["x"]: x, plane["y"]: y, **{name: plane[name][j][i] for name, _ in _STATISTICS}}  # type: ignore[literal-required]
@@ -133,13 +134,13 @@ class WidthCheck(Record):
             rows = [row for row in self.record["rows"] if row["activation"] == name]
             low, high = zip(*(row["interval"] for row in rows), strict=True)
             steps, slopes = [row["step"] for row in rows], [row["slope"] for row in rows]
-            figures.line(ax, steps, slopes, low, high, name, color)
+            figures.line(ax, steps, slopes, (low, high), name, color)
         figures.count_axis(ax)
         figures.label(ax, "update", "slope of log std against log width")
         figures.legend(ax)
         return figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each activation and step."""
         return [dict(row) for row in self.record["rows"]]
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bornbiased_jax.config import FieldValue
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result
@@ -36,11 +37,11 @@ class Prediction(Result):
     question = "What does theory expect of an untrained model?"
     axes = ("block", "seq_len")
     name: str
-    model: Mapping[str, Any]
+    model: Mapping[str, FieldValue]
     records: Sequence[Mapping[str, Any]]
     swept: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json: the prediction, with a sweep ``records``."""
         return ({"records": list(self.records)} if self.swept else dict(self.records[0])) | {"model": self.model}
 
@@ -90,17 +91,17 @@ class Prediction(Result):
         for record, color in zip(self.records, figures.SERIES, strict=False):
             cosine, low, high = (record[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
             name = f"{self.swept} = {record[self.swept]}" if self.swept else "theory"
-            figures.line(ax, range(1, len(cosine) + 1), cosine, low, high, name, color, dashed=True)
+            figures.line(ax, range(1, len(cosine) + 1), cosine, (low, high), name, color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)
         return figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each block."""
         return [row for record in self.records for row in self._layers(record)]
 
-    def _layers(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _layers(self, record: Mapping[str, Any]) -> list[dict[str, object]]:
         shared = {self.swept: record[self.swept]} if self.swept else {}
         return [
             {**shared, "seq_len": record["seq_len"], "block": block + 1}

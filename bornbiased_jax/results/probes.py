@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from bornbiased_jax.config import ModelConfig, check_config
+from bornbiased_jax.config import FieldValue, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
@@ -17,12 +17,13 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result
 from bornbiased_jax.results.theory import (
-    add_cosines,
-    add_fractions,
+    Record,
     check,
     cosine_cells,
     fraction_cells,
     theory_summary,
+    with_cosines,
+    with_fractions,
 )
 from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, percent, span
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Part = Literal["preference", "contraction"]
-Record = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -45,10 +45,10 @@ class _Probe(Result):
     """
 
     records: Sequence[Record]
-    model: Mapping[str, Any] | None = None
+    model: Mapping[str, FieldValue] | None = None
     swept: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json: the records, with the provenance of a call made now."""
         seeds = sorted({record["seed"] for record in self.records if record["seed"] is not None})
         return {
@@ -57,7 +57,7 @@ class _Probe(Result):
             "provenance": provenance(seeds=seeds, precision="float32 highest"),
         }
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each record."""
         return [dict(record) for record in self.records]
 
@@ -110,7 +110,7 @@ def _over_seeds(group: Sequence[Record], keys: Sequence[str], swept: str) -> lis
         "range": _range,
     }
     for name, statistic in statistic_of.items():
-        cells: dict[str, Any] = {
+        cells: dict[str, object] = {
             "seed": name,
             "seq_len": group[0]["seq_len"],
             swept: group[0].get(swept),
@@ -280,13 +280,13 @@ class Contraction(_Probe):
                 prediction = records[0]["theory"]
                 cosine, low, high = (prediction[f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
                 color = figures.MUTED if len(groups) > 1 else figures.THEORY
-                figures.line(ax, blocks, cosine, low, high, f"theory, {condition}", color, dashed=True)
+                figures.line(ax, blocks, cosine, (low, high), f"theory, {condition}", color, dashed=True)
         figures.count_axis(ax)
         figures.label(ax, "after block", "cosine between unrelated inputs")
         figures.legend(ax)
         return figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each record and block."""
         shared = ["seed", "seq_len", *[self.swept] * bool(self.swept)]
         return [
@@ -355,7 +355,7 @@ def preference(
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     records = _of_untrained(cfg, "preference", seeds, drawn, embedding_seed)
     if theory:
-        add_fractions(cfg, records, tokens=inputs == "tokens", table_seed=embedding_seed)
+        records = with_fractions(cfg, records, tokens=inputs == "tokens", table_seed=embedding_seed)
     return Preference(records, cfg.to_dict())
 
 
@@ -397,13 +397,13 @@ def contraction(
     drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
     records = _of_untrained(cfg, "contraction", seeds, drawn, embedding_seed)
     if theory:
-        add_cosines(cfg, records, tokens=inputs == "tokens")
+        records = with_cosines(cfg, records, tokens=inputs == "tokens")
     return Contraction(records, cfg.to_dict())
 
 
 def _of_untrained(
     cfg: ModelConfig, part: Part, seeds: Sequence[int], inputs: Inputs, embedding_seed: int | None
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     check_number(inputs)
     if isinstance(seeds, int | str):
         raise InputError(f"seeds={seeds!r} is one value: give a list, as in seeds=[{seeds}] or seeds=range(8)")
@@ -422,7 +422,7 @@ def check_number(inputs: Inputs) -> None:
         raise InputError("num_inputs=1 leaves nothing to compare: give at least 2")
 
 
-def part_of(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> dict[str, Any]:
+def part_of(record: ProbeRecord, part: Part, cfg: ModelConfig, inputs: Inputs) -> Record:
     """Flatten one part of a probe's record into one row, with the inputs and the vocabulary size, JSON-ready."""
     shared = {key: value for key, value in record.items() if key not in ("preference", "contraction")}
     return {**shared, "vocab_size": cfg.vocab_size, "inputs": inputs.describe(), **record[part]}

@@ -74,7 +74,7 @@ class Result:
         """Return the columns that say which row a row is: :attr:`axes`, and the field of a sweep."""
         return self.axes + (self.swept,) * bool(self.swept)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the object that the command writes with --json."""
         raise NotImplementedError
 
@@ -93,6 +93,10 @@ class Result:
     def table(self) -> Listing:
         """Return the first of the tables."""
         return self.tables()[0]
+
+    def notes(self) -> list[str]:
+        """Return further sentences, for its page alone."""
+        return []
 
     def title(self) -> str:
         """Return the heading of its page."""
@@ -133,7 +137,7 @@ class Result:
             raise InputError(f"nothing to draw: {self.summary()[0]}")
         return panel.figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return the rows of the data frame and of the CSV file."""
         raise NotImplementedError
 
@@ -209,22 +213,22 @@ class Record(Result):
 
     record: Mapping[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
         return dict(self.record)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return one row of the record's own entries."""
         return [{key: cell for key, cell in self.record.items() if key != "model" and not isinstance(cell, Mapping)}]
 
 
-def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     """Flatten mappings within a row.
 
     >>> flat({"seed": 0, "theory": {"low": 0.1, "inside": True}})
     {'seed': 0, 'theory.low': 0.1, 'theory.inside': True}
     """
-    cells: dict[str, Any] = {}
+    cells: dict[str, object] = {}
     for name, cell in row.items():
         cells |= flat(cell, f"{prefix}{name}.") if isinstance(cell, Mapping) else {f"{prefix}{name}": cell}
     return cells

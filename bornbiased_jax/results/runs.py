@@ -37,7 +37,7 @@ class Training(Result):
     run: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
         return dict(self.run)
 
@@ -96,7 +96,7 @@ class Training(Result):
         figures.legend(ax)
         return figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each logged step and seed."""
         return [
             {"step": line["step"], "seed": seed, "loss": line["loss"][index]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bornbiased_jax.lineage.battery import ALPHA
 from bornbiased_jax.lineage.mixture import ILL_CONDITIONED, Coefficient, Mixture, check_checkpoint
 from bornbiased_jax.lineage.mixture import mixture as fit_mixture
 from bornbiased_jax.lineage.permutation import check_alpha
-from bornbiased_jax.lineage.scan import ScanResult
+from bornbiased_jax.lineage.scan import Match, ScanResult
 from bornbiased_jax.lineage.verdict import format_probability
 from bornbiased_jax.lineage.weights_compare import check_count
 from bornbiased_jax.report import figures
@@ -51,25 +51,13 @@ class Scan(Result):
     result: ScanResult
     mixture: Mixture | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
-        rows = [
-            {
-                "base": match.base,
-                "verdict": match.verdict,
-                "p_value": match.p_value,
-                "log10_p": match.log10_p,
-                "z": match.z,
-                "evidence": match.evidence,
-                "identical": match.is_identical,
-                "components": list(match.components),
-            }
-            for match in self.result.matches
-        ]
+        rows = [_row(match) for match in self.result.matches]
         facts = {"num_bases": len(rows), "num_tested": self.result.num_tested, "alpha": self.result.alpha}
         return {"suspect": self.result.suspect, "matches": rows, **facts, **self._mixture_json()}
 
-    def _mixture_json(self) -> dict[str, Any]:
+    def _mixture_json(self) -> dict[str, object]:
         if self.mixture is None:
             return {}
         value = dataclasses.asdict(self.mixture)
@@ -100,17 +88,17 @@ class Scan(Result):
 
     def tables(self) -> list[Listing]:
         """List the bases that agree most, then the components of those that match."""
-        matches = self.to_json()["matches"]
-        shown = [match for index, match in enumerate(matches) if match["verdict"] == "same-lineage" or index < _SHOWN]
+        matches = self.result.matches
+        shown = [match for index, match in enumerate(matches) if match.verdict == "same-lineage" or index < _SHOWN]
         note = f"{self.result.num_tested} of {len(matches)} bases passed the screen at z = 3; p is corrected for all."
         title = f"{self.result.suspect} against {len(matches)} bases"
         components = [
-            listing(f"Components of {match['base']}", {"component": "component", **_COLUMNS}, match["components"])
+            listing(f"Components of {match.base}", {"component": "component", **_COLUMNS}, match.components)
             for match in shown
-            if match["verdict"] == "same-lineage" and match["components"]
+            if match.verdict == "same-lineage" and match.components
         ]
         mixtures = [] if self.mixture is None else mixture_tables(self.mixture)
-        return [listing(title, {"base": "base", **_COLUMNS}, shown, note), *components, *mixtures]
+        return [listing(title, {"base": "base", **_COLUMNS}, list(map(_row, shown)), note), *components, *mixtures]
 
     def figures(self) -> dict[str, Panel]:
         """Draw z of the bases that agree most, and the coefficients of a mixture by block."""
@@ -137,9 +125,22 @@ class Scan(Result):
         figures.label(ax, "z", "")
         return figure
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each base."""
-        return [{key: row[key] for key in ("base", *_COLUMNS)} for row in self.to_json()["matches"]]
+        return [{key: row[key] for key in ("base", *_COLUMNS)} for row in map(_row, self.result.matches)]
+
+
+def _row(match: Match) -> dict[str, object]:
+    return {
+        "base": match.base,
+        "verdict": match.verdict,
+        "p_value": match.p_value,
+        "log10_p": match.log10_p,
+        "z": match.z,
+        "evidence": match.evidence,
+        "identical": match.is_identical,
+        "components": list(match.components),
+    }
 
 
 def mixture_summary(mixture: Mixture, result: ScanResult) -> list[str]:

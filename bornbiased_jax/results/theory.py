@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -11,7 +12,8 @@ from bornbiased_jax.given_table import top1_given_table
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS
 
-T = TypeVar("T")
+Record = Mapping[str, Any]
+"""A row of ``probe --json``: one part of a probe's record, the field of a sweep, and ``theory`` where it was wanted."""
 
 # Of seeds, between the 10th and the 90th percentile.
 BAND = 0.8
@@ -27,22 +29,45 @@ def check(input_spec: str) -> None:
         raise InputError(f"--theory predicts random inputs, not {input_spec}: leave it out, or probe with tokens")
 
 
-def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool) -> None:
-    """Add ``theory`` to each record: the cosine after each block, its interval, whether the measured one is inside.
+class CosineTheory(TypedDict):
+    """Prediction for a record of contraction: the cosine after each block, and its interval over seeds."""
 
-    The interval is over seeds with embeddings of their own; ``inside`` is about the last block.
-    """
+    coverage: float
+    given_table: bool
+    inter_cosine_by_layer: list[float]
+    inter_cosine_by_layer_low: list[float]
+    inter_cosine_by_layer_high: list[float]
+    inside_by_layer: list[bool]
+    """Whether the measured cosine is inside the interval."""
+    inside: bool
+    """After the last block."""
 
-    def predicted(seq_len: int, num_inputs: int) -> dict[str, Any]:
-        return predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
 
-    for record, prediction in _with(records, predicted):
+class FractionTheory(TypedDict):
+    """Prediction for a record of preference: the top-1 fraction, and its band over seeds."""
+
+    coverage: float
+    given_table: bool
+    """Whether the band is over seeds that share one table, or each has its own."""
+    top1_share_mean: float
+    top1_share_low: float
+    top1_share_high: float
+    inside: bool
+    """Whether the measured fraction is inside the band."""
+
+
+def with_cosines(cfg: ModelConfig, records: Sequence[Record], *, tokens: bool) -> list[Record]:
+    """Return the records with a :class:`CosineTheory` as ``theory``; its seeds have embeddings of their own."""
+    predicted = functools.cache(lambda seq_len, num_inputs: predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens))
+
+    def theory(record: Record) -> CosineTheory:
+        prediction = predicted(record["seq_len"], record["num_inputs"])
         low_L, high_L = prediction["inter_cosine_by_layer_low"], prediction["inter_cosine_by_layer_high"]
         inside_L = [
             low <= measured <= high
             for measured, low, high in zip(record["inter_cosine_by_layer"], low_L, high_L, strict=True)
         ]
-        record["theory"] = {
+        return {
             "coverage": prediction["coverage"],
             "given_table": False,
             "inter_cosine_by_layer": prediction["inter_cosine_by_layer"],
@@ -52,11 +77,13 @@ def add_cosines(cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: 
             "inside": inside_L[-1],
         }
 
+    return [{**record, "theory": theory(record)} for record in records]
 
-def add_fractions(
-    cfg: ModelConfig, records: Sequence[dict[str, Any]], *, tokens: bool, table_seed: int | None = None
-) -> None:
-    """Add ``theory`` to each record: the top-1 fraction, its 80% band, whether the measured one is inside.
+
+def with_fractions(
+    cfg: ModelConfig, records: Sequence[Record], *, tokens: bool, table_seed: int | None = None
+) -> list[Record]:
+    """Return the records with a :class:`FractionTheory` as ``theory``.
 
     Args:
         cfg: the architecture.
@@ -65,6 +92,7 @@ def add_fractions(
         table_seed: of the tables that all seeds share; None where each has its own.
     """
 
+    @functools.cache
     def band(seq_len: int, num_inputs: int) -> tuple[float, float, float]:
         if table_seed is None:
             prediction = predict(cfg, seq_len, num_inputs=num_inputs, tokens=tokens)
@@ -72,8 +100,9 @@ def add_fractions(
         estimate = top1_given_table(cfg, seq_len, num_inputs, table_seed, tokens=tokens)
         return estimate.mean, estimate.p10, estimate.p90
 
-    for record, (mean, low, high) in _with(records, band):
-        record["theory"] = {
+    def theory(record: Record) -> FractionTheory:
+        mean, low, high = band(record["seq_len"], record["num_inputs"])
+        return {
             "coverage": BAND,
             "given_table": table_seed is not None,
             "top1_share_mean": mean,
@@ -82,18 +111,10 @@ def add_fractions(
             "inside": low <= record["top1_share"] <= high,
         }
 
-
-def _with(records: Sequence[dict[str, Any]], compute: Callable[[int, int], T]) -> Iterator[tuple[dict[str, Any], T]]:
-    """Yield each record with the prediction computed once for its length and number of inputs."""
-    by_sizes: dict[tuple[int, int], T] = {}
-    for record in records:
-        sizes = record["seq_len"], record["num_inputs"]
-        if sizes not in by_sizes:
-            by_sizes[sizes] = compute(*sizes)
-        yield record, by_sizes[sizes]
+    return [{**record, "theory": theory(record)} for record in records]
 
 
-def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def theory_summary(records: Sequence[Record]) -> list[str]:
     """Say how many measurements lie inside theory's interval, and where theory is not about them; none without one."""
     predictions = [record["theory"] for record in records if "theory" in record]
     if not predictions:
@@ -116,7 +137,7 @@ def theory_summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return sentences
 
 
-def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:
+def fraction_cells(record: Record) -> dict[str, str]:
     """Return columns of a table: the predicted fraction, its band, and whether the measured one lies inside."""
     prediction = record["theory"]
     return {
@@ -126,7 +147,7 @@ def fraction_cells(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def cosine_cells(records: Sequence[Mapping[str, Any]], block: int) -> dict[str, str]:
+def cosine_cells(records: Sequence[Record], block: int) -> dict[str, str]:
     """Return columns for one length: the predicted cosine after a block, its interval, how many lie inside."""
     prediction, place = records[0]["theory"], block - 1
     low, high = (prediction[f"inter_cosine_by_layer_{end}"][place] for end in ("low", "high"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reference import parse_ref
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
@@ -56,12 +56,12 @@ class Lineage(Result):
     verdict: Verdict
     scores: Sequence[Score] | None = None
     models: Mapping[str, Any] | None = None
-    steps: Sequence[Mapping[str, Any]] | None = None
+    steps: Sequence[StepVerdict] | None = None
     sheet: Sheet | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
-        value: dict[str, Any] = self.verdict.to_json()
+        value = self.verdict.to_json()
         if self.scores is not None:
             value["baselines"] = [score.to_json() for score in self.scores]
         if self.models is not None:
@@ -78,6 +78,10 @@ class Lineage(Result):
             steps = f"{len(related)} of {len(self.steps)} checkpoints of {self.base} share it with {self.suspect}"
             sentences.append(f"{steps}{': steps ' + ', '.join(map(str, related)) if related else ''}.")
         return sentences
+
+    def notes(self) -> list[str]:
+        """Return the points that the verdict rests on."""
+        return self.verdict.notes()
 
     def title(self) -> str:
         """Return the heading of its page: the verdict."""
@@ -163,7 +167,7 @@ class Lineage(Result):
             return lineage_figures.null_figure(value["null_histogram"], value["z"], ax)
         return modules
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, object]]:
         """Return a row for each test; of a run by step, a row for each step and component."""
         if self.steps is not None:
             return [{"step": step["step"]} | dict(row) for step in self.steps for row in step["components"]]
@@ -172,8 +176,8 @@ class Lineage(Result):
     def __repr__(self) -> str:
         return f"{self.verdict.verdict}: {super().__repr__()}"
 
-    def _tests(self) -> list[dict[str, Any]]:
-        value: dict[str, Any] = self.verdict.to_json()
+    def _tests(self) -> list[dict[str, object]]:
+        value: Mapping[str, Any] = self.verdict.to_json()
         # A single test is a battery of one.
         tests = value.get("tests") or [{**value, "name": value["test"]}]
         return [{key: test.get(key) for key in _TEST_COLUMNS} for test in tests]
@@ -221,7 +225,7 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
     return Lineage(sides[0].name, sides[1].name, verdict, models=models_of(*sides))
 
 
-def models_of(base: Side, suspect: Side) -> dict[str, Any]:
+def models_of(base: Side, suspect: Side) -> dict[str, dict[str, FieldValue] | None]:
     """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
     return {"base": _config(base), "suspect": _config(suspect)}
 
@@ -235,7 +239,7 @@ def sheet_of(base: Side, suspect: Side) -> Sheet | None:
     return evidence_sheet(base.roles, suspect.roles, (base.checkpoint, suspect.checkpoint) if is_run else None)
 
 
-def _config(side: Side) -> dict[str, Any] | None:
+def _config(side: Side) -> dict[str, FieldValue] | None:
     if side.sketches is not None:
         return None
     if side.stored is not None:
@@ -262,7 +266,30 @@ def run_steps(reference: str) -> list[tuple[int, str]]:
     return [(step, f"{parsed.path}@seed={seed},step={step}") for step in find_steps(parsed.path)]
 
 
-def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> list[dict[str, Any]]:
+class Decided(TypedDict):
+    """A decision and its numbers."""
+
+    verdict: str
+    z: float | None
+    log10_p: float | None
+
+
+class StepComponent(Decided):
+    """A row of a verdict's components; a test without any has the one row "model"."""
+
+    component: str
+    log10_p_adjusted: NotRequired[float]
+    """Corrected by Holm's method over all steps and components, so that one level holds for all of them together."""
+
+
+class StepVerdict(Decided):
+    """The verdict on a suspect and one checkpoint of a run, JSON-ready."""
+
+    step: int
+    components: list[StepComponent]
+
+
+def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
     """Compare a suspect with each checkpoint of a run.
 
     Args:
@@ -270,27 +297,22 @@ def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> l
         suspect: the other model.
         options: as :func:`bornbiased_jax.lineage.trace.trace` takes them.
 
-    Returns:
-        Of each step ``step``, ``verdict``, ``z``, ``log10_p`` and ``components``, rows as a verdict has them; of a test
-        without components the one row "model". Where a row has a p it has ``log10_p_adjusted`` too: corrected by Holm's
-        method over all steps and components, so that one level holds for all of them together.
-
     Raises:
         InputError: no run, or what that function refuses.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[StepVerdict] = []
     steps = run_steps(reference)
     with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
         for step, checkpoint in steps:
             # A model that was read block by block is closed after each comparison.
             side = suspect if suspect.scratch is None else dataclasses.replace(suspect)
-            value: dict[str, Any] = trace.trace(checkpoint, side, **options).to_json()
-            decision = {key: value[key] for key in ("verdict", "z", "log10_p")}
-            components = value.get("components") or [{"component": "model", **decision}]
-            rows.append({"step": step, **decision, "components": [dict(row) for row in components]})
+            value: Mapping[str, Any] = trace.trace(checkpoint, side, **options).to_json()
+            decision: Decided = {"verdict": value["verdict"], "z": value["z"], "log10_p": value["log10_p"]}
+            components: list[StepComponent] = value.get("components") or [{"component": "model", **decision}]
+            rows.append({"step": step, **decision, "components": components})
             advance(1)
     # One family: every component at every step.
-    family = [row for step_row in rows for row in step_row["components"] if row["log10_p"] is not None]
-    for row, adjusted in zip(family, holm_log10([row["log10_p"] for row in family]), strict=True):
+    family = [(row, p) for step_row in rows for row in step_row["components"] if (p := row["log10_p"]) is not None]
+    for (row, _), adjusted in zip(family, holm_log10([p for _, p in family]), strict=True):
         row["log10_p_adjusted"] = float(adjusted)
     return rows

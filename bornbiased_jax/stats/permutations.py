@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -113,7 +112,7 @@ def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group:
     return np.concatenate(sums, axis=-1)
 
 
-def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, Any]:
+def histogram(sums_P: np.ndarray, mean: float, std: float) -> dict[str, object]:
     """Count permuted sums in standard deviations from their mean, for a figure: 64 bins from −8 to 8.
 
     What lies outside is counted in the outermost bins.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, processors
@@ -28,6 +28,21 @@ _PRE_TOKENIZERS: dict[str, tuple[tuple[str, ...], bool]] = {
 _PREFIX = "tokenizer.ggml."
 
 
+class Metadata(TypedDict, total=False):
+    """Fields of a file about its tokenizer, with the types that llama.cpp writes."""
+
+    model: str
+    pre: str
+    tokens: list[str]
+    token_type: list[int]
+    scores: list[float]
+    merges: list[str]
+    bos_token_id: int
+    eos_token_id: int
+    add_bos_token: bool
+    add_space_prefix: bool
+
+
 def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
     """Read the tokenizer in a GGUF file: byte-level BPE ("gpt2") or BPE by the scores of pieces ("llama").
 
@@ -49,7 +64,7 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
     raise InputError(f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama are known: name a tokenizer file")
 
 
-def _metadata(path: Path) -> dict[str, Any]:
+def _metadata(path: Path) -> Metadata:
     import gguf
 
     if not path.is_file():
@@ -57,12 +72,12 @@ def _metadata(path: Path) -> dict[str, Any]:
     try:
         reader = gguf.GGUFReader(path)
         fields = {key: field for key, field in reader.fields.items() if key.startswith(_PREFIX)}
-        return {key.removeprefix(_PREFIX): field.contents() for key, field in fields.items()}
+        return cast("Metadata", {key.removeprefix(_PREFIX): field.contents() for key, field in fields.items()})
     except Exception as error:  # whatever a reader of memory maps meets in a damaged file
         raise InputError(f"{path} is not a whole GGUF file ({error}): fetch it again") from error
 
 
-def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
+def _scored(metadata: Metadata, pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
     """Build SentencePiece's BPE: pairs ranked by the score of the piece they make, bytes for unknown characters.
 
     The ids are SentencePiece's where no two joined pieces share a score (of equals it takes the leftmost in the text,
@@ -101,7 +116,7 @@ def _scored(metadata: dict[str, Any], pieces: list[str], types: list[int], name:
         ]
     )
     # BOS in front of every text, where the file says so.
-    bos_id, eos_id = (int(metadata.get(f"{key}_token_id", default)) for key, default in (("bos", 1), ("eos", 2)))
+    bos_id, eos_id = int(metadata.get("bos_token_id", 1)), int(metadata.get("eos_token_id", 2))
     if bos_id < len(pieces) and metadata.get("add_bos_token", True):
         backend.post_processor = processors.TemplateProcessing(
             single=["BOS", "$A"], pair=None, special_tokens=[{"id": "BOS", "ids": [bos_id], "tokens": [pieces[bos_id]]}]
@@ -130,22 +145,22 @@ def _piece(token: int | None, pieces: list[str]) -> str | None:
     return pieces[token] if token is not None and token < len(pieces) else None
 
 
-def _byte_level(metadata: dict[str, Any], pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
+def _byte_level(metadata: Metadata, pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
     pre = metadata.get("pre")
     if pre not in _PRE_TOKENIZERS:
         raise InputError(
             f"{name} cuts words the way {pre!r}, and only {', '.join(_PRE_TOKENIZERS)} are known: name a tokenizer file"
         )
     patterns, ignores_merges = _PRE_TOKENIZERS[pre]
-    merges = [tuple(merge.split(" ")) for merge in metadata.get("merges", [])]
-    if any(len(merge) != 2 for merge in merges):
+    merges = metadata.get("merges", [])
+    if any(merge.count(" ") != 1 for merge in merges):
         raise InputError(f"{name} has a merge that is not two pieces: fetch it again")
     special = {piece: i for i, piece in enumerate(pieces) if types[i] in (CONTROL, UNKNOWN)}
     eos, bos = metadata.get("eos_token_id"), metadata.get("bos_token_id")
     adds_bos = metadata.get("add_bos_token", ignores_merges)
     return bpe.from_byte_level(
         {piece: i for i, piece in enumerate(pieces) if piece not in special},
-        merges,
+        [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)],
         Path(name).name,
         bpe.ByteLevel(
             patterns=patterns,

@@ -7,7 +7,7 @@ import difflib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from bornbiased_jax import io, keys, ranges
 from bornbiased_jax.config import ModelConfig, check_config
@@ -17,7 +17,7 @@ from bornbiased_jax.parallel import parse_mesh
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Optimizer = Literal["adamw", "muon"]
-SCHEDULES: dict[str, dict[str, Any]] = {
+SCHEDULES: dict[str, dict[str, object]] = {
     # Appendix B.4.2, Table 14: 128 sequences a step, 32 on each of two devices, twice.
     "paper": dict(
         steps=200_000, batch_size=128, accumulation=2, context=2048, learning_rate=6e-4, min_learning_rate=6e-5,
@@ -169,7 +169,7 @@ class PretrainConfig:
         """Predicted tokens a step, of one seed."""
         return self.batch_size * self.context
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return all fields as JSON-ready values."""
         adapter = None if self.adapter is None else self.adapter.to_dict()
         nested = {"model": self.model.to_dict(), "seeds": list(self.seeds), "adapter": adapter}
@@ -198,7 +198,7 @@ FREE_FIELDS = frozenset(
 )  # fmt: skip
 
 
-def from_schedule(name: str, **changes: Any) -> PretrainConfig:
+def from_schedule(name: str, **changes: object) -> PretrainConfig:
     """Return a run by one of ``SCHEDULES`` ("paper", "seedprint", "tiny"), with every number overridable.
 
     Raises:
@@ -220,7 +220,8 @@ def from_schedule(name: str, **changes: Any) -> PretrainConfig:
     missing = [field for field in ("model", "data", "out") if field not in changes]
     if missing:
         raise InputError(f"a run needs {' and '.join(missing)}: give them by name")
-    return PretrainConfig(**{**SCHEDULES[name], **changes})
+    # Each value is checked by __post_init__.
+    return PretrainConfig(**cast("Mapping[str, Any]", {**SCHEDULES[name], **changes}))
 
 
 def changed_field(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -258,7 +259,7 @@ def output_folder(config: PretrainConfig) -> Path:
     return io.user_path(config.out).resolve()
 
 
-def with_defaults(before: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(before: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings in a run's record; a field that a later version added has its default in an older run."""
     fields = dataclasses.fields(PretrainConfig)
     return {**{field.name: field.default for field in fields if field.default is not dataclasses.MISSING}, **before}

@@ -165,7 +165,7 @@ def blocks(probed: Probed) -> list[int]:
 def draw_theory(ax: Axes, probed: Probed, name: str = "", color: str = figures.THEORY) -> None:
     """Draw theory's mean cosine by block with its band over seeds, dashed."""
     mean, low, high = (probed["theory"][f"inter_cosine_by_layer{end}"] for end in ("", "_low", "_high"))
-    figures.line(ax, blocks(probed), mean, low, high, name=name, color=color, dashed=True)
+    figures.line(ax, blocks(probed), mean, (low, high), name=name, color=color, dashed=True)
 
 
 def labels(group: Group, seed: int) -> list[Any]:

@@ -36,7 +36,7 @@ def panels(record: Record) -> Sequence[Panel]:
         # (b) cosine by layer, ± std over pairs, with theory.
         depth = probing.blocks(probed)
         mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
-        figures.line(right, depth, mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True)
+        figures.line(right, depth, mean, (mean - std, mean + std), name="measured, ± std over pairs", markers=True)
         if probed["theory"]:
             theory = probed["theory"]["inter_cosine_by_layer"]
             figures.line(right, depth, theory, name="theory", color=figures.THEORY, dashed=True)

@@ -21,7 +21,7 @@ def panels(record: Record) -> Sequence[Panel]:
     mean, std = np.asarray(pulled["inter_cosine_by_layer"]), np.asarray(pulled["inter_cosine_std_by_layer"])
     figure, ax = figures.new()
     figures.line(
-        ax, probing.blocks(probed), mean, mean - std, mean + std, name="measured, ± std over pairs", markers=True
+        ax, probing.blocks(probed), mean, (mean - std, mean + std), name="measured, ± std over pairs", markers=True
     )
     probing.draw_theory(ax, probed, "theory, 99% of seeds")
     figures.label(ax, "after MLP block", "cosine between sequences")

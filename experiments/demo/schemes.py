@@ -71,7 +71,7 @@ def panels(record: Record) -> Sequence[Panel]:
         by_seed = np.asarray(probing.values(probed, "contraction", "inter_cosine_by_layer"))
         low, high = by_seed.min(axis=0), by_seed.max(axis=0)
         blocks = probing.blocks(probed)
-        figures.line(ax, blocks, by_seed.mean(axis=0), low, high, name=_scheme(probed), color=color, markers=True)
+        figures.line(ax, blocks, by_seed.mean(axis=0), (low, high), name=_scheme(probed), color=color, markers=True)
         figures.line(ax, blocks, probed["theory"]["inter_cosine_by_layer"], color=color, dashed=True)
     figures.count_axis(ax)
     figures.label(ax, "after block", "mean cosine between sequences")

@@ -123,7 +123,7 @@ def correlation_panels(record: Record) -> Sequence[Panel]:
             taus = result["taus"][kind][name]
             mean, std = np.asarray(taus["mean"]), np.asarray(taus["std"])
             figures.line(
-                ax, steps, mean, mean - std, mean + std, name=f"checkpoints of seed {seed}", color=color, markers=True
+                ax, steps, mean, (mean - std, mean + std), name=f"checkpoints of seed {seed}", color=color, markers=True
             )
         # Linear up to the first step, so that the initialization at 0 has a place.
         ax.set_xscale("symlog", base=2, linthresh=1)
@@ -197,7 +197,7 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
             values_SC = -np.array([[_log10_p(verdict) for verdict in by_seed] for by_seed in result[name][test]])
             low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
             figures.line(
-                ax, result["steps"], np.nanmean(values_SC, axis=0), low, high, name=who, color=color, markers=True
+                ax, result["steps"], np.nanmean(values_SC, axis=0), (low, high), name=who, color=color, markers=True
             )
         figures.reference(ax, -np.log10(persistence_tables.ALPHA), "p = 0.01", color=figures.MUTED)
         ax.set_xscale("log", base=2)

@@ -186,7 +186,7 @@ def panels(record: Record) -> Sequence[Panel]:
         for index, row in enumerate(row for row in rows if row["variant"] == name):
             mean, se = np.asarray(row["cosine_by_layer"]), 2 * np.asarray(row["cosine_se_by_layer"])
             depth, color = np.arange(mean.size), figures.SERIES[index % len(figures.SERIES)]
-            figures.line(ax, depth, mean, mean - se, mean + se, name=f"β = {row['beta']}", color=color)
+            figures.line(ax, depth, mean, (mean - se, mean + se), name=f"β = {row['beta']}", color=color)
             limit = row["predicted_cosine_by_layer"]["T → ∞"]
             figures.line(ax, depth, limit, name="", color=color, dashed=True)
             figures.points(ax, depth[::5], np.asarray(row["predicted_cosine_by_layer"][EXACT])[::5], color=color)

@@ -135,7 +135,7 @@ def panels(record: Record) -> Sequence[Panel]:
     figure, ax = figures.new(height=3.8)
     for index, (name, stack) in enumerate(stacks.items()):
         color, mean, std = figures.SERIES[index], np.asarray(stack["theory"]), np.asarray(stack["theory_std"])
-        figures.line(ax, depth, mean, mean - std, np.minimum(mean + std, 1), color=color, dashed=True)
+        figures.line(ax, depth, mean, (mean - std, np.minimum(mean + std, 1)), color=color, dashed=True)
         figures.line(ax, depth, _mean(stack, "cosine"), name=name, color=color, markers=True)
     figures.label(ax, "after block", "mean cosine between inputs")
     figures.legend(ax)

@@ -151,7 +151,7 @@ def panels(record: Record) -> Sequence[Panel]:
         for index, (name, curve) in enumerate(_curves(record, length).items()):
             mean, std = 1 - np.asarray(curve["gap_by_layer"]), np.asarray(curve["gap_std_by_layer"])
             color, low, high = figures.SERIES[index], mean - std, mean + std
-            figures.line(ax, depth, mean, low, high, name=name, color=color, dashed=name == ATTN0, markers=True)
+            figures.line(ax, depth, mean, (low, high), name=name, color=color, dashed=name == ATTN0, markers=True)
             if name != ATTN0:
                 figures.points(ax, depth, 1 - np.asarray(curve["theory_gap_by_layer"]), color=color)
         figures.label(ax, "after block", "mean cosine within a sequence", f"T = {length}")

@@ -157,7 +157,7 @@ def panels(record: Record) -> Sequence[Panel]:
     # The baseline with both theories.
     base = mitigation_rows[0]
     low, high = np.min(base["std_by_seed"], axis=0), np.max(base["std_by_seed"], axis=0)
-    figures.line(ax, x, _mean(base), low, high, name="measured", markers=T <= 40)
+    figures.line(ax, x, _mean(base), (low, high), name="measured", markers=T <= 40)
     figures.line(ax, x, base["uniform"], name="σ/√i", color=figures.THEORY, dashed=True)
     figures.line(ax, x, base["mean_field"], name="mean field", color=figures.SERIES[2], dashed=True)
     figures.label(ax, "position i", "standard deviation of o_i")

@@ -81,7 +81,7 @@ def pages(section):  # noqa: F811
     """An experiment with a table, bars, curves and a map, and an audit."""
     curves, ax = figures.new()
     blocks = np.arange(1, 13)
-    figures.line(ax, blocks, blocks / 30, blocks / 40, blocks / 20, name="measured", markers=True)
+    figures.line(ax, blocks, blocks / 30, (blocks / 40, blocks / 20), name="measured", markers=True)
     figures.line(ax, blocks, blocks / 28, name="theory", color=figures.THEORY, dashed=True)
     figures.label(ax, "block", "cosine")
     figures.legend(ax)

@@ -10,7 +10,7 @@ from bornbiased_jax.report import figures
 
 X = np.arange(1, 13)
 DRAW = {
-    "line": lambda ax: figures.line(ax, X, X / 30, X / 40, X / 20, name="measured", markers=True),
+    "line": lambda ax: figures.line(ax, X, X / 30, (X / 40, X / 20), name="measured", markers=True),
     "points": lambda ax: figures.points(ax, [12], [0.32], name="paper"),
     "reference": lambda ax: figures.reference(ax, 0.2, "baseline", vertical=True),
     "ranked_bars": lambda ax: figures.ranked_bars(ax, [0.1, 0.3, 0.2], labels=[7, 8, 9], baseline=0.05),

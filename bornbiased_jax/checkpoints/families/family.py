@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.layout import Biases, Entry, Form, Shapes, make_entries
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 
 
 class Want(NamedTuple):
@@ -33,8 +33,8 @@ def text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-PLAIN: dict[str, Any] = {
-    name: ModelConfig.__dataclass_fields__[name].default
+PLAIN: dict[str, FieldValue] = {
+    name: getattr(ModelConfig(), name)
     for name in (
         "embedding_scale",
         "logit_softcap",
@@ -75,12 +75,12 @@ class Family:
     architecture: str
     tensors: Mapping[str, str]
     sizes: Mapping[str, tuple[str, Any]]
-    fixed: Mapping[str, Any]
+    fixed: Mapping[str, FieldValue]
     wants: tuple[Want, ...]
     biases: Callable[[ModelConfig], Biases]
     read_biases: Callable[[Fields], Biases]
-    read: Callable[[Fields], dict[str, Any]]
-    write: Callable[[ModelConfig], dict[str, Any]]
+    read: Callable[[Fields], dict[str, FieldValue]]
+    write: Callable[[ModelConfig], dict[str, object]]
     kernel: Form = "transposed"
     fused: Form | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)

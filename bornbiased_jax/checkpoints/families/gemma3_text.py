@@ -10,19 +10,18 @@ Source: Gemma 3 technical report (2503.19786) and transformers' configuration of
 """
 
 import math
-from typing import Any
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_pattern, read_rope, write_pattern, write_rope
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.checkpoints.families.reading import Fields, read_pattern, read_rope, rope_scaling, write_pattern
+from bornbiased_jax.config import FieldValue, ModelConfig
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 # Every sixth layer is global where a file does not list its layers.
 _PERIOD = 6
 
 
-def _read(fields: Fields) -> dict[str, Any]:
+def _read(fields: Fields) -> dict[str, FieldValue]:
     if fields.get("use_bidirectional_attention", False):
         raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
     cap = fields.get("attn_logit_softcapping", None)
@@ -42,7 +41,7 @@ def _read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _read_rope(fields: Fields) -> dict[str, Any]:
+def _read_rope(fields: Fields) -> dict[str, FieldValue]:
     """Read RoPE of global layers, and the base of local ones, in the style of any version of transformers."""
     by_kind = fields.get("rope_parameters", None) or {}
     local = fields.get("rope_local_base_freq", 10_000.0)
@@ -62,8 +61,8 @@ def _read_rope(fields: Fields) -> dict[str, Any]:
     return rope | {"rope_local_theta": of_local["rope_theta"]}
 
 
-def _write(cfg: ModelConfig) -> dict[str, Any]:
-    scaling = write_rope(cfg)["rope_scaling"] or {"rope_type": "default"}
+def _write(cfg: ModelConfig) -> dict[str, object]:
+    scaling = rope_scaling(cfg) or {"rope_type": "default"}
     assert cfg.attention_scale is not None
     return {
         "attention_bias": llama.attention_biases(cfg).qkv,

@@ -1,10 +1,9 @@
 """GPT-2: learned positions, kernels [in, out], query, key and value side by side in one matrix."""
 
-from typing import Any
-
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.layout import Biases
+from bornbiased_jax.config import FieldValue
 
 # Conditions of the families with LayerNorm.
 LAYERNORM = (
@@ -14,7 +13,7 @@ LAYERNORM = (
 )
 
 
-def _read(fields: Fields) -> dict[str, Any]:
+def _read(fields: Fields) -> dict[str, FieldValue]:
     return {"d_ff": 4 * fields.get("n_embd")} if fields.get("n_inner", None) is None else {}
 
 

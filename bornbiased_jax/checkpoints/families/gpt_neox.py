@@ -2,7 +2,7 @@
 
 from bornbiased_jax.checkpoints.families.family import Family, exactly
 from bornbiased_jax.checkpoints.families.gpt2 import LAYERNORM
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, write_rope
+from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, rope_scaling
 from bornbiased_jax.checkpoints.layout import Biases
 from bornbiased_jax.config import ModelConfig
 
@@ -52,7 +52,7 @@ FAMILY = Family(
         "rotary_emb_base": cfg.rope_theta,
         "rotary_pct": cfg.rotary_fraction,
         "attention_bias": _biases(cfg).qkv,
-        **write_rope(cfg),
+        "rope_scaling": rope_scaling(cfg),
     },
     fused="fused heads",
     # transformers calls the head lm_head in memory and has written either name.

@@ -3,9 +3,9 @@
 from typing import Any
 
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, write_rope
+from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, rope_scaling
 from bornbiased_jax.checkpoints.layout import Biases
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 
 TENSORS = {
     "embed": "model.embed_tokens.{leaf}",
@@ -36,14 +36,14 @@ SIZES: dict[str, tuple[str, Any]] = {
     "activation": ("hidden_act", "silu"),
     "tie_embeddings": ("tie_word_embeddings", False),
 }
-FIXED: dict[str, Any] = dict(norm="rmsnorm", gated_mlp=True)
+FIXED: dict[str, FieldValue] = dict(norm="rmsnorm", gated_mlp=True)
 RMSNORM = exactly(norm="rmsnorm", gated_mlp=True, positions="rope", parallel_residual=False, rotary_fraction=1.0)
 PRE = exactly(norm_position="pre", qk_norm=False)
 
 
-def rope_entries(cfg: ModelConfig) -> dict[str, Any]:
+def rope_entries(cfg: ModelConfig) -> dict[str, object]:
     """Return the entries of ``config.json`` about RoPE."""
-    return {"rope_theta": cfg.rope_theta, **write_rope(cfg)}
+    return {"rope_theta": cfg.rope_theta, "rope_scaling": rope_scaling(cfg)}
 
 
 def read_attention_bias(fields: Fields) -> Biases:

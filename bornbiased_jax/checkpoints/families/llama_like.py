@@ -7,7 +7,6 @@
 """
 
 from dataclasses import replace
-from typing import Any
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import exactly
@@ -18,15 +17,15 @@ from bornbiased_jax.checkpoints.families.reading import (
     write_layer_windows,
 )
 from bornbiased_jax.checkpoints.layout import Biases
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 
 
-def read_windows(fields: Fields) -> dict[str, Any]:
+def read_windows(fields: Fields) -> dict[str, FieldValue]:
     """Read RoPE and the windows of Qwen's layers."""
     return read_rope(fields) | read_layer_windows(fields)
 
 
-def write_attention_bias(cfg: ModelConfig) -> dict[str, Any]:
+def write_attention_bias(cfg: ModelConfig) -> dict[str, object]:
     """Write RoPE and the flag for biases of attention."""
     return llama.rope_entries(cfg) | {"attention_bias": llama.attention_biases(cfg).qkv}
 
@@ -70,7 +69,7 @@ QWEN3 = replace(
     gguf="qwen3",
     opts=frozenset(["attention_pattern"]),
 )
-_OLMO2_NORMS = dict(qk_norm=True, qk_norm_scope="projection", norm_position="post")
+_OLMO2_NORMS: dict[str, FieldValue] = dict(qk_norm=True, qk_norm_scope="projection", norm_position="post")
 OLMO2 = replace(
     _BASE,
     name="olmo2",

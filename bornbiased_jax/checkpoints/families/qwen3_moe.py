@@ -3,17 +3,15 @@
 Source: Qwen3 technical report (2505.09388) and transformers' configuration of ``qwen3_moe``.
 """
 
-from typing import Any
-
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, exactly
 from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
 from bornbiased_jax.checkpoints.families.mixtral import MIXTURE
 from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 
 
-def _read(fields: Fields) -> dict[str, Any]:
+def _read(fields: Fields) -> dict[str, FieldValue]:
     dense = fields.get("mlp_only_layers", None)
     if dense or fields.get("decoder_sparse_step", 1) != 1:
         name = "mlp_only_layers" if dense else "decoder_sparse_step"
@@ -32,7 +30,7 @@ def _read(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _write(cfg: ModelConfig) -> dict[str, Any]:
+def _write(cfg: ModelConfig) -> dict[str, object]:
     return write_attention_bias(cfg) | {
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from annotated_types import Interval, Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Fraction, FrequencyFactor, Length, RopeBase, RopeFactor
 from bornbiased_jax.schema import shown
@@ -39,7 +39,7 @@ class RopeEntries(TypedDict, total=False):
 
 
 # What the functions below ask for, with the ranges of our fields.
-SHARED: dict[str, Any] = {
+SHARED: dict[str, object] = {
     "rope_theta": RopeBase,
     "rotary_emb_base": RopeBase,
     "partial_rotary_factor": Fraction,
@@ -67,7 +67,7 @@ class Fields:
         self.where = where
         self.asked: set[str] = set()
 
-    def get(self, name: str, default: Any = ...) -> Any:
+    def get(self, name: str, default: object = ...) -> Any:  # noqa: ANN401 (JSON, as its schema says)
         """Return a field, or its default.
 
         Raises:
@@ -90,7 +90,7 @@ def read_rope(
     base: float = 10_000.0,
     fraction: str = "partial_rotary_factor",
     rotated: float | None = None,
-) -> dict[str, Any]:
+) -> dict[str, FieldValue]:
     """Read RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling).
 
     Args:
@@ -121,7 +121,7 @@ def read_rope(
     if rotated is None and part != 1.0:
         raise fields.refuse("partial_rotary_factor", part, "which models of this family do not have")
     # Scaling, by the names of our fields.
-    rope = {"rope_theta": settings.get("rope_theta", base), "rotary_fraction": part}
+    rope: dict[str, FieldValue] = {"rope_theta": settings.get("rope_theta", base), "rotary_fraction": part}
     rope["rope_scaling"] = "none" if kind == "default" else kind
     for key, field in keys.items():
         if key in settings:
@@ -133,12 +133,12 @@ def read_rope(
     return rope
 
 
-def write_rope(cfg: ModelConfig) -> dict[str, Any]:
-    """Write RoPE's scaling in the older style, which every version of transformers reads."""
-    kind = "default" if cfg.rope_scaling == "none" else cfg.rope_scaling
-    keys = _ROPE_KEYS[kind].items()
-    scaling = {"rope_type": kind} | {key: getattr(cfg, field) for key, field in keys}
-    return {"rope_scaling": None if kind == "default" else scaling}
+def rope_scaling(cfg: ModelConfig) -> dict[str, object] | None:
+    """Return RoPE's scaling in the older style, which every version of transformers reads; None for no scaling."""
+    if cfg.rope_scaling == "none":
+        return None
+    keys = _ROPE_KEYS[cfg.rope_scaling]
+    return {"rope_type": cfg.rope_scaling} | {key: getattr(cfg, field) for key, field in keys.items()}
 
 
 LAYER_TYPES = {"sliding_attention": "l", "full_attention": "g"}
@@ -168,7 +168,7 @@ def write_pattern(cfg: ModelConfig) -> list[str]:
     return [kinds["l" if is_local else "g"] for is_local in cfg.is_local or ()]
 
 
-def read_layer_windows(fields: Fields) -> dict[str, Any]:
+def read_layer_windows(fields: Fields) -> dict[str, FieldValue]:
     """Read the windows of Qwen's layers: one for all, or a pattern."""
     sliding = fields.get("sliding_window", 4096)
     first = fields.get("max_window_layers", 28)
@@ -189,10 +189,10 @@ def read_layer_windows(fields: Fields) -> dict[str, Any]:
     return {"window": window} if pattern == "l" else {"window": window, "attention_pattern": pattern}
 
 
-def write_layer_windows(cfg: ModelConfig) -> dict[str, Any]:
+def write_layer_windows(cfg: ModelConfig) -> dict[str, object]:
     """Write Qwen's entries for a window of every layer, or of none."""
     windowed = cfg.window is not None
-    entries = {
+    entries: dict[str, object] = {
         "use_sliding_window": windowed,
         "sliding_window": cfg.window,
         "max_window_layers": 0 if windowed else cfg.num_layers,

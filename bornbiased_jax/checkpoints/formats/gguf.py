@@ -35,7 +35,7 @@ ROPE_DIVISORS = "rope_freqs.weight"
 
 def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
     """Read the key-value pairs of a file, but for the tokenizer's."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, field in reader.fields.items():
         if not name.startswith(("tokenizer.", "GGUF.")):
             try:
@@ -141,7 +141,7 @@ def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.nd
 def _config(metadata: Fields, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
     architecture = family.gguf
 
-    def get(name: str, default: Any = ...) -> Any:
+    def get(name: str, default: object = ...) -> Any:  # noqa: ANN401 (of the file)
         return metadata.get(f"{architecture}.{name}", default)
 
     path = metadata.where

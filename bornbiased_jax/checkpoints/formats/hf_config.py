@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -21,7 +21,7 @@ from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.schemes import DEFAULT_STD
 
 # Fields with one value that we understand: anything else changes what the model computes.
-_MUST_BE: dict[str, Any] = {
+_MUST_BE: dict[str, object] = {
     "add_cross_attention": False,
     "cross_attention_hidden_size": None,
     "is_encoder_decoder": False,
@@ -102,7 +102,7 @@ def read_config(values: object, where: str, ignore_fields: Sequence[str] = ()) -
         raise fields.refuse(
             family.sizes["activation"][0], settings["activation"], f"which is not one of {', '.join(ACTIVATIONS)}"
         )
-    settings["activation"] = ACTIVATIONS[settings["activation"]]
+    settings["activation"] = ACTIVATIONS[str(settings["activation"])]
     settings |= family.read(fields)
     biases = family.read_biases(fields)
     stated_std = fields.get("initializer_range", None)
@@ -110,7 +110,7 @@ def read_config(values: object, where: str, ignore_fields: Sequence[str] = ()) -
     settings["qkv_bias"] = biases.qkv and not settings["bias"]
     _refuse_the_rest(fields)
     try:
-        return Read(_initialized(ModelConfig(**settings), family.name, stated_std), family, biases)
+        return Read(_initialized(ModelConfig.from_dict(settings), family.name, stated_std), family, biases)
     except InputError as error:
         raise InputError(f"{where} describes no model that can be built: {error}") from error
 
@@ -149,7 +149,7 @@ def initializer_range(cfg: ModelConfig, family: str) -> float | None:
 @functools.cache
 def file_schema(name: str) -> type[object]:
     """Return the type of a family's ``config.json``: fields that are read, with the ranges of ours that they become."""
-    fields: dict[str, Any] = dict(SHARED)
+    fields: dict[str, object] = dict(SHARED)
     for field, (key, default) in FAMILIES[name].sizes.items():
         value = str if field == "activation" else TYPES[field]
         fields[key] = value | None if default is None else value

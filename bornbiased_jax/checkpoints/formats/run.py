@@ -45,12 +45,12 @@ _ROOM = 64 << 20
 class RunSettings(TypedDict):
     """Of what was asked for, that which is needed to read a run back; there is more."""
 
-    model: dict[str, Any]
+    model: dict[str, object]
     seeds: Annotated[list[Seed], Len(1, 1_000_000)]
     context: Length
     data: str
     init_from: NotRequired[str | None]
-    adapter: NotRequired[dict[str, Any] | None]
+    adapter: NotRequired[dict[str, object] | None]
 
 
 class RunRecord(TypedDict):
@@ -94,7 +94,7 @@ def find_steps(folder: Path) -> list[int]:
     return sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal() and entry.is_dir())
 
 
-def progress_tree(step: int, seeds: Sequence[int], iterator: dict[str, Any], sums: object) -> dict[str, Any]:
+def progress_tree(step: int, seeds: Sequence[int], iterator: dict[str, object], sums: object) -> dict[str, object]:
     """Return what ``progress`` of a checkpoint holds: the step, the seeds, the place in the data, the checksums."""
     return {"step": step, "seeds": np.asarray(seeds, np.uint32), "iterator": iterator, "checksums": sums}
 
@@ -328,7 +328,7 @@ class SavedTree:
     """
 
     path: Path
-    shapes: dict[str, Any]
+    shapes: dict[str, jax.ShapeDtypeStruct]
     seeds: tuple[int, ...]
     index: int
     refuse: Callable[[Exception], InputError]

@@ -16,7 +16,7 @@ FACTS = ("kind", "num_inputs", "seq_len", "vocab_size", "d_model", "seed", "dige
 TOKENS = "tokens"
 
 
-def facts_of(inputs: Inputs) -> dict[str, Any]:
+def facts_of(inputs: Inputs) -> dict[str, object]:
     """Return the facts that identify inputs, JSON-ready."""
     return {name: getattr(inputs, name) for name in FACTS}
 
