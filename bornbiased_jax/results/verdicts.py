@@ -81,7 +81,7 @@ class Lineage(Result):
 
     def notes(self) -> list[str]:
         """Return the points that the verdict rests on."""
-        return self.verdict.notes()
+        return self.verdict.notes
 
     def title(self) -> str:
         """Return the heading of its page: the verdict."""
