@@ -11,7 +11,6 @@ import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jax.sharding import Mesh
 
@@ -24,7 +23,7 @@ from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
-from experiments.base import SCALES, Context, Experiment, Record, relabel, split_data
+from experiments.base import SCALES, Context, Entry, Experiment, Record, relabel, split_data
 
 TITLE = "Transformers are born biased"
 PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"
@@ -234,7 +233,7 @@ def verified_by(record: Record) -> str:
     return f", verified at {rerun['commit'][:10]} by {rerun['command']}: {difference}"
 
 
-def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
+def _identity(experiment: Experiment, scale: str, data: str | None) -> Entry:
     settings = jsonable(experiment.settings[scale])
     return {"experiment": experiment.name, "scale": scale, "settings": settings, "data": data}
 
@@ -260,7 +259,7 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
 
 def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception | None:
     """Run one experiment and write its record; return the exception, if there was one."""
-    record = _identity(experiment, context.scale, context.data)
+    record = dict(_identity(experiment, context.scale, context.data))
     failure: Exception | None = None
     code = code_digest(experiment.run)
     taken: Measurement | None = None

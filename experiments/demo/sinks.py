@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.sinks import sink_growth, sink_training
 from experiments.sinks.settings import settings_of
 from experiments.theory.figure9 import block, mean_field_theory, uniform_theory
@@ -28,7 +28,7 @@ class Variance(TypedDict):
     mean_field: np.ndarray | None
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure the positional variance of an untrained block, then train the small model and measure its sinks."""
     trained = sink_growth.run(dataclasses.replace(context, settings=context.settings["growth"]))
     return {"variance": positional_variance(context), **trained}
@@ -157,7 +157,7 @@ def headline(record: Record) -> str:
     )
 
 
-def _growth(size: str, num_heads: int, **changes: object) -> dict[str, Any]:
+def _growth(size: str, num_heads: int, **changes: object) -> Entry:
     base = settings_of(size, ["baseline"], **changes)
     one_layer = {**base, "changes": {**base["changes"], "num_layers": 1, "num_heads": num_heads}}
     return {"seeds": base["seeds"], "variants": {"one layer": one_layer}}

@@ -7,8 +7,8 @@ space, which is invariant to rotations; the evidence of coordinates is shown as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import TypedDict
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
@@ -23,7 +23,7 @@ from bornbiased_jax.report.numbers import fixed, from_log10, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate, write
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Entry, Experiment, Record, by_scale
 from experiments.lineage.sketched import sketch, verdict
 
 
@@ -85,7 +85,7 @@ def run(context: Context) -> dict[str, list[Snapshot]]:
     return {"snapshots": snapshots}
 
 
-def _pairs(snapshot: Mapping[str, Any], is_same: bool) -> list[Mapping[str, Any]]:
+def _pairs(snapshot: Entry, is_same: bool) -> list[Entry]:
     return [pair for pair in snapshot["pairs"] if (pair["base"] == pair["suspect"]) is is_same]
 
 

@@ -12,7 +12,7 @@ from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.record import OF_THE_MACHINE, Verification, largest_difference
 from experiments import runner
-from experiments.base import SCALES, Record, split_data
+from experiments.base import SCALES, Entry, Record, split_data
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-3
@@ -136,7 +136,7 @@ def _check_traceable(record: Record) -> None:
         raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
 
 
-def _portable(record: dict[str, Any]) -> dict[str, Any]:
+def _portable(record: Entry) -> Entry:
     """Return the record with the names of its data and without their folders.
 
     Raises:

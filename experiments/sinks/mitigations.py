@@ -7,9 +7,9 @@ field of :class:`~bornbiased_jax.config.ModelConfig` (or a new value of one), wh
 
 from __future__ import annotations
 
-from typing import Any
+from experiments.base import Entry
 
-MITIGATIONS: dict[str, dict[str, Any]] = {
+MITIGATIONS: dict[str, Entry] = {
     "baseline": {},
     "positional amplification": {"positional_scale": "amplify"},
     "positional attenuation": {"positional_scale": "attenuate"},

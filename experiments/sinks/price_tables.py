@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax.report.numbers import fixed, percent, significant, times
 from bornbiased_jax.report.tables import Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
-from experiments.base import Record
+from experiments.base import Entry, Record
 from experiments.sinks.mitigations import MITIGATIONS
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
@@ -35,7 +35,7 @@ def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Va
     return float(np.mean(present)), (high - low) / 2
 
 
-def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | None]:
+def cells(run: Entry, key: str, **labels: object) -> list[float | None]:
     """Return a quantity of one cell of the rounding by seed; None where that model was destroyed."""
     cell_values = []
     for seed in run["by_seed"]:
@@ -44,7 +44,7 @@ def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | No
     return cell_values
 
 
-def streamed(run: Mapping[str, Any], keep: int, window: int | None) -> list[Any]:
+def streamed(run: Entry, keep: int, window: int | None) -> list[Any]:
     """Return the loss with a rolling cache by seed; with None for the window, with everything kept."""
     return [
         next(e["loss"] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
@@ -106,7 +106,7 @@ def _worth(sinks: float, baseline_sinks: float, interval: tuple[float, float]) -
     return f"{'few sinks' if sinks <= baseline_sinks / 2 else 'sinks stay'}, {loss}"
 
 
-def _sinks_left(run: Mapping[str, Any]) -> float:
+def _sinks_left(run: Entry) -> float:
     return float(np.mean([list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]))
 
 
@@ -155,11 +155,11 @@ def _unevenness(record: Record) -> Table:
     rows = []
     for name, run in record["result"]["cures"].items():
 
-        def worst(statistic: str, run: Mapping[str, Any] = run) -> list[float | None]:
+        def worst(statistic: str, run: Entry = run) -> list[float | None]:
             sites = [seed["price"]["unevenness"].values() for seed in run["by_seed"]]
             return [max(site[statistic] for site in by_site if site[statistic] is not None) for by_site in sites]
 
-        def at(site: str, statistic: str, run: Mapping[str, Any] = run) -> list[float | None]:
+        def at(site: str, statistic: str, run: Entry = run) -> list[float | None]:
             return [seed["price"]["unevenness"][site][statistic] for seed in run["by_seed"]]
 
         measured = {
@@ -288,7 +288,7 @@ def _finding(words: str, published: str, measured: str, difference: Value, verdi
     return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "said": verdict}
 
 
-def _elementwise(runs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _elementwise(runs: Entry) -> tuple[Any, ...]:
     """Check whether the least sink mass of all is yet destroyed by one scale a tensor."""
     mass = {name: float(np.mean([np.mean(seed["score_LH"]) for seed in run["by_seed"]])) for name, run in runs.items()}
     rank = 1 + sum(value < mass[ELEMENT_GATE] for value in mass.values())

@@ -11,9 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +21,14 @@ from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, 
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
+from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
 
 
-def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
+def run(context: Context, must_be_named: bool = False) -> Entry:
     """Run every measurement on one model, or return the reason why not."""
     read = read_subject(context, must_be_named)
     if isinstance(read, str):
@@ -63,7 +62,7 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
     return {"attempted": True, **about(read), **measured, "weights": weights_by_kind(opened.params())}
 
 
-def weights_by_kind(params: Params) -> list[dict[str, Any]]:
+def weights_by_kind(params: Params) -> list[Entry]:
     """Compute standard deviation and kurtosis of every kind of matrix over the blocks."""
     kinds: dict[str, list[np.ndarray]] = defaultdict(list)
     for name, leaf in flatten(params).items():
@@ -89,13 +88,13 @@ def tables(record: Record) -> Sequence[Table]:
     return [*page_tables, _weights(result)]
 
 
-def _lengths(result: Mapping[str, Any]) -> Table:
+def _lengths(result: Entry) -> Table:
     protocol = result["protocol"]
     rows = []
     for length, rate in protocol["sink_rate"].items():
         score, block, head = strongest_head(protocol["score_by_layer_head"][length])
         deviation = protocol["sink_rate_std"][length]
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "heads that are sinks": (percent(1), rate if deviation is None else (rate, deviation)),
             "by average score": (percent(1), protocol["sink_rate_of_average"][length]),
             "strongest head": f"{score:.2f} (block {block}, head {head})",
@@ -108,12 +107,12 @@ def _lengths(result: Mapping[str, Any]) -> Table:
     return tabulate("Sinks by length", ["T"], rows, note=note)
 
 
-def _blocks(result: Mapping[str, Any]) -> Table:
+def _blocks(result: Entry) -> Table:
     protocol = result["protocol"]
     length = max(protocol["score_by_layer_head"], key=int)
     rows = []
     for layer, score_H in zip(protocol["outliers"]["layers"], protocol["score_by_layer_head"][length], strict=True):
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "sinks": f"{sum(score > EPSILON for score in score_H)} of {len(score_H)}",
             "mean score": (fixed(2), float(np.mean(score_H))),
             "max |h|": (significant(3), layer["largest"]),
@@ -132,7 +131,7 @@ def _blocks(result: Mapping[str, Any]) -> Table:
     return tabulate("Block by block", ["block"], rows, note=note)
 
 
-def _neurons(result: Mapping[str, Any]) -> Table:
+def _neurons(result: Entry) -> Table:
     rows = [
         (
             [neuron["block"], neuron["neuron"]],
@@ -162,7 +161,7 @@ def _rounding(record: Record) -> Table:
     chosen = record["settings"]["rounding"]
     rows = []
     for cell in record["result"]["rounding"]:
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "Δ loss": (
                 fixed(4),
                 "destroyed" if cell["destroyed"] else _interval(cell["delta_nats"], cell["delta_interval"]),
@@ -196,7 +195,7 @@ def _streaming(record: Record) -> Table:
     return tabulate("Loss with a rolling cache", ["cache", "first kept"], rows, note=note)
 
 
-def _weights(result: Mapping[str, Any]) -> Table:
+def _weights(result: Entry) -> Table:
     rows = [
         (
             [entry["kind"]],

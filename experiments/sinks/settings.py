@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from experiments.base import by_scale
+from experiments.base import Entry, by_scale
 
 HELD_OUT = "held out"
 """The text of which nothing was trained on, among ``texts``."""
@@ -56,7 +55,7 @@ _SIZES = by_scale(
 )
 
 
-def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> dict[str, Any]:
+def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> Entry:
     """Return settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
     return {**_SIZES[size], "cures": list(mitigations), **changes}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,14 +20,14 @@ from bornbiased_jax import progress
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training import PretrainConfig, State, begin
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note
 from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
 from experiments.sinks.settings import FIVE_SEEDS, PRICED, PRICED_SHORT, PRICED_SMOKE, settings_of
 
 
-def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
+def _paired(run: Entry, base: Entry) -> tuple[float, float] | float:
     """Subtract the baseline's validation loss of the same seed: mean and standard deviation across seeds."""
     return mean_std(np.subtract(run["curve_validation_loss"][-1], base["curve_validation_loss"][-1]))
 
@@ -79,7 +79,7 @@ def tables(record: Record) -> Sequence[Table]:
     return [first, *price_tables.tables(record), *price_tables.worth(record)]
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train and measure every mitigation; where the settings have a ``timing``, time their steps side by side too."""
     outcome = sink_training.run_mitigations(context)
     if "timing" in context.settings:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.sinks import sink_training
 from experiments.sinks.settings import HELD_OUT, settings_of
 
@@ -17,7 +16,7 @@ ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 """What the smallest model that grew a sink in every seed changes in the laptop's setting."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train the baseline in every variant of the settings."""
     variants = {}
     for name, settings in context.settings["variants"].items():
@@ -26,7 +25,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"variants": variants}
 
 
-def _first_step(run: Mapping[str, Any]) -> int | None:
+def _first_step(run: Entry) -> int | None:
     """Return the first step at which the strongest head of some seed was above ε."""
     for step, scores in zip(run["curve_steps"], run["curve_largest_score"], strict=True):
         if max(scores) > sink_training.EPSILON:
@@ -72,7 +71,7 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-def _variants(base: Mapping[str, Any], single: Mapping[str, Any]) -> dict[str, Any]:
+def _variants(base: Entry, single: Entry) -> Entry:
     one_layer = {**base, "changes": {**base["changes"], **single}}
     return {
         "two layers": dict(base),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,11 +18,11 @@ from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import read_text
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import ABSENT
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure everything about SmolLM2-135M, or return the reason why not."""
     path = find_smollm2()
     if path is None:
@@ -101,7 +100,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _changes(
-    settings: Mapping[str, Any], position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
+    settings: Entry, position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
 ) -> list[tuple[str, float | None, Edit | Edits | None]]:
     """List name, λ and the edit of each intervention at one position."""
     acted = settings["blocks"]
@@ -117,9 +116,7 @@ def _changes(
     return changes
 
 
-def _maps(
-    cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _maps(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Entry) -> Entry:
     """Compute mean attention over the heads of the layer with the strongest sink, under each intervention."""
     position, length = settings["drawn_position"], settings["drawn_length"]
     tokens_NT = tokens_NT[:, :length]

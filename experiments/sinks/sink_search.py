@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.training import PretrainConfig
-from experiments.base import Experiment, Record
+from experiments.base import Entry, Experiment, Record
 from experiments.sinks import sink_growth, sink_training
 from experiments.sinks.settings import settings_of
 
 SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
 """Changes that are the training's, not the model's."""
-Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+Columns = Mapping[str, Callable[[Entry], str]]
 """What a table says of a setting, by the column's name."""
 
 _SIZE: Columns = {
@@ -69,10 +68,10 @@ def tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
     ]
 
 
-def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **changes: object) -> dict[str, Any]:
+def tried(base: Entry, seeds: int = 3, bos_token: bool = True, **changes: object) -> Entry:
     """Vary layers, widths, heads or schedule of the base setting; the last learning rate is a tenth of the first."""
     schedule = {**base["schedule"], **{key: value for key, value in changes.items() if key in SCHEDULE}}
-    model: dict[str, Any] = {key: value for key, value in changes.items() if key not in SCHEDULE}
+    model: Entry = {key: value for key, value in changes.items() if key not in SCHEDULE}
     schedule["min_learning_rate"] = schedule["learning_rate"] / 10
     if "d_model" in model:
         model["d_ff"] = 8 * round(model["d_model"] * 8 / 3 / 8)
@@ -86,7 +85,7 @@ def tried(base: Mapping[str, Any], seeds: int = 3, bos_token: bool = True, **cha
 
 
 _BASE = settings_of("laptop", ["baseline"])
-_FOUR: dict[str, Any] = {"num_heads": 4}
+_FOUR: Entry = {"num_heads": 4}
 
 _LAPTOP = {
     "one layer": tried(_BASE, num_layers=1, **_FOUR),
@@ -101,9 +100,9 @@ _LAPTOP = {
     "no BOS token": tried(_BASE, 1, bos_token=False, **_FOUR),
 }
 
-_DEEP: dict[str, Any] = {"num_layers": 4, "d_model": 96, "num_heads": 4, "learning_rate": 6e-3}
-_WIDE: dict[str, Any] = {"num_layers": 2, "d_model": 128, "num_heads": 4, "learning_rate": 6e-3}
-_SHORT: dict[str, Any] = {"context": 32, "batch_size": 32, "steps": 600}
+_DEEP: Entry = {"num_layers": 4, "d_model": 96, "num_heads": 4, "learning_rate": 6e-3}
+_WIDE: Entry = {"num_layers": 2, "d_model": 128, "num_heads": 4, "learning_rate": 6e-3}
+_SHORT: Entry = {"context": 32, "batch_size": 32, "steps": 600}
 
 _LARGER = {
     "deep": tried(_BASE, 1, **_DEEP),

@@ -19,9 +19,8 @@ attended to, and only there; positions were cut for it. The rest was stated befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
@@ -43,7 +42,7 @@ MASS = 0.1
 """A sink counts as made where so many more of the later heads attend to k than without the intervention."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run the sweep on one model, or return the reason why not."""
     read = read_subject(context)
     if isinstance(read, str):
@@ -53,7 +52,7 @@ def run(context: Context) -> dict[str, Any]:
     shape = (settings["random_sequences"], settings["length"])
     random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
 
-    def compute(_folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> Entry:
         return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
 
     identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
@@ -66,10 +65,10 @@ def sweep(
     params: Params,
     tokens_NT: np.ndarray,
     random_NT: np.ndarray,
-    settings: Mapping[str, Any],
+    settings: Entry,
     *,
     quiet: bool = True,
-) -> dict[str, Any]:
+) -> Entry:
     """Make every intervention in every block at every position: fractions of heads, [blocks + all, positions].
 
     Args:
@@ -137,13 +136,13 @@ def _kinds(
     }
 
 
-def added(swept: Mapping[str, Any], kind: str) -> np.ndarray:
+def added(swept: Entry, kind: str) -> np.ndarray:
     """Subtract the plain model's fraction of later heads, [blocks, positions], by single blocks; NaN after the last."""
     fractions = np.array(swept["kinds"][kind]["made"], float)
     return (fractions - np.array(swept["plain"], float))[:-1]
 
 
-def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def summary(swept: Entry, kind: str) -> Entry:
     """Find where the intervention makes most, at how many positions some block does, and what all blocks at once do."""
     added_BK = added(swept, kind)
     reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
@@ -171,7 +170,7 @@ NOTE = (
 )
 
 
-def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def cells(swept: Entry, kind: str) -> Entry:
     """Build a row of the table."""
     totals = summary(swept, kind)
     has_sinks = totals["largest"] > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.text import read_text
-from experiments.base import Context, split_data
+from experiments.base import Context, Entry, split_data
 
 LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
 """By how a file's name begins; the models' own, as their publishers state them."""
@@ -60,7 +60,7 @@ def read_subject(context: Context, must_be_named: bool = False) -> Subject | str
     return Subject(opened, path, source, opened.tokenizer.encode(text))
 
 
-def about(read: Subject) -> dict[str, Any]:
+def about(read: Subject) -> Entry:
     """Describe the model: its name, the file's SHA-256, its licence as far as it is known."""
     opened, path, source, _ = read
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Entry, Experiment, Record, by_scale
 from experiments.sinks.mitigations import MITIGATIONS
 from theory.mean_field import profile
 from theory.variance import output_variance
 
 
-def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfig:
+def block(settings: Entry, changes: Entry) -> ModelConfig:
     """Configure one attention block as it stands in the model, behind its norm; T is its maximum length."""
     fields = dict(num_layers=1, mlp=False, max_seq_len=settings["seq_len"], vocab_size=2)
     return preset(settings["model"], **{**settings.get("changes", {}), **fields, **changes})
@@ -63,7 +63,7 @@ def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
     return np.sqrt(prediction.grid.interpolation_Tn @ prediction.sublayers[0].aggregated_n)
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure the standard deviation [T] of every mitigation and seed, with both theories."""
     settings = context.settings
     T, N = settings["seq_len"], settings["num_inputs"]
@@ -94,11 +94,11 @@ def run(context: Context) -> dict[str, Any]:
     return {"cures": mitigation_rows, "inputs": inputs.describe()}
 
 
-def _mean(row: Mapping[str, Any]) -> np.ndarray:
+def _mean(row: Entry) -> np.ndarray:
     return np.mean(row["std_by_seed"], axis=0)
 
 
-def _error(row: Mapping[str, Any], theory: str) -> float | None:
+def _error(row: Entry, theory: str) -> float | None:
     """Return the largest relative error over positions with any variance; None without such a theory."""
     if row[theory] is None:
         return None
