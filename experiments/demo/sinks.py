@@ -159,7 +159,7 @@ def headline(record: Record) -> str:
 
 def _growth(size: str, num_heads: int, **changes: object) -> Entry:
     base = settings_of(size, ["baseline"], **changes)
-    one_layer = {**base, "changes": {**base["changes"], "num_layers": 1, "num_heads": num_heads}}
+    one_layer = sink_growth.with_changes(base, num_layers=1, num_heads=num_heads)
     return {"seeds": base["seeds"], "variants": {"one layer": one_layer}}
 
 

@@ -12,7 +12,8 @@ from bornbiased_jax.report.numbers import fixed, percent, significant, times
 from bornbiased_jax.report.tables import Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
 from experiments.base import Entry, Record
-from experiments.sinks.mitigations import MITIGATIONS
+from experiments.sinks.settings import MITIGATIONS
+from experiments.sinks.sink_training import last_rate
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
 
@@ -107,7 +108,7 @@ def _worth(sinks: float, baseline_sinks: float, interval: tuple[float, float]) -
 
 
 def _sinks_left(run: Entry) -> float:
-    return float(np.mean([list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]))
+    return float(np.mean([last_rate(seed) for seed in run["by_seed"]]))
 
 
 def _rounding(record: Record) -> Table:

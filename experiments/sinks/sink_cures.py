@@ -23,8 +23,15 @@ from bornbiased_jax.training import PretrainConfig, State, begin
 from experiments.base import Context, Entry, Experiment, Record
 from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note
-from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
-from experiments.sinks.settings import FIVE_SEEDS, PRICED, PRICED_SHORT, PRICED_SMOKE, settings_of
+from experiments.sinks.settings import (
+    FIVE_SEEDS,
+    HEAD_NORM,
+    MITIGATIONS,
+    PRICED,
+    PRICED_SHORT,
+    PRICED_SMOKE,
+    settings_of,
+)
 
 
 def _paired(run: Entry, base: Entry) -> tuple[float, float] | float:
@@ -48,11 +55,11 @@ def tables(record: Record) -> Sequence[Table]:
     base = result["baseline"]
     seeds = [seed for run in result.values() for seed in run["by_seed"]]
     # Rows of weights that do not sum to 1, divided by their sums: a column of its own where it says anything else.
-    differ = any(list(seed["sink_rate"].values())[-1] != seed["sink_rate_of_shares"] for seed in seeds)
+    differ = any(sink_training.last_rate(seed) != seed["sink_rate_of_shares"] for seed in seeds)
     rows = []
     for name, run in result.items():
         over_seeds = functools.partial(sink_training.over_seeds, run)
-        rate = {"sink rate": (percent(0), over_seeds(lambda seed: list(seed["sink_rate"].values())[-1]))}
+        rate = {"sink rate": (percent(0), over_seeds(sink_training.last_rate))}
         if differ:
             rate["of shares"] = (percent(0), over_seeds(lambda seed: seed["sink_rate_of_shares"]))
         measured = {

@@ -35,7 +35,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.setup import Data, load_data
 from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
 from experiments.base import Context, Entry, cache_folder, chunked
-from experiments.sinks.mitigations import MITIGATIONS
+from experiments.sinks.settings import MITIGATIONS
 
 BIN = 8
 """Positions whose streaming losses are averaged, to keep records small."""
@@ -372,6 +372,11 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
         documents = encode_documents(data.tokenizer, read_documents(source))
         rows = cut(documents, count, evaluation["context"])
     return rows if bos_id is None else prepend_bos(rows, bos_id)
+
+
+def last_rate(seed: Entry) -> float:
+    """Return the sink rate at the greatest length, of one entry of ``by_seed``."""
+    return float(list(seed["sink_rate"].values())[-1])
 
 
 def over_seeds(run: Entry, value: Callable[..., float]) -> tuple[float, float] | float:

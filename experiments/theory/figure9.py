@@ -17,7 +17,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Entry, Experiment, Record, by_scale
-from experiments.sinks.mitigations import MITIGATIONS
+from experiments.sinks.settings import MITIGATIONS
 from theory.mean_field import profile
 from theory.variance import output_variance
 
