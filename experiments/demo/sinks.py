@@ -15,8 +15,8 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Context, Entry, Experiment, Record
-from experiments.sinks import sink_growth, sink_training
-from experiments.sinks.settings import settings_of
+from experiments.sinks import sink_growth
+from experiments.sinks.settings import EPSILON, settings_of
 from experiments.theory.figure9 import block, mean_field_theory, uniform_theory
 
 
@@ -110,7 +110,7 @@ def panels(record: Record) -> Sequence[Panel]:
     growth, ax = figures.new()
     ((name, run),) = record["result"]["variants"].items()
     figures.band(ax, run["curve_steps"], np.transpose(run["curve_largest_score"]), name=name, markers=True)
-    figures.reference(ax, sink_training.EPSILON, "ε", color=figures.MUTED)
+    figures.reference(ax, EPSILON, "ε", color=figures.MUTED)
     figures.label(ax, "step", "largest score of the first position")
     figures.legend(ax)
     grown = "Score of the first position in the strongest head while training; bands span the seeds."
@@ -143,7 +143,7 @@ def headline(record: Record) -> str:
     """State the ratio of variances with theory's, and in how many seeds training grew a sink."""
     settings = record["settings"]["variance"]
     name, scores = _trained(record)
-    count = sum(score > sink_training.EPSILON for score in scores)
+    count = sum(score > EPSILON for score in scores)
     trained = record["settings"]["growth"]["variants"][name]
     return (
         f"Sinks: in an untrained attention block of {settings['model']} the output at the first position has "
@@ -151,7 +151,7 @@ def headline(record: Record) -> str:
         f"{settings['seq_len']}, with the attention logits {fixed(0)(_ratio_with_logits(record))}; "
         f"{settings['num_inputs']:,} inputs, {len(settings['seeds'])} seeds), and after "
         f"{integer(trained['schedule']['steps'])} training steps a sink (attention to the first token above "
-        f"{sink_training.EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
+        f"{EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
         f"{trained['changes']['d_model']} on {trained['schedule']['context']} tokens (largest scores "
         f"{', '.join(map(fixed(2), scores))})."
     )

@@ -11,7 +11,7 @@ from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from experiments.base import Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.settings import FIGURE_12, settings_of
+from experiments.sinks.settings import EPSILON, FIGURE_12, settings_of
 
 SMALL = (
     "At this scale the baseline grows no sink, so nothing is shown about mitigations: compare the largest score "
@@ -23,7 +23,7 @@ SMALL = (
 def grew_sinks(record: Record) -> bool:
     """Check whether any head of any seed of the baseline is a sink on average."""
     base = record["result"]["cures"]["baseline"]
-    return any(seed["largest_score"] > sink_training.EPSILON for seed in base["by_seed"])
+    return any(seed["largest_score"] > EPSILON for seed in base["by_seed"])
 
 
 def setting_note(record: Record) -> str:
@@ -56,7 +56,7 @@ def tables(record: Record) -> Sequence[Table]:
         measured["largest score"] = significant(2), sink_training.over_seeds(run, lambda seed: seed["largest_score"])
         rows.append(([name, integer(run["steps"])], measured))
     note = (
-        f"Fraction of (block, head) pairs with α₁ > {sink_training.EPSILON}, averaged over sequences; ± across seeds. "
+        f"Fraction of (block, head) pairs with α₁ > {EPSILON}, averaged over sequences; ± across seeds. "
         f"Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. "
         "The paper draws Figure 12 and prints no numbers: the baseline high at every length, amplification "
         "lower, attenuation near zero. " + setting_note(record)

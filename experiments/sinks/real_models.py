@@ -23,17 +23,18 @@ from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
 from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import about, read_subject
-
-EPSILON = 0.25
+from experiments.sinks.settings import EPSILON
+from experiments.sinks.subject import Subject, attempt, neuron_rows
 
 
 def run(context: Context, must_be_named: bool = False) -> Entry:
     """Run every measurement on one model, or return the reason why not."""
-    read = read_subject(context, must_be_named)
-    if isinstance(read, str):
-        return {"attempted": False, "reason": read}
-    settings, opened, ids_T = context.settings, read.opened, read.ids_T
+    return attempt(context, functools.partial(_measure, context), must_be_named)
+
+
+def _measure(context: Context, subject: Subject) -> Entry:
+    """Measure sinks by the protocol, the price of rounding and a rolling cache, and the weights."""
+    settings, opened, ids_T = context.settings, subject.opened, subject.ids_T
     identity = [opened.digest(), ids_T.tolist()]
 
     def protocol(_folder: Path) -> object:
@@ -59,7 +60,7 @@ def run(context: Context, must_be_named: bool = False) -> Entry:
         name: context.cached(f"real_models/{name}", [*identity, settings[name]], compute)
         for name, compute in steps.items()
     }
-    return {"attempted": True, **about(read), **measured, "weights": weights_by_kind(opened.params())}
+    return {**measured, "weights": weights_by_kind(opened.params())}
 
 
 def weights_by_kind(params: Params) -> list[Entry]:
@@ -132,18 +133,10 @@ def _blocks(result: Entry) -> Table:
 
 
 def _neurons(result: Entry) -> Table:
+    neurons = result["protocol"].get("super_neurons", [])
     rows = [
-        (
-            [neuron["block"], neuron["neuron"]],
-            {
-                "writes": (significant(4), neuron["write"]),
-                "to channel": str(neuron["channel"]),
-                "share of row": (percent(0), neuron["channel_share"]),
-                "first over rest": (significant(2), neuron["firing_ratio"]),
-                "super": "yes" if neuron["super"] else "no",
-            },
-        )
-        for neuron in result["protocol"].get("super_neurons", [])
+        (place, {**columns, "super": "yes" if neuron["super"] else "no"})
+        for (place, columns), neuron in zip(neuron_rows(neurons, digits=4), neurons, strict=True)
     ]
     note = (
         "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "

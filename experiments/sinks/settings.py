@@ -37,6 +37,9 @@ FIGURE_12 = ("baseline", "positional amplification", "positional attenuation")
 HEAD_NORM = "per-head RMSNorm"
 """The one whose convergence the paper reports."""
 
+EPSILON = 0.25
+"""A head is a sink where its mean attention to a position exceeds this."""
+
 HELD_OUT = "held out"
 """The text of which nothing was trained on, among ``texts``."""
 

@@ -24,6 +24,7 @@ from experiments.base import Context, Entry, Experiment, Record
 from experiments.sinks import price_tables, sink_training
 from experiments.sinks.figure12 import setting_note
 from experiments.sinks.settings import (
+    EPSILON,
     FIVE_SEEDS,
     HEAD_NORM,
     MITIGATIONS,
@@ -75,7 +76,7 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"After {base['steps']:,} steps of {base['data']}, ± across seeds "
         f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
-        f"{sink_training.EPSILON}; with rows of weights divided by their sums first, "
+        f"{EPSILON}; with rows of weights divided by their sums first, "
         + ("as in the column of shares" if differ else "the same")
         + ". DomRatio of the first token and effective rank of all states, after the last block. Loss: held out; "
         "less baseline: paired by seed. Cost: time per step over the baseline's"

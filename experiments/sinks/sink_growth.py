@@ -11,7 +11,7 @@ from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training import PretrainConfig
 from experiments.base import Context, Entry, Experiment, Record
 from experiments.sinks import sink_training
-from experiments.sinks.settings import HELD_OUT, settings_of
+from experiments.sinks.settings import EPSILON, HELD_OUT, settings_of
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 """What the smallest model that grew a sink in every seed changes in the laptop's setting."""
@@ -29,7 +29,7 @@ def run(context: Context) -> Entry:
 def _first_step(run: Entry) -> int | None:
     """Return the first step at which the strongest head of some seed was above ε."""
     for step, scores in zip(run["curve_steps"], run["curve_largest_score"], strict=True):
-        if max(scores) > sink_training.EPSILON:
+        if max(scores) > EPSILON:
             return int(step)
     return None
 
@@ -52,10 +52,7 @@ def tables(record: Record) -> Sequence[Table]:
         size = "{num_layers} × {d_model}".format(**settings["changes"])
         has_bos = "yes" if settings["bos_token"] else "no"
         rows.append(([name, size, integer(settings["schedule"]["steps"]), has_bos], measured))
-    note = (
-        f"ε = {sink_training.EPSILON}; ± across seeds. The step is the first snapshot in which a head of "
-        "some seed was above ε."
-    )
+    note = f"ε = {EPSILON}; ± across seeds. The step is the first snapshot in which a head of some seed was above ε."
     heads = ["variant", "layers × width", "steps", "BOS token"]
     return [tabulate("What it takes to grow a sink", heads, rows, note)]
 
@@ -125,10 +122,7 @@ def search_tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]
         rows.append(([describe(variants[name]) for describe in columns.values()], measured))
     lengths = sorted({variant["lengths"][-1] for variant in variants.values()})
     seeds = ", ".join(map(str, record["settings"]["seeds"]))
-    note = (
-        f"ε = {sink_training.EPSILON}, T = {', '.join(map(str, lengths))}; seeds {seeds} in this order, "
-        "as far as they go."
-    )
+    note = f"ε = {EPSILON}, T = {', '.join(map(str, lengths))}; seeds {seeds} in this order, as far as they go."
     return [tabulate("Settings tried in the search", list(columns), rows, note)]
 
 

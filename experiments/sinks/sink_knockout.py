@@ -39,7 +39,7 @@ from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import about, read_subject
+from experiments.sinks.subject import Subject, attempt
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
 ELSEWHERE, CLEARED, FIRST_TOKEN = "written elsewhere", "channel cleared", "another first token"
@@ -49,18 +49,18 @@ NEAREST = 20
 
 def run(context: Context, must_be_named: bool = False) -> Entry:
     """Make every cut and join on one model, or return the reason why not."""
-    read = read_subject(context, must_be_named)
-    if isinstance(read, str):
-        return {"attempted": False, "reason": read}
-    settings, opened = context.settings, read.opened
-    tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
+    settings = context.settings
 
-    def compute(_folder: Path) -> Entry:
-        return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
+    def measure(subject: Subject) -> Entry:
+        opened = subject.opened
+        tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
 
-    identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
-    measured = context.cached("sink_knockout/effects", identity, compute)
-    return {"attempted": True, **about(read), **measured}
+        def compute(_folder: Path) -> Entry:
+            return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
+
+        return context.cached("sink_knockout/effects", [opened.digest(), tokens_NT.tolist(), dict(settings)], compute)
+
+    return attempt(context, measure, must_be_named)
 
 
 def knock_out(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings: Entry, *, quiet: bool = True) -> Entry:

@@ -34,9 +34,9 @@ from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import about, read_subject
+from experiments.sinks.settings import EPSILON
+from experiments.sinks.subject import Subject, attempt
 
-EPSILON = 0.25
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"
 MASS = 0.1
 """A sink counts as made where so many more of the later heads attend to k than without the intervention."""
@@ -44,20 +44,19 @@ MASS = 0.1
 
 def run(context: Context) -> Entry:
     """Run the sweep on one model, or return the reason why not."""
-    read = read_subject(context)
-    if isinstance(read, str):
-        return {"attempted": False, "reason": read}
-    settings, opened = context.settings, read.opened
-    tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
-    shape = (settings["random_sequences"], settings["length"])
-    random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
+    settings = context.settings
 
-    def compute(_folder: Path) -> Entry:
-        return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
+    def measure(subject: Subject) -> Entry:
+        opened = subject.opened
+        tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
+        random_NT = random_tokens(settings["random_sequences"], settings["length"], opened.cfg.vocab_size)
 
-    identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
-    measured = context.cached("sink_sweep/effects", identity, compute)
-    return {"attempted": True, **about(read), **measured}
+        def compute(_folder: Path) -> Entry:
+            return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
+
+        return context.cached("sink_sweep/effects", [opened.digest(), tokens_NT.tolist(), dict(settings)], compute)
+
+    return attempt(context, measure)
 
 
 def sweep(
@@ -104,7 +103,7 @@ def sweep(
     rows_by_kind: dict[str, dict[str, list[list[float | None]]]] = {}
     total = 3 * len(blocks) * len(positions)
     with progress.bar(total, "layer sweep", unit="runs", quiet=quiet) as advance:
-        for kind, make in _kinds(L, T, settings["factor"], mu_LTHK).items():
+        for kind, make in interventions(L, T, settings["factor"], mu_LTHK).items():
             rows_by_kind[kind] = {"made": [], "first": []}
             for block in blocks:
                 fractions: list[float | None] = []
@@ -125,7 +124,12 @@ def sweep(
     }
 
 
-def _kinds(
+def random_tokens(num_sequences: int, length: int, vocab_size: int) -> np.ndarray:
+    """Draw the sequences that μ is the mean over."""
+    return np.random.default_rng(0).integers(0, vocab_size, (num_sequences, length), dtype=np.int32)
+
+
+def interventions(
     L: int, T: int, factor: float, mu_LTHK: np.ndarray
 ) -> dict[str, Callable[[int, list[int] | None], Edit | Edits]]:
     """Return each intervention as a function of the position and the blocks."""

@@ -35,7 +35,7 @@ from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.setup import Data, load_data
 from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
 from experiments.base import Context, Entry, cache_folder, chunked
-from experiments.sinks.settings import MITIGATIONS
+from experiments.sinks.settings import EPSILON, MITIGATIONS
 
 BIN = 8
 """Positions whose streaming losses are averaged, to keep records small."""
@@ -146,7 +146,6 @@ def _binned(losses: list[float | None]) -> list[float | None]:
     return [None if None in part else round(float(np.mean([v for v in part if v is not None])), 5) for part in bins]
 
 
-EPSILON = 0.25
 SNAPSHOTS = 12
 """How many snapshots of a run are measured on its way."""
 
