@@ -63,7 +63,7 @@ def _measure(context: Context, subject: Subject) -> Entry:
     return {**measured, "weights": weights_by_kind(opened.params())}
 
 
-def weights_by_kind(params: Params) -> list[Entry]:
+def weights_by_kind(params: Params) -> Sequence[Entry]:
     """Compute standard deviation and kurtosis of every kind of matrix over the blocks."""
     kinds: dict[str, list[np.ndarray]] = defaultdict(list)
     for name, leaf in flatten(params).items():

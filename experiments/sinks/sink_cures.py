@@ -90,9 +90,10 @@ def tables(record: Record) -> Sequence[Table]:
 def run(context: Context) -> Entry:
     """Train and measure every mitigation; where the settings have a ``timing``, time their steps side by side too."""
     outcome = sink_training.run_mitigations(context)
-    if "timing" in context.settings:
-        outcome["step_seconds"] = step_costs(context, context.settings["cures"], **context.settings["timing"])
-    return outcome
+    if "timing" not in context.settings:
+        return outcome
+    seconds = step_costs(context, context.settings["cures"], **context.settings["timing"])
+    return {**outcome, "step_seconds": seconds}
 
 
 def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:

@@ -16,7 +16,7 @@ from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.text import read_text
 from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
 from experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
@@ -168,16 +168,16 @@ def tables(record: Record) -> Sequence[Table]:
         ),
     )
     # A row per neuron.
-    rows = []
+    neuron_cells: list[tuple[list[int], Cells]] = []
     for (place, columns), neuron in zip(
         neuron_rows(result["super_neurons"], digits=3), result["super_neurons"], strict=True
     ):
-        norms = {f"{name} norm": (fixed(1), neuron[f"{name}_norm_ratio"]) for name in ("gate", "up")}
-        rows.append((place, {**columns, **norms, "super": "yes" if neuron["super"] else "no"}))
+        norms: Cells = {f"{name} norm": (fixed(1), neuron[f"{name}_norm_ratio"]) for name in ("gate", "up")}
+        neuron_cells.append((place, {**columns, **norms, "super": "yes" if neuron["super"] else "no"}))
     neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
-        rows,
+        neuron_cells,
         note=(
             "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
             "the energy of their row of W_down in that channel. First over rest: mean |activation| at the "

@@ -124,7 +124,8 @@ def _runs(
         target = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
         runs.append((CLEARED, target, 1, functools.partial(clear, cfg, [channel], position=1, blocks=blocks), None))
     # Replace the first token.
-    ids = np.random.default_rng(settings["seed"]).choice(cfg.vocab_size, settings["first_tokens"], replace=False)
+    rng = np.random.default_rng(settings["seed"])
+    ids: np.ndarray = rng.choice(cfg.vocab_size, int(settings["first_tokens"]), replace=False)
     runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
     return runs
 

@@ -202,8 +202,7 @@ def _trained(context: Context, mitigation: str) -> Entry:
     config = run_config(context, mitigation, context.work / "run")
     data = load_data(config)
     durable = "bos_token" not in context.settings
-    trained = _pretrained(config) if durable else _small(context, config, data, mitigation)
-    params_by_seed = trained.pop("params")
+    params_by_seed, trained = _pretrained(config) if durable else _small(context, config, data, mitigation)
     by_seed = [
         {"seed": seed, **_measure(context, config, data, params)}
         for seed, params in zip(config.seeds, params_by_seed, strict=True)
@@ -254,13 +253,13 @@ def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
     )
 
 
-def _pretrained(config: PretrainConfig) -> Entry:
+def _pretrained(config: PretrainConfig) -> tuple[list[Params], Entry]:
     """Train with checkpoints: killed, it resumes where it was."""
     summary = pretrain(config)
     lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
     speed = summary["tokens_per_second"]
-    return {
-        "params": [open_checkpoint(f"{config.out}@seed={seed}").params() for seed in config.seeds],
+    params_by_seed = [open_checkpoint(f"{config.out}@seed={seed}").params() for seed in config.seeds]
+    return params_by_seed, {
         "steps": summary["step"],
         "tokens": summary["tokens"],
         "curve_steps": [line["step"] for line in lines],
@@ -270,7 +269,7 @@ def _pretrained(config: PretrainConfig) -> Entry:
     }
 
 
-def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str) -> Entry:
+def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str) -> tuple[list[Params], Entry]:
     """Train in memory, and measure the sinks as they grow."""
     settings = context.settings
     assert config.steps is not None
@@ -294,8 +293,7 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
         params, seconds = train_with_snapshots(
             config, windows, on_snapshot=on_snapshot, interval=interval, advance=advance
         )
-    return {
-        "params": params,
+    return params, {
         "steps": config.steps,
         "tokens": config.steps * config.tokens_per_step,
         **{f"curve_{name}": values for name, values in curves.items()},
