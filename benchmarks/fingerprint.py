@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command, spread
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.outputs import last_outputs
@@ -69,7 +69,7 @@ def measure(num_inputs: int = NUM_INPUTS, pieces: int = 10, batch_size: int | No
         "needed_gflop": operations * pieces / 1e9,
         "gflops": operations * pieces / sum(taken) / 1e9,
         "gflops_matmul_median": statistics.median(peaks) / 1e9,
-        **spread("share_of_matmul_rate", fractions),
+        **median_and_range("share_of_matmul_rate", fractions),
         "goal": GOAL,
     }
 

@@ -21,7 +21,7 @@ Findings = dict[str, Any]
 """The JSON of a benchmark's record."""
 
 
-def spread(name: str, values: Sequence[float]) -> dict[str, float | list[float]]:
+def median_and_range(name: str, values: Sequence[float]) -> dict[str, float | list[float]]:
     """Return the median of values and their range, under the names that records have."""
     return {f"{name}_median": statistics.median(values), f"{name}_range": [min(values), max(values)]}
 

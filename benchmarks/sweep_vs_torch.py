@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command, spread
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
@@ -202,8 +202,8 @@ def measure(
         "seconds_ours": jax_seconds,
         "seconds_ours_equal_work": statistics.median(equal_work for _, _, equal_work in turns),
         "seconds_torch": statistics.median(torch_seconds for _, torch_seconds, _ in turns),
-        **spread("speedup", [torch_seconds / mine for mine, torch_seconds, _ in turns]),
-        **spread("speedup_equal_work", [torch_seconds / equal_work for _, torch_seconds, equal_work in turns]),
+        **median_and_range("speedup", [torch_seconds / mine for mine, torch_seconds, _ in turns]),
+        **median_and_range("speedup_equal_work", [theirs / equal_work for _, theirs, equal_work in turns]),
         "seeds": seeds,
         "sequences": sequences,
         "length": length,

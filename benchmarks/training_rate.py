@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.matmul import Shape, rate_of
 from benchmarks.pretrain_vs_torch import Ours, seconds
-from benchmarks.recorded import Findings, run, spread
+from benchmarks.recorded import Findings, median_and_range, run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.model.memory import linear_shapes
 from bornbiased_jax.training import PretrainConfig
@@ -72,7 +72,7 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
         "tokens_per_second": count / statistics.median(taken),
         "needed_tflops": needed / statistics.median(taken) / 1e12,
         "products_tflops_median": statistics.median(rates) / 1e12,
-        **spread("share_of_products_rate", fractions),
+        **median_and_range("share_of_products_rate", fractions),
     }
 
 

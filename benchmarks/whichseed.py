@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.child import run_child
-from benchmarks.recorded import Findings, command, spread
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import seed_search
@@ -60,7 +60,7 @@ def search_rate() -> Findings:
         "seeds_per_second": seed_search.CHUNK / searched_s[0],
         "seeds_per_cpu_second": seed_search.CHUNK / searched_s[1],
         "numbers_per_cpu_second": seed_search.CHUNK * entries / searched_s[1],
-        **spread("fraction_of_draw_rate_cpu", fractions),
+        **median_and_range("fraction_of_draw_rate_cpu", fractions),
         "hours_of_all_seeds": ALL_SEEDS / seed_search.CHUNK * searched_s[1] / hardware.cores() / 3600,
     }
 
