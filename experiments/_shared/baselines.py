@@ -18,12 +18,12 @@ from scipy.optimize import linear_sum_assignment
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.lineage.baselines import Score, order_score, score, spearman_score, unequal_units
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.stats import tails
-from experiments.base import Entry
 
 _BATCH_TOKENS = 2048
 # REEF reads block 18 of a 32-block model.

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig, State, begin, fit
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
-from experiments.base import Entry
 
 
 def in_memory(

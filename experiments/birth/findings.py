@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, times
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def findings1_tables(record: Record) -> Sequence[Table]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Entry, Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Quantity, Row, Table, tabulate
 from bornbiased_jax.stats.tails import LN10, log10_chi2_tail
-from experiments._shared import probing
-from experiments.base import Entry, Experiment, Record
 
 VARIANTS: dict[str, Entry] = {
     "full model": {},

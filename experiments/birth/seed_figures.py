@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def figure1_panels(record: Record) -> Sequence[Panel]:

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.birth import seed_figures
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
 from bornbiased_jax.report.tables import Cells, Claim, Quantity, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
-from experiments.birth import seed_figures
 
 # (model, T, seed) -> (share, log10 p) as printed; None where the paper prints an underflow. Its token ids belong to
 # its own weights and have no counterpart here.

@@ -11,14 +11,14 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared import calibration
+from bornbiased_jax.experiments.base import Context, chunked, spans
 from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
-from experiments._shared import calibration
-from experiments.base import Context, chunked, spans
 
 KINDS = ("tokens", "gaussian")
 TESTS = ("permutation", "population", "paper t", "paper U", "iclr")

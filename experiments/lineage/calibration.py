@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.calibrating import run
 from bornbiased_jax.report.numbers import fixed, percent, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Experiment, Record, by_scale
-from experiments.lineage.calibrating import run
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared Gaussian vectors"}
 SHORT = {"tokens": "tokens", "gaussian": "vectors"}

@@ -50,12 +50,17 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.init import init_seed
-from bornbiased_jax.model.loss import loss_sum
-from experiments.base import Context, Experiment, by_scale, chunked, spans
-from experiments.lineage import descendants_tables
-from experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families, params_of
-from experiments.lineage.descendants_readings import (
+from bornbiased_jax.experiments.base import Context, Experiment, by_scale, chunked, spans
+from bornbiased_jax.experiments.lineage import descendants_tables
+from bornbiased_jax.experiments.lineage.descendants_families import (
+    FREE,
+    Change,
+    Families,
+    all_changes,
+    make_families,
+    params_of,
+)
+from bornbiased_jax.experiments.lineage.descendants_readings import (
     Reading,
     Subject,
     read_initialization,
@@ -63,7 +68,9 @@ from experiments.lineage.descendants_readings import (
     read_published,
     read_weights,
 )
-from experiments.lineage.descendants_summary import fold_of, summarize
+from bornbiased_jax.experiments.lineage.descendants_summary import fold_of, summarize
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.model.loss import loss_sum
 
 Row = dict[str, Any]
 

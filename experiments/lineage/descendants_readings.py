@@ -17,6 +17,15 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments._shared.baselines import (
+    Activations,
+    mlp_activations,
+    phi_h,
+    phi_match,
+    reef,
+    reef_features,
+)
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch, verdict
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, Score, awm, ics, intrinsic, pcs, phi_u
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
@@ -29,8 +38,6 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
-from experiments._shared.baselines import Activations, mlp_activations, phi_h, phi_match, reef, reef_features
-from experiments.lineage.sketched import matched, sketch, verdict
 
 FEW = 199
 """Permutations of the first stage."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
+from bornbiased_jax.experiments.lineage.descendants_families import Change
+from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Reading, Reads
 from bornbiased_jax.stats.intervals import binomial_interval
-from experiments.lineage.descendants_families import Change
-from experiments.lineage.descendants_readings import EXACT, TESTS, Reading, Reads
 
 Place = TypeVar("Place", int, np.ndarray)
 

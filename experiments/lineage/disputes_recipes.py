@@ -25,14 +25,8 @@ from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import Context as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
-from bornbiased_jax.model.loss import loss_sum
-from bornbiased_jax.parameters import Params
-from bornbiased_jax.record import jsonable
-from experiments.base import Context
-from experiments.lineage.descendants_families import (
+from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.lineage.descendants_families import (
     adapter_loss,
     add_factors,
     batches_of,
@@ -41,7 +35,13 @@ from experiments.lineage.descendants_families import (
     packed,
     tuning_loss,
 )
-from experiments.lineage.unrelated_models import draw, train_run, unpacked
+from bornbiased_jax.experiments.lineage.unrelated_models import draw, train_run, unpacked
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
+from bornbiased_jax.model.loss import loss_sum
+from bornbiased_jax.parameters import Params
+from bornbiased_jax.record import jsonable
 
 TOWER = "vision"
 KINDS = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.lineage.descendants_summary import FALSE_POSITIVES
 from bornbiased_jax.report import figures as plots
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Record
-from experiments.lineage.descendants_summary import FALSE_POSITIVES
 
 _POWERFUL = 0.9
 _OURS = "this package"

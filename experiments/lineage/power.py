@@ -29,6 +29,10 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.descendants_families import batches_of, fit, packed, tuning_loss
+from bornbiased_jax.experiments.lineage.sketched import matched, verdict
+from bornbiased_jax.experiments.lineage.unrelated_models import unpacked
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -37,10 +41,6 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
-from experiments.lineage.descendants_families import batches_of, fit, packed, tuning_loss
-from experiments.lineage.sketched import matched, verdict
-from experiments.lineage.unrelated_models import unpacked
 
 EVIDENCE = (TOKEN_NEURONS, RAW_NEURONS, COORDINATES)
 PUBLISHED_K = Settings().dim

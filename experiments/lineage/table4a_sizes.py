@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared.probing import of_sequence
+from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.lineage import table4a
 from bornbiased_jax.report.numbers import from_log10
 from bornbiased_jax.report.tables import Claim
-from experiments._shared.probing import of_sequence
-from experiments.base import Experiment, Record
-from experiments.lineage import table4a
 
 TOGETHER, APART = 16, (64, 1_024)
 """Sequence length of a record of all pairs, and those of a record of one."""

@@ -17,13 +17,13 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record, chunked, spans
+from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, chunked, spans
-from experiments.lineage import table4a
-from experiments.lineage.sketched import sketch, verdict
 
 TESTS: dict[str, str] = {
     "coordinates": SIGNLESS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bornbiased_jax.experiments.base import Record
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Record
 
 _WORDS = {True: "kept", False: "EXCEEDED", None: "not tried"}
 SCORE_LEVEL = 0.05

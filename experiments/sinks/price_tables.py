@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import Entry, Record
+from bornbiased_jax.experiments.sinks.settings import MITIGATIONS
+from bornbiased_jax.experiments.sinks.sink_training import last_rate
 from bornbiased_jax.report.numbers import fixed, percent, significant, times
 from bornbiased_jax.report.tables import Cells, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
-from experiments.base import Entry, Record
-from experiments.sinks.settings import MITIGATIONS
-from experiments.sinks.sink_training import last_rate
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
 

@@ -18,13 +18,13 @@ import numpy as np
 
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.settings import EPSILON
+from bornbiased_jax.experiments.sinks.subject import Subject, attempt, neuron_rows
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
-from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.settings import EPSILON
-from experiments.sinks.subject import Subject, attempt, neuron_rows
 
 
 def run(context: Context, must_be_named: bool = False) -> Entry:

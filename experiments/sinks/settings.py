@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.base import Entry, by_scale
+from bornbiased_jax.experiments.base import Entry, by_scale
 
 MITIGATIONS: dict[str, Entry] = {
     "baseline": {},

@@ -17,13 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
-from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.training import PretrainConfig, State, begin
-from experiments.base import Context, Entry, Experiment, Record
-from experiments.sinks import price_tables, sink_training
-from experiments.sinks.figure12 import setting_note
-from experiments.sinks.settings import (
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.sinks import price_tables, sink_training
+from bornbiased_jax.experiments.sinks.figure12 import setting_note
+from bornbiased_jax.experiments.sinks.settings import (
     EPSILON,
     FIVE_SEEDS,
     HEAD_NORM,
@@ -33,6 +30,9 @@ from experiments.sinks.settings import (
     PRICED_SMOKE,
     settings_of,
 )
+from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.training import PretrainConfig, State, begin
 
 
 def _paired(run: Entry, base: Entry) -> tuple[float, float] | float:

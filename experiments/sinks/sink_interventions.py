@@ -10,6 +10,9 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
+from bornbiased_jax.experiments.sinks.subject import ABSENT, neuron_rows
 from bornbiased_jax.model.interventions import Edit, Edits, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
@@ -18,9 +21,6 @@ from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.text import read_text
-from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
-from experiments.sinks.subject import ABSENT, neuron_rows
 
 
 def run(context: Context) -> Entry:

@@ -27,15 +27,15 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.settings import EPSILON
+from bornbiased_jax.experiments.sinks.subject import Subject, attempt
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.settings import EPSILON
-from experiments.sinks.subject import Subject, attempt
 
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"
 MASS = 0.1

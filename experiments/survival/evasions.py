@@ -22,15 +22,15 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch, verdict
+from bornbiased_jax.experiments.survival import persistence
+from bornbiased_jax.experiments.survival.settings import PRECISION, changed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record
-from experiments.lineage.sketched import matched, sketch, verdict
-from experiments.survival import persistence
-from experiments.survival.settings import PRECISION, changed
 
 Model = tuple[ModelConfig, Params]
 

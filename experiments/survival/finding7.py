@@ -32,6 +32,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.survival import run_folder, settings
+from bornbiased_jax.experiments.survival.anatomy import (
+    BLOCKS,
+    SEEN,
+    UNIFORM,
+    UNSEEN,
+    hybrids_of,
+    probes,
+    thinned,
+    transplant,
+)
+from bornbiased_jax.experiments.survival.decay import about
+from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.model import logits_of
@@ -40,11 +54,6 @@ from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
-from experiments.base import Context, Experiment, Record, by_scale
-from experiments.survival import run_folder, settings
-from experiments.survival.anatomy import BLOCKS, SEEN, UNIFORM, UNSEEN, hybrids_of, probes, thinned, transplant
-from experiments.survival.decay import about
-from experiments.survival.run_folder import RunFolder
 
 OWN = "own initialization"
 BASES: dict[str, tuple[str, ...]] = {
