@@ -16,8 +16,6 @@ NAMES = (
     "bound",
     "loading",
     "streamed",
-    "weights_fingerprint",
-    "stored_fingerprints",
     "parity",
     "self_test",
     "products",

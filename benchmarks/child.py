@@ -9,15 +9,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from benchmarks.recorded import Findings
 from bornbiased_jax import io
 from bornbiased_jax.errors import InputError
 
 WAITER = Path(__file__).with_name("waiter.py")
 
 
-def run_child(module: str, arguments: Sequence[str]) -> dict[str, Any]:
+def run_child(module: str, arguments: Sequence[str]) -> Findings:
     """Run ``python -m MODULE ARGUMENTS --json FILE``; return what it wrote and used.
 
     Returns:

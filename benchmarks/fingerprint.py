@@ -6,14 +6,14 @@ operations counted are those that the last position's output cannot do without.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Sequence
 
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
@@ -69,12 +69,9 @@ def measure(num_inputs: int = NUM_INPUTS, pieces: int = 10, batch_size: int | No
         "needed_gflop": operations * pieces / 1e9,
         "gflops": operations * pieces / sum(taken) / 1e9,
         "gflops_matmul_median": statistics.median(peaks) / 1e9,
-        "share_of_matmul_rate_median": statistics.median(fractions),
-        "share_of_matmul_rate_range": [min(fractions), max(fractions)],
+        **median_and_range("share_of_matmul_rate", fractions),
         "goal": GOAL,
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    return command(measure, arguments, precision="float32 highest")
+main = functools.partial(command, measure, precision="float32 highest")

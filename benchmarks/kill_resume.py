@@ -1,16 +1,15 @@
 """Kill a pretraining run again and again, and show that it ends as if nothing had happened.
 
-    python -m benchmarks.kill_resume --kills 20
+    python -m benchmarks kill_resume --kills 20
 
-A small run is trained once without interruption. The same run is then started again and again and killed
-with SIGKILL at random moments, every other time while a checkpoint is being written, until the kills are used
-up; the last start finishes it. Held against the first run are every line's losses, bit by bit, and the digests
-of the final weights. Takes a few minutes on two cores. Exit status 0: equal; 1: not.
+A small run is trained once without interruption. The same command is then started again and again and killed with
+SIGKILL at random moments, every other time while a checkpoint is being written, until the kills are used up; the last
+start finishes it. Held against the first run are every line's losses, bit by bit, and the digests of the final weights.
+Takes a few minutes on two cores. Exit status 0: equal; 1: not.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -21,59 +20,47 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.recorded import Findings, command
+from bornbiased_jax.training.metrics import read_metrics
+
 POLL_SECONDS = 0.001
-
-
-def child(out: Path, steps: int) -> None:
-    """Start the run once, in this process; print its summary."""
-    from bornbiased_jax.config import preset
-    from bornbiased_jax.training import PretrainConfig, pretrain
-
-    cfg = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=256)
-    config = PretrainConfig(
-        model=cfg, data="builtin:code", tokenizer="bytes", out=str(out), seeds=(42, 123), data_seed=5, steps=steps,
-        context=32, batch_size=4, warmup=5, checkpoint_every=7, keep_latest=3, tensorboard=False, quiet=True,
-        token_cache=str(out.parent / "tokens"),
-    )  # fmt: skip
-    print(json.dumps(pretrain(config)))
+MODEL = "num_layers=2,num_heads=2,d_model=32,d_ff=64,vocab_size=256"
+RUN = (
+    "--model llama-tiny --data builtin:code --tokenizer bytes --seeds 42,123 --data-seed 5 --context 32 --batch-size 4 "
+    "--warmup 5 --checkpoint-every 7 --keep-latest 3 --no-tensorboard --quiet --json -"
+)
 
 
 def start(out: Path, steps: int) -> subprocess.Popen[str]:
     """Start the run in a process of its own."""
-    command = [sys.executable, __file__, "--child", str(out), "--steps", str(steps)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        "JAX_PLATFORMS": "cpu",
-    }
+    words = [*RUN.split(), "--steps", str(steps), "--out", str(out), "--token-cache", str(out.parent / "tokens")]
+    words += [word for change in MODEL.split(",") for word in ("--set", change)]
     # Compilation is most of a start's time and the same every time.
-    environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(out.parent / "compiled"))
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(out.parent / "compiled"), **os.environ, "JAX_PLATFORMS": "cpu"}
     environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    command_line = [sys.executable, "-m", "bornbiased_jax", "pretrain", *words]
+    return subprocess.Popen(command_line, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def finish(out: Path, steps: int) -> dict[str, Any]:
+def finish(out: Path, steps: int) -> Findings:
     """Start the run and let it end; return its summary."""
     process = start(out, steps)
     printed, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(f"the run failed with exit status {process.returncode}")
-    return json.loads(printed.splitlines()[-1])
+    return json.loads(printed)
 
 
 def lines(out: Path) -> int:
     """Count the steps that the run has logged."""
-    path = out / "metrics.jsonl"
     try:
-        return path.read_bytes().count(b"\n")
+        return (out / "metrics.jsonl").read_bytes().count(b"\n")
     except FileNotFoundError:
         return 0
 
 
-def writing(out: Path) -> bool:
+def is_writing(out: Path) -> bool:
     """Return whether a checkpoint is being written at this moment."""
     try:
         return any("tmp" in name for name in os.listdir(out / "checkpoints"))
@@ -82,19 +69,19 @@ def writing(out: Path) -> bool:
 
 
 def kill_once(out: Path, steps: int, after: int, during_write: bool) -> bool:
-    """Start the run and kill it ``after`` further logged steps (and while it writes, if asked to).
+    """Start the run and kill it ``after`` further logged steps, and while it writes where that is asked for.
 
     Returns:
         Whether it was killed; False when it ended before.
     """
     process = start(out, steps)
-    before = lines(out)
+    fewest = lines(out)
     try:
         while process.poll() is None:
             # A resumed run cuts its log back first, so count from the lowest seen.
-            have = lines(out)
-            before = min(before, have)
-            if have - before >= after and (not during_write or writing(out)):
+            logged = lines(out)
+            fewest = min(fewest, logged)
+            if logged - fewest >= after and (not during_write or is_writing(out)):
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 return True
@@ -108,28 +95,26 @@ def kill_once(out: Path, steps: int, after: int, during_write: bool) -> bool:
 
 def losses(out: Path) -> list[tuple[int, list[float]]]:
     """Read step and losses of every logged line."""
-    logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["loss"]) for line in logged]
+    return [(line["step"], line["loss"]) for line in read_metrics(out)]
 
 
-def compare(folder: Path, kills: int, steps: int, seed: int) -> dict[str, Any]:
+def compare(folder: Path, kills: int, steps: int, seed: int) -> Findings:
     """Run the experiment; return the counts and whether both runs ended alike."""
     calm = finish(folder / "calm", steps)
     chance = random.Random(seed)
-    killed = killed_writing = 0
     out = folder / "killed"
+    during_writes = []
     for number in range(kills):
         during_write = number % 2 == 1
         after = chance.randint(0, max(1, 2 * (steps - lines(out)) // (kills - number + 1)))
         if kill_once(out, steps, after, during_write):
-            killed += 1
-            killed_writing += during_write
+            during_writes.append(during_write)
     last = finish(out, steps)
     calm_losses, last_losses = losses(folder / "calm"), losses(out)
     return {
         "kills_asked_for": kills,
-        "kills": killed,
-        "kills_during_a_write": killed_writing,
+        "kills": len(during_writes),
+        "kills_during_a_write": sum(during_writes),
         "steps": steps,
         "losses_equal": calm_losses == last_losses,
         "lines": len(last_losses),
@@ -138,28 +123,20 @@ def compare(folder: Path, kills: int, steps: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
-    parser.add_argument("--json", type=Path, help="also write the outcome here")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.child is not None:
-        child(options.child, options.steps)
-        return 0
-    from benchmarks.recorded import run
+def measure(kills: int = 20, steps: int = 400, seed: int = 0) -> Findings:
+    """Kill a pretraining run again and again, and compare it with one that was not.
 
+    Args:
+        kills: How often.
+        steps: Of the run.
+        seed: Of the random moments.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        result = run(
-            lambda: compare(Path(folder), options.kills, options.steps, options.seed),
-            options.json,
-            seed_of_moments=options.seed,
-        )
-    return 0 if result["losses_equal"] and result["digests_equal"] else 1
+        return compare(Path(folder), kills, steps, seed)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print; exit with 1 where the runs differ."""
+    record = command(measure, arguments, lambda seed, **_: {"seed_of_moments": seed})
+    if not (record["losses_equal"] and record["digests_equal"]):
+        sys.exit(1)

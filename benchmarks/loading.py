@@ -8,10 +8,9 @@ Those that can read a model block by block run again with --stream, and their re
 
 from __future__ import annotations
 
+import functools
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.child import run_child
 from benchmarks.recorded import Findings
@@ -54,8 +53,8 @@ def measure(checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findin
     """
     weights = weights_bytes(open_checkpoint(checkpoint).cfg)
     limit = FACTOR * weights + CONSTANT
-    resources: dict[str, Any] = {}
-    results: dict[str, Any] = {}
+    resources: Findings = {}
+    results: Findings = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, words in calls(checkpoint, text, Path(folder)).items():
             if not command or name in command:
@@ -77,6 +76,4 @@ def measure(checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findin
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    return run_command(measure, arguments)
+main = functools.partial(run_command, measure)

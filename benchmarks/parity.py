@@ -9,8 +9,9 @@ logits, so that small weights do not flatter. Needs torch and transformers.
 
 from __future__ import annotations
 
+import functools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.parity import parity
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.report.numbers import percent, significant
-from bornbiased_jax.report.tables import Quantity, Row, Table
+from bornbiased_jax.report.tables import Table, tabulate
 
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+MODELS: dict[str, tuple[str, Findings]] = {
     "gpt2": ("gpt2-small", dict(num_layers=4, num_heads=4, d_model=128, d_ff=512, vocab_size=4096)),
     "llama": ("llama-tiny", dict(num_kv_heads=2)),
     "mistral": ("llama-tiny", dict(num_kv_heads=2, window=16)),
@@ -39,7 +40,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 """Family -> a preset and its changes that are written as this family."""
 
 
-def compared(family: str, seed: int) -> dict[str, Any]:
+def compared(family: str, seed: int) -> Findings:
     """Compare initial weights.
 
     Raises:
@@ -55,7 +56,7 @@ def compared(family: str, seed: int) -> dict[str, Any]:
     return {"family": family, "weights": f"seed {seed}", **comparison}
 
 
-def compared_file(path: Path) -> dict[str, Any]:
+def compared_file(path: Path) -> Findings:
     """Compare a GGUF file's dequantized weights.
 
     Raises:
@@ -87,11 +88,11 @@ def measure(families: tuple[str, ...] = tuple(MODELS), seed: int = 0) -> Finding
 def tables(record: Mapping[str, Any]) -> list[Table]:
     """Tabulate families in rows."""
     rows = [
-        Row(
+        (
             [row["family"], FAMILIES[row["family"]].architecture, row["weights"]],
             {
-                "largest error": row["max_abs_error"] / row["logit_std"],
-                "same top-1": row["top1_agreement"],
+                "largest error": (significant(2), row["max_abs_error"] / row["logit_std"]),
+                "same top-1": (percent(1), row["top1_agreement"]),
                 "GGUF": FAMILIES[row["family"]].gguf or "not read",
             },
         )
@@ -103,10 +104,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         "the family, where they are read; quantized tensors are dequantized by the `gguf` library. "
         f"transformers {versions['transformers']}, torch {versions['torch']}."
     )
-    quantities = [Quantity("largest error", significant(2)), Quantity("same top-1", percent(1)), Quantity("GGUF")]
-    return [Table("Logits versus transformers", ["family", "class", "weights"], quantities, rows, note)]
+    return [tabulate("Logits versus transformers", ["family", "class", "weights"], rows, note)]
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    return command(measure, arguments)
+main = functools.partial(command, measure)

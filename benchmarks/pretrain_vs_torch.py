@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
@@ -178,8 +178,7 @@ def measure_size(size: str, *, pairs: int) -> Findings:
         "pairs": pairs,
         "tokens_per_second_ours": rate,
         "tokens_per_second_torch": tokens / statistics.median(pair[1] for pair in times),
-        "speedup_median": statistics.median(torch_seconds / jax_seconds for jax_seconds, torch_seconds in times),
-        "speedup_range": [min(b / a for a, b in times), max(b / a for a, b in times)],
+        **median_and_range("speedup", [torch_seconds / jax_seconds for jax_seconds, torch_seconds in times]),
         "cpu_seconds_ratio_median": statistics.median(
             torch_seconds / jax_seconds for jax_seconds, torch_seconds in worked
         ),

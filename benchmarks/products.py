@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +45,7 @@ def measure(model: str = "gpt2-nano", num_inputs: int = 2_000, seq_len: int = 64
     cfg = preset(model)
     tokens_NT = np.asarray(random_tokens(num_inputs, seq_len, cfg.vocab_size).batch(0, num_inputs))
     reference_N, reference_L = probe(cfg, tokens_NT, "highest")
-    by_algorithm: dict[str, dict[str, Any]] = {}
+    by_algorithm: dict[str, Findings] = {}
     for name, precision in ALGORITHMS.items():
         try:
             top1_N, cosine_L = probe(cfg, tokens_NT, precision)
@@ -66,7 +65,9 @@ def measure(model: str = "gpt2-nano", num_inputs: int = 2_000, seq_len: int = 64
     return {"bounds": {"changed": CHANGED, "cosine": COSINE}, "algorithms": by_algorithm}
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    about = lambda model, **_: {"config": preset(model), "seeds": [42]}  # noqa: E731
-    return command(measure, arguments, about, precision="float32 by algorithm")
+main = functools.partial(
+    command,
+    measure,
+    about=lambda model, **_: {"config": preset(model), "seeds": [42]},
+    precision="float32 by algorithm",
+)

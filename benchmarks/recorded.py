@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import re
+import statistics
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,11 @@ from bornbiased_jax.record import measure, provenance
 
 Findings = dict[str, Any]
 """The JSON of a benchmark's record."""
+
+
+def median_and_range(name: str, values: Sequence[float]) -> dict[str, float | list[float]]:
+    """Return the median of values and their range, under the names that records have."""
+    return {f"{name}_median": statistics.median(values), f"{name}_range": [min(values), max(values)]}
 
 
 def run(work: Callable[[], Findings], path: Path | str | None, **facts: object) -> Findings:

@@ -8,8 +8,8 @@ it, and seeds at once are much cheaper.
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,7 +44,6 @@ def measure(seeds: int = 4, pairs: int = 5, steps: int = 4, batch_size: int = 16
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    about = lambda seeds, **_: {"seeds": range(seeds)}  # noqa: E731
-    return command(measure, arguments, about, config=TINY, precision="float32 highest")
+main = functools.partial(
+    command, measure, about=lambda seeds, **_: {"seeds": range(seeds)}, config=TINY, precision="float32 highest"
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,14 +20,14 @@ KEY_BITS = "1d6d7a7a34bfd7986c8eaa21c16d6c203c411fa8ef506a596752894b958ff214"  #
 ATTENTION_BOUND = 4 * 2.0**-8  # four units of bfloat16's last place, of which rounding the operands takes half a unit
 
 
-def key_bits() -> dict[str, Any]:
+def key_bits() -> Findings:
     """Draw integers and compare them bit for bit."""
     leaf = keys.leaf_key(keys.init_key(42), "blocks/mlp/up/kernel")
     bits = jax.random.bits(jax.random.fold_in(leaf, 3), (1000,), "uint32")
     return {"passed": hashlib.sha256(np.asarray(bits).astype("<u4").tobytes()).hexdigest() == KEY_BITS}
 
 
-def normals(draws: int) -> dict[str, Any]:
+def normals(draws: int) -> Findings:
     """Compare normal draws with the inverse error function in float64, in units of their bound."""
     lowest = np.nextafter(np.float32(-1), np.float32(0))
     drawn = np.asarray(jax.random.normal(keys.init_key(7), (draws,), jnp.float32), np.float64)
@@ -36,7 +37,7 @@ def normals(draws: int) -> dict[str, Any]:
     return {"passed": worst <= 1.0, "largest_error_over_bound": worst}
 
 
-def attention(length: int) -> dict[str, Any]:
+def attention(length: int) -> Findings:
     """Compare the fused kernel in bfloat16, output and gradients, with the plain formula in float32."""
     rng = np.random.default_rng(0)
     shapes = [(2, length, heads, 64) for heads in (12, 4, 4, 12)]
@@ -72,6 +73,4 @@ def measure(draws: int = 3_000_000) -> Findings:
     return {"passed": passed, "checks": checks, "platform_version": jax.devices()[0].client.platform_version}
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    return command(measure, arguments, precision="float32 and bfloat16")
+main = functools.partial(command, measure, precision="float32 and bfloat16")

@@ -11,14 +11,11 @@ float32 products at the model's shapes.
 
 from __future__ import annotations
 
-import argparse
-import json
+import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +23,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, command
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.export import config_json, family_of
@@ -71,9 +68,9 @@ def operations(cfg: ModelConfig, num_inputs: int, length: int) -> float:
     return num_inputs * (needed_operations(cfg, length) - 2.0 * cfg.d_model * cfg.vocab_size)
 
 
-def time_pass(model: Path, scratch: Path, num_inputs: int, length: int) -> dict[str, Any]:
+def time_pass(folder: str, num_inputs: int, length: int) -> Findings:
     """Time one streamed pass, and the rate of products before and after it; in this process."""
-    opened = open_checkpoint(model, scratch=scratch)
+    opened = open_checkpoint(Path(folder) / "model", scratch=Path(folder) / "alone")
     cfg = opened.cfg
     assert opened.streamed is not None
     opened.streamed.largest()  # reads every tensor once, for what the command keeps of them
@@ -88,9 +85,7 @@ def time_pass(model: Path, scratch: Path, num_inputs: int, length: int) -> dict[
     return {"seconds": seconds, "product_rates": rates}
 
 
-def benchmark(
-    sizes: dict[str, int], folder: Path, *, num_inputs: int = NUM_INPUTS, length: int = LENGTH, layers: int = LAYERS
-) -> dict[str, Any]:
+def benchmark(sizes: dict[str, int], folder: Path, *, num_inputs: int, length: int, layers: int) -> Findings:
     """Write the model, stream it by the command and by itself, and put both side by side."""
     cfg = preset("llama-tiny", num_layers=layers, **sizes)
     model = folder / "model"
@@ -100,13 +95,14 @@ def benchmark(
     words = ["fingerprint", "--outputs", str(model), "--num-inputs", str(num_inputs), "--seq-len", str(length)]
     words += ["--stream", "--scratch", str(folder / "command"), "--out", str(folder / "a.fingerprint"), "--quiet"]
     progress.note("the command")
-    command = run_child("bornbiased_jax", words)
-    command.pop("result")
+    process = run_child("bornbiased_jax", words)
+    process.pop("result")
     progress.note("the pass alone")
     # The pass alone, for its rate.
-    child = ["--child", str(folder), "--num-inputs", str(num_inputs), "--length", str(length)]
-    timed = run_child("benchmarks.streamed", child)
+    arguments = ["--folder", str(folder), "--num-inputs", str(num_inputs), "--length", str(length)]
+    timed = run_child("benchmarks.streamed", arguments)
     needed, timing = operations(cfg, num_inputs, length), timed["result"]
+    timing.pop("provenance")
     rate, products = needed / timing["seconds"], statistics.mean(timing["product_rates"])
     full = cfg.replace(num_layers=FULL_DEPTH)
     return {
@@ -115,7 +111,7 @@ def benchmark(
         "layers": layers,
         "sizes": sizes,
         "weights_bytes": weights_bytes(cfg),
-        "command": command,
+        "command": process,
         "pass": {**timing, "needed_gflop": needed / 1e9, "gflops": rate / 1e9, "load": timed["load"]},
         "fraction_of_products": rate / products,
         "full_depth": {
@@ -125,30 +121,26 @@ def benchmark(
         },
         "goal": GOAL,
         "goal_bytes": GOAL_BYTES,
-        "within": {"memory": command["peak_bytes"] < GOAL_BYTES, "rate": rate / products >= GOAL},
+        "within": {"memory": process["peak_bytes"] < GOAL_BYTES, "rate": rate / products >= GOAL},
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Measure and print; return the record, or None in the child."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layers", type=int, default=LAYERS, help="Blocks, half a gigabyte of disk each.")
-    parser.add_argument("--num-inputs", type=int, default=NUM_INPUTS)
-    parser.add_argument("--length", type=int, default=LENGTH)
-    parser.add_argument("--folder", help="Where the model is written; a temporary folder unless given.")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--json")
-    options = parser.parse_args(arguments)
-    sizes = dict(num_inputs=options.num_inputs, length=options.length)
-    if options.child:
-        place = Path(options.child)
-        timing = time_pass(place / "model", place / "alone", **sizes)
-        Path(options.json).write_text(json.dumps(timing))
-        return None
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        work = lambda: benchmark(SIZES, Path(folder), layers=options.layers, **sizes)  # noqa: E731
-        return run(work, options.json, precision="float32 highest")
+def measure(
+    layers: int = LAYERS, num_inputs: int = NUM_INPUTS, length: int = LENGTH, folder: str | None = None
+) -> Findings:
+    """Measure a fingerprint of a model of 7B shape that is read block by block.
 
+    Args:
+        layers: Blocks, half a gigabyte of disk each.
+        num_inputs: Sequences.
+        length: Tokens in a sequence.
+        folder: Where the model is written; a temporary folder unless given.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        return benchmark(SIZES, Path(place), num_inputs=num_inputs, length=length, layers=layers)
+
+
+main = functools.partial(command, measure, precision="float32 highest")
 
 if __name__ == "__main__":
-    main()
+    command(time_pass)

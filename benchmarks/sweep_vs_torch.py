@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
@@ -198,16 +198,12 @@ def measure(
     jax_seconds = statistics.median(mine for mine, _, _ in turns)
     # Ratios within a turn.
     fractions = [operations / mine / rate for (mine, _, _), rate in zip(turns, rates, strict=True)]
-    speedups = [torch_seconds / mine for mine, torch_seconds, _ in turns]
-    speedups_equal = [torch_seconds / equal_work for _, torch_seconds, equal_work in turns]
     return {
         "seconds_ours": jax_seconds,
         "seconds_ours_equal_work": statistics.median(equal_work for _, _, equal_work in turns),
         "seconds_torch": statistics.median(torch_seconds for _, torch_seconds, _ in turns),
-        "speedup_median": statistics.median(speedups),
-        "speedup_range": [min(speedups), max(speedups)],
-        "speedup_equal_work_median": statistics.median(speedups_equal),
-        "speedup_equal_work_range": [min(speedups_equal), max(speedups_equal)],
+        **median_and_range("speedup", [torch_seconds / mine for mine, torch_seconds, _ in turns]),
+        **median_and_range("speedup_equal_work", [theirs / equal_work for _, theirs, equal_work in turns]),
         "seeds": seeds,
         "sequences": sequences,
         "length": length,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from benchmarks.sweep_vs_torch import LENGTH, config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.memory import loop_operations, needed_operations
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
-from bornbiased_jax.report.tables import Quantity, Row, Table
+from bornbiased_jax.report.tables import Table, tabulate
 
 Record = Mapping[str, Any]
 
@@ -20,8 +19,7 @@ _RATIO = times(2)
 
 def facts(title: str, facts: Sequence[tuple[str, str]], note: str = "") -> list[Table]:
     """Make one table with a row for each name and what was measured of it."""
-    rows = [Row([name], {"measured": text}) for name, text in facts]
-    return [Table(title, ["what"], [Quantity("measured")], rows, note)]
+    return [tabulate(title, ["what"], [([name], {"measured": text}) for name, text in facts], note)]
 
 
 def _between(middle: float, ends: Sequence[float], write: Callable[[float], str] = _RATIO) -> str:
@@ -36,7 +34,7 @@ def sweep_vs_torch(record: Record) -> list[Table]:
         cfg, length = ModelConfig.from_dict(record["provenance"]["config"]), record["length"]
     alike = needed_operations(cfg, length) / loop_operations(cfg, length)
     # Records made before the sweep was timed at the loop's own work have its operations alone to go by.
-    equal = times(2)(record["speedup_median"] * alike)
+    equal = _RATIO(record["speedup_median"] * alike)
     if "speedup_equal_work_median" in record:
         equal = _between(record["speedup_equal_work_median"], record["speedup_equal_work_range"])
     return facts(
@@ -73,35 +71,27 @@ def fingerprint(record: Record) -> list[Table]:
 
 def pretrain_vs_torch(record: Record) -> list[Table]:
     """Tabulate the compiled training step versus a PyTorch loop, by model."""
-    rows = []
-    for size, measured in record.items():
-        if size == "provenance":
-            continue
-        sizes = measured["model"]
-        rows.append(
-            Row(
-                [
-                    f"{sizes['num_layers']} × {sizes['d_model']}",
-                    sizes["vocab_size"],
-                    measured["batch_size"] * measured["context"],
-                ],
-                {
-                    "JAX, tokens/s": measured["tokens_per_second_ours"],
-                    "PyTorch, tokens/s": measured["tokens_per_second_torch"],
-                    "ratio, median (pair by pair)": _between(measured["speedup_median"], measured["speedup_range"]),
-                    "cores busy, JAX": measured["cores_busy_ours"],
-                    "cores busy, PyTorch": measured["cores_busy_torch"],
-                    "CPU seconds, PyTorch / JAX": measured["cpu_seconds_ratio_median"],
-                },
-            )
+    rows = [
+        (
+            [
+                f"{measured['model']['num_layers']} × {measured['model']['d_model']}",
+                measured["model"]["vocab_size"],
+                measured["batch_size"] * measured["context"],
+            ],
+            {
+                "JAX, tokens/s": (integer, measured["tokens_per_second_ours"]),
+                "PyTorch, tokens/s": (integer, measured["tokens_per_second_torch"]),
+                "ratio, median (pair by pair)": _between(measured["speedup_median"], measured["speedup_range"]),
+                "cores busy, JAX": (fixed(2), measured["cores_busy_ours"]),
+                "cores busy, PyTorch": (fixed(2), measured["cores_busy_torch"]),
+                "CPU seconds, PyTorch / JAX": (fixed(2), measured["cpu_seconds_ratio_median"]),
+            },
         )
-    quantities = [
-        *(Quantity("JAX, tokens/s", integer), Quantity("PyTorch, tokens/s", integer)),
-        *(Quantity("ratio, median (pair by pair)"), Quantity("cores busy, JAX", fixed(2))),
-        *(Quantity("cores busy, PyTorch", fixed(2)), Quantity("CPU seconds, PyTorch / JAX", fixed(2))),
+        for size, measured in record.items()
+        if size != "provenance"
     ]
     heads = ["layers × width (LLaMA blocks)", "V", "tokens a step"]
-    return [Table("The training step versus a PyTorch loop", heads, quantities, rows)]
+    return [tabulate("The training step versus a PyTorch loop", heads, rows)]
 
 
 def seeds_at_once(record: Record) -> list[Table]:
@@ -157,58 +147,42 @@ def whichseed(record: Record) -> list[Table]:
     return facts(f"{record['num_seeds']:,} seeds of {record['model']} searched, {record['steps']} steps", rows, note)
 
 
-_OF_BOUND = (
-    "Seconds of processor time. As used: beyond 1,024 labels the largest 64 of each row and a grid of the rest; what "
-    "Sinkhorn's scaling adds is tried where there is something to win."
-)
-
-
 def bound(record: Record) -> list[Table]:
     """Tabulate the certified bound versus the normal tail, and its seconds."""
+    logs = {
+        "certified": "log10_p_bound_full",
+        "as used": "log10_p_bound",
+        "with Sinkhorn's scaling": "log10_p_bound_scaled",
+        "normal tail (no p)": "log10_p_normal",
+        "1/D!": "log10_floor",
+    }
+    seconds = {"seconds": "cpu_s_full", "seconds, as used": "cpu_s", "seconds, scaled": "cpu_s_scaled"}
     rows = [
-        Row(
+        (
             [f"{measured['width']:,}", f"{measured['z']:.0f}"],
-            {
-                "certified": measured["log10_p_bound_full"],
-                "as used": measured["log10_p_bound"],
-                "with Sinkhorn's scaling": measured["log10_p_bound_scaled"],
-                "normal tail (no p)": measured["log10_p_normal"],
-                "1/D!": measured["log10_floor"],
-                "seconds": measured["cpu_s_full"],
-                "seconds, as used": measured["cpu_s"],
-                "seconds, scaled": measured["cpu_s_scaled"],
-            },
+            {name: (fixed(1), measured[key]) for name, key in logs.items()}
+            | {name: (fixed(2), measured[key]) for name, key in seconds.items()},
         )
         for measured in record["rows"]
     ]
-    logs = ("certified", "as used", "with Sinkhorn's scaling", "normal tail (no p)", "1/D!")
-    quantities = [
-        *(Quantity(name, fixed(1)) for name in logs),
-        *(Quantity(name, fixed(2)) for name in ("seconds", "seconds, as used", "seconds, scaled")),
-    ]
-    return [
-        Table(
-            "log10 p of a sum over permutations of D labels",
-            ["D", "z"],
-            quantities,
-            rows,
-            _OF_BOUND,
-        )
-    ]
+    note = (
+        "Seconds of processor time. As used: beyond 1,024 labels the largest 64 of each row and a grid of the rest; "
+        "what Sinkhorn's scaling adds is tried where there is something to win."
+    )
+    return [tabulate("log10 p of a sum over permutations of D labels", ["D", "z"], rows, note)]
 
 
 def loading(record: Record) -> list[Table]:
     """Tabulate the memory that commands take on top of a model's weights."""
     rows = [
-        Row([name], {"most memory": row["peak_bytes"] / 1e9, "over its weights": row["over_weights"]})
+        ([name], {"most memory": f"{row['peak_bytes'] / 1e9:.2f} GB", "over its weights": _RATIO(row["over_weights"])})
         for name, row in record["commands"].items()
     ]
-    quantities = [Quantity("most memory", lambda size: f"{size:.2f} GB"), Quantity("over its weights", times(2))]
     note = (
         f"{record['model']}: {record['weights_bytes'] / 1e9:.2f} GB of weights in float32. "
         f"Wanted: at most {record['goal_bytes'] / 1e9:.2f} GB."
     )
-    return [Table("Memory of commands that read one checkpoint", ["command"], quantities, rows, note)]
+    return [tabulate("Memory of commands that read one checkpoint", ["command"], rows, note)]
 
 
 def streamed(record: Record) -> list[Table]:
@@ -229,48 +203,6 @@ def streamed(record: Record) -> list[Table]:
     title = (
         f"{record['num_inputs']} sequences of {record['length']} tokens through {record['layers']} blocks of 7B shape "
         f"(width {sizes['d_model']:,}, {sizes['d_ff']:,} hidden units)"
-    )
-    return facts(title, rows)
-
-
-def weights_fingerprint(record: Record) -> list[Table]:
-    """Tabulate time and memory of a fingerprint of weights."""
-    sizes, full_depth = record["sizes"], record["full_depth"]
-    rows = [
-        ("seconds of reading the files into float32, median", f"{statistics.median(record['read_seconds']):.1f}"),
-        ("seconds of the fingerprint, median", f"{statistics.median(record['fingerprint_seconds']):.1f}"),
-        ("the fingerprint over reading", f"{record['ratio']:.2f}"),
-        ("peak memory of the command beyond the two tables", f"{record['beyond_tables_bytes'] / 1e9:.2f} GB"),
-        ("the two tables in float32", f"{record['table_bytes'] / 1e9:.2f} GB"),
-        (
-            f"{full_depth['layers']} blocks: seconds, extrapolated, and size of the file",
-            f"{full_depth['seconds_extrapolated']:.0f}, {full_depth['fingerprint_bytes'] / 1e6:.1f} MB",
-        ),
-        ("the whole process", _process(record["command"])),
-    ]
-    title = (
-        f"A fingerprint of the weights of {record['layers']} blocks of 7B shape and their tables (width "
-        f"{sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {record['file_bytes'] / 1e9:.2f} GB in bfloat16)"
-    )
-    return facts(title, rows)
-
-
-def stored_fingerprints(record: Record) -> list[Table]:
-    """Tabulate what comparing and scanning stored fingerprints takes."""
-    work = {
-        "screen": "z of every piece of evidence, estimated for the screen",
-        "unrelated": "the whole comparison of an unrelated pair",
-        "full": "the whole comparison of a related pair, with permutations and bounds",
-        "scan": f"scanning {record['bases']:,}, of which {record['tested']} passed the screen",
-    }
-    rows = [
-        (f"{words}: seconds, of processors", f"{seconds['wall_s']:.2f}, {seconds['cpu_s']:.2f}")
-        for words, seconds in ((words, record["seconds"][name]) for name, words in work.items())
-    ]
-    rows.append(("relatives found", f"{record['found']} of {record['related']}"))
-    rows.append(("processes that wanted a core, before and after", "{:.1f}, {:.1f}".format(*record["load"])))
-    title = (
-        f"Stored fingerprints of {record['layers']} blocks of 7B shape, {record['fingerprint_bytes'] / 1e6:.1f} MB each"
     )
     return facts(title, rows)
 
@@ -300,8 +232,6 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         bound,
         loading,
         streamed,
-        weights_fingerprint,
-        stored_fingerprints,
         kill_resume,
     )
 } | {

@@ -11,17 +11,16 @@ in the same type, measured before and after each turn of steps.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
-import time
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.matmul import Shape, rate_of
 from benchmarks.pretrain_vs_torch import Ours, seconds
-from benchmarks.recorded import run
+from benchmarks.recorded import Findings, median_and_range, run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.model.memory import linear_shapes
 from bornbiased_jax.training import PretrainConfig
@@ -31,52 +30,34 @@ from bornbiased_jax.training.throughput import flops_per_token
 MAX_ROWS_HEAD = 8192
 
 
-def products(cfg: ModelConfig, rows: int) -> dict[tuple[int, int, int], int]:
+def products(cfg: ModelConfig, rows: int) -> Counter[Shape]:
     """List (m, k, n) of every [m, k] × [k, n] of one step on so many positions, and how often it occurs.
 
     Of each linear map y = x W: y itself, the gradient of x and that of W.
     """
-    counts: dict[tuple[int, int, int], int] = {}
+    counts: Counter[Shape] = Counter()
     head_rows = min(rows, MAX_ROWS_HEAD)
     maps = [(rows, *shape, cfg.num_layers) for shape in linear_shapes(cfg)]
     maps.append((head_rows, cfg.d_model, cfg.vocab_size, max(1, rows // head_rows)))
     for many, fan_in, fan_out, times in maps:
         for shape in ((many, fan_in, fan_out), (many, fan_out, fan_in), (fan_in, many, fan_out)):
-            counts[shape] = counts.get(shape, 0) + times
+            counts[shape] += times
     return counts
 
 
-def products_rate(cfg: ModelConfig, rows: int, dtype: str, *, calls: int = 4, repeats: int = 3) -> float:
-    """Measure operations per second over all of :func:`products`, each timed alone on one device."""
-    precision = "highest" if dtype == "float32" else "default"
-    multiply = jax.jit(lambda a, b: jnp.matmul(a, b, precision=precision))
-    rng = np.random.default_rng(0)
-    operations = total = 0.0
-    for (m, k, n), times in products(cfg, rows).items():
-        a, b = (jnp.asarray(rng.standard_normal(shape, np.float32), dtype) for shape in ((m, k), (k, n)))
-        multiply(a, b).block_until_ready()
-        taken = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            # Queued, so that a GPU's launches are hidden as they are within a step.
-            jax.block_until_ready([multiply(a, b) for _ in range(calls)])
-            taken.append((time.perf_counter() - start) / calls)
-        operations += 2.0 * m * k * n * times
-        total += statistics.median(taken) * times
-    return operations / total
-
-
-def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]:
+def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
     """Time turns of ``steps`` steps of the compiled step, between two measurements of the products' rate each."""
     cfg, rows = config.model, config.micro_batch * config.context
     shape = (steps, config.batch_size, config.context + 1)
     tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32)
+    precision = "highest" if config.dtype == "float32" else "default"
+    products_rate = functools.partial(rate_of, products(cfg, rows), config.dtype, precision)
     side = Ours(config, 1000)
     seconds(side, list(tokens), steps)
-    taken, rates = [], [products_rate(cfg, rows, config.dtype)]
+    taken, rates = [], [products_rate()]
     for _ in range(turns):
         taken.append(seconds(side, list(tokens), steps)[0])
-        rates.append(products_rate(cfg, rows, config.dtype))
+        rates.append(products_rate())
     count = steps * config.tokens_per_step * len(config.seeds)
     needed = count * flops_per_token(cfg, config.context)
     fractions = [
@@ -91,12 +72,11 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> dict[str, Any]
         "tokens_per_second": count / statistics.median(taken),
         "needed_tflops": needed / statistics.median(taken) / 1e12,
         "products_tflops_median": statistics.median(rates) / 1e12,
-        "share_of_products_rate_median": statistics.median(fractions),
-        "share_of_products_rate_range": [min(fractions), max(fractions)],
+        **median_and_range("share_of_products_rate", fractions),
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="llama-tiny")
@@ -115,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     seeds = tuple(range(options.seeds))
     config = PretrainConfig(model=preset(options.model), data="none", out="none", seeds=seeds, **fields)
 
-    def work() -> dict[str, Any]:
+    def work() -> Findings:
         return measure(config, turns=options.turns, steps=options.steps) | {"goal": options.goal}
 
     return run(work, options.json, config=config.to_dict(), seeds=seeds, precision=options.dtype)

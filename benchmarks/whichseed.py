@@ -10,19 +10,19 @@ work on the machine changes less.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.child import run_child
-from benchmarks.recorded import Findings, command
+from benchmarks.recorded import Findings, command, median_and_range
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import seed_search
@@ -34,7 +34,7 @@ NUM_SEEDS, STEPS, GOAL_SECONDS = 1_000_000, 600, 90.0
 TURNS, CHUNKS = 5, 4
 
 
-def search_rate() -> dict[str, Any]:
+def search_rate() -> Findings:
     """Measure seeds a second of the compiled search, in turn with numbers a second of one large draw."""
     places = tuple(seed_search.search_places(preset(MODEL)))
     entries = sum(place.entries for place in places)
@@ -60,15 +60,14 @@ def search_rate() -> dict[str, Any]:
         "seeds_per_second": seed_search.CHUNK / searched_s[0],
         "seeds_per_cpu_second": seed_search.CHUNK / searched_s[1],
         "numbers_per_cpu_second": seed_search.CHUNK * entries / searched_s[1],
-        "fraction_of_draw_rate_cpu_median": statistics.median(fractions),
-        "fraction_of_draw_rate_cpu_range": [min(fractions), max(fractions)],
+        **median_and_range("fraction_of_draw_rate_cpu", fractions),
         "hours_of_all_seeds": ALL_SEEDS / seed_search.CHUNK * searched_s[1] / hardware.cores() / 3600,
     }
 
 
-def commands(folder: Path, num_seeds: int, steps: int) -> dict[str, Any]:
+def commands(folder: Path, num_seeds: int, steps: int) -> Findings:
     """Train both models and search for their initial weights by the command line."""
-    settings: dict[str, Any] = dict(batch_size=4, context=64, checkpoint_every=steps, tensorboard=False)
+    settings: Findings = dict(batch_size=4, context=64, checkpoint_every=steps, tensorboard=False)
     settings |= dict(token_cache=str(folder / "cache"))
     config = PretrainConfig(
         preset(MODEL), "builtin:prose", str(folder / "run"), seeds=(SEED, UNRELATED), steps=steps, **settings
@@ -105,6 +104,4 @@ def measure(num_seeds: int = NUM_SEEDS, steps: int = STEPS) -> Findings:
     return {**sizes, **searches, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
 
 
-def main(arguments: Sequence[str] | None = None) -> Findings:
-    """Measure and print; return the record."""
-    return command(measure, arguments)
+main = functools.partial(command, measure)

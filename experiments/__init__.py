@@ -2,18 +2,18 @@
 
 _CHAPTERS = {
     "table1": "birth",
-    "figure1": "birth",
-    "figure2": "birth",
-    "findings1": "birth",
+    "figure1": "birth.seed_figures",
+    "figure2": "birth.seed_figures",
+    "findings1": "birth.findings",
     "top1_inputs": "birth",
-    "finding2": "birth",
-    "figure10": "birth",
-    "table2": "birth",
-    "figure3": "birth",
-    "figure4": "birth",
+    "finding2": "birth.findings",
+    "figure10": "birth.seed_figures",
+    "table2": "birth.modules",
+    "figure3": "birth.modules",
+    "figure4": "birth.modules",
     "figure5": "theory",
     "figure6": "birth",
-    "figure7": "birth",
+    "figure7": "birth.modules",
     "table3": "theory",
     "figure8": "theory",
     "figure9": "theory",
@@ -61,8 +61,8 @@ _BESIDE = {
     "unseen_schemes": "theory",
     "scheme_matrix": "birth.schemes",
     "sink_sweep": "sinks",
-    "sink_search": "sinks",
-    "sink_search_larger": "sinks.sink_search",
+    "sink_search": "sinks.sink_growth",
+    "sink_search_larger": "sinks.sink_growth",
     "sink_cures_larger": "sinks.sink_cures",
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",
@@ -78,7 +78,7 @@ _DEMO = {
     "demo_schemes": "demo.schemes",
 }
 # At the paper's sizes, for the background of a day; a record each.
-_PAPER = {"finding2_nano": "birth.finding2", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
+_PAPER = {"finding2_nano": "birth.findings", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
 _PAIRS = {
     "llama": ("42_2000", "123_42", "1000_123", "2000_1000"),
@@ -98,7 +98,7 @@ MODULES: dict[str, str] = {
         name: f"bornbiased_jax.experiments.{place}" if "." in place else f"bornbiased_jax.experiments.{place}.{name}"
         for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER).items()
     },
-    **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1_rows"),
+    **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1"),
     **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a_sizes"),
 }
 """Name on the command line -> module with an ``EXPERIMENT``, or with ``EXPERIMENTS`` by name; the page's order."""

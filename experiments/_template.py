@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
@@ -19,7 +18,7 @@ from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute numbers only: what is drawn from them is drawn from the record on disk.
 
     What takes long goes through ``context.cached``: named, keyed by everything that it depends on, computed again when
@@ -27,7 +26,7 @@ def run(context: Context) -> dict[str, Any]:
     """
     settings = context.settings
 
-    def compute(folder: Path) -> list[dict[str, Any]]:
+    def compute(folder: Path) -> list[Entry]:
         cfg = preset(settings["model"], **settings["changes"])
         inputs = random_tokens(settings["num_inputs"], settings["seq_len"], cfg.vocab_size)
         rows = probe(

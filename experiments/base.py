@@ -53,6 +53,9 @@ Record = Mapping[str, Any]
     verified                              commit, scale, command and largest difference of a later rerun (optional)
 """
 
+Entry = Mapping[str, Any]
+"""A part of a record, or of an experiment's settings, as JSON has it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Context:
@@ -211,7 +214,7 @@ def by_scale(scales: Sequence[str] = SCALES, /, **settings: object) -> dict[str,
     return {scale: _at(settings, index) for index, scale in enumerate(scales)}
 
 
-def _at(settings: Mapping[str, Any], index: int) -> dict[str, Any]:
+def _at(settings: Entry, index: int) -> dict[str, Any]:
     chosen = {name: value[index] if isinstance(value, tuple) else value for name, value in settings.items()}
     return {
         name: _at(value, index) if isinstance(value, Mapping) else value

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.experiments.birth import table1_rows
+from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import table4a, table4a_sizes
 from bornbiased_jax.record import git_revision
 
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 REPRODUCE = "bornbiased_jax reproduce {} --out OUT/reproduce --quiet --scale paper"
 EXPERIMENTS = {
-    **dict.fromkeys(table1_rows.EXPERIMENTS, 180),
+    **dict.fromkeys(table1.ROWS, 180),
     "finding2": 300,  # about a thousand in all: each seed is kept
     **{table4a_sizes.name_of("llama", 1_024, pair): 240 for pair in table4a.PAIRS["llama"]},
 }

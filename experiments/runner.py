@@ -11,7 +11,6 @@ import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jax.sharding import Mesh
 
@@ -19,7 +18,7 @@ from bornbiased_jax import experiments, io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
-from bornbiased_jax.experiments.base import SCALES, Context, Experiment, Record, relabel, split_data
+from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, relabel, split_data
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
@@ -233,7 +232,7 @@ def verified_by(record: Record) -> str:
     return f", verified at {rerun['commit'][:10]} by {rerun['command']}: {difference}"
 
 
-def _identity(experiment: Experiment, scale: str, data: str | None) -> dict[str, Any]:
+def _identity(experiment: Experiment, scale: str, data: str | None) -> Entry:
     settings = jsonable(experiment.settings[scale])
     return {"experiment": experiment.name, "scale": scale, "settings": settings, "data": data}
 
@@ -259,7 +258,7 @@ def output_folder(out: Path | str, overwrite: bool = False) -> Folder:
 
 def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception | None:
     """Run one experiment and write its record; return the exception, if there was one."""
-    record = _identity(experiment, context.scale, context.data)
+    record = dict(_identity(experiment, context.scale, context.data))
     failure: Exception | None = None
     code = code_digest(experiment.run)
     taken: Measurement | None = None

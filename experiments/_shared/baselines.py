@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from scipy.optimize import linear_sum_assignment
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.lineage.baselines import Score, order_score, score, spearman_score, unequal_units
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params
@@ -158,7 +159,7 @@ def reef(base_ND: np.ndarray, suspect_NE: np.ndarray) -> Score:
     return score("reef", linear_cka(standardized(base_ND), standardized(suspect_NE)))
 
 
-def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:
+def against_null(measured: Score, null_scores: np.ndarray) -> Entry:
     """Rank a score among scores of unrelated pairs: p = (1 + #{null ≥ score})/(1 + K), z and log10 p.
 
     The log10 p is of Student's t with K − 1 degrees of freedom for a new draw from the null's mean and
@@ -168,7 +169,7 @@ def against_null(measured: Score, null_scores: np.ndarray) -> dict[str, Any]:
     null = np.asarray(null_scores, np.float64)
     null = null[np.isfinite(null)]
     count = len(null)
-    empty: dict[str, Any] = {"p_value": None, "z": None, "log10_p": None, "num_null": count}
+    empty: Entry = {"p_value": None, "z": None, "log10_p": None, "num_null": count}
     if measured.value is None or count == 0:
         return {**measured.to_json(), **empty}
     p_value = (1 + int((null >= measured.value).sum())) / (1 + count)

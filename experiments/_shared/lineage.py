@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments._shared.baselines import reef
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.lineage_tests import lineage_test
@@ -27,23 +27,23 @@ BASELINES = ("intrinsic", "reef", "pcs", "ics")
 
 def verdicts(
     base_ND: np.ndarray, suspect_ND: np.ndarray, tests: Sequence[str] = ("permutation", "paper", "iclr")
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Entry]:
     """Map each test's name to its verdict, p, log10 p, z; "paper" also has both of its p."""
     return {name: row(lineage_test(name).load()(base_ND, suspect_ND)) for name in tests}
 
 
-def compared(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, dict[str, Any]]:
+def compared(base: OutputFingerprint, suspect: OutputFingerprint) -> dict[str, Entry]:
     """Compare fingerprints as :func:`verdicts` does models: identity comes before any test."""
     return {name: row(compare(base, suspect, test=name)) for name in ("permutation", "paper", "iclr")}
 
 
-def row(verdict: Verdict) -> dict[str, Any]:
+def row(verdict: Verdict) -> Entry:
     """Return the fields of a verdict that a record keeps."""
     value = verdict.to_json()
     return {name: value[name] for name in _RECORDED_KEYS if name in value}
 
 
-def sentences(cfg: ModelConfig, settings: Mapping[str, Any]) -> Inputs:
+def sentences(cfg: ModelConfig, settings: Entry) -> Inputs:
     """Return REEF's text for a model: {"text", "num_sentences", "sentence_len"}."""
     return parse_inputs(
         settings["text"], num_inputs=settings["num_sentences"], seq_len=settings["sentence_len"], cfg=cfg

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Record
+from bornbiased_jax.experiments.base import Context, Entry, Record
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
@@ -36,7 +37,7 @@ class Group(TypedDict):
     """What is probed, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
 
     model: str
-    changes: Mapping[str, Any]
+    changes: Entry
     seeds: list[int]
     seq_len: int
     num_inputs: int
@@ -49,9 +50,9 @@ class Probed(TypedDict):
     """A group with the records of its seeds (:func:`bornbiased_jax.probes.run.probe`) and theory's prediction."""
 
     group: Group
-    records: Sequence[Mapping[str, Any]]
-    theory: Mapping[str, Any]
-    inputs: Mapping[str, Any]
+    records: Sequence[Entry]
+    theory: Entry
+    inputs: Entry
     wall_s: float
     peak_memory_bytes: int
 
@@ -78,6 +79,11 @@ def group(
         "fix_embeddings": fix_embeddings,
         "intra": intra,
     }
+
+
+def settings(**groups_by_scale: Sequence[Group]) -> dict[str, Entry]:
+    """Return settings of the scales: the groups of each, and the seeds of its first."""
+    return {scale: {"seeds": groups[0]["seeds"], "groups": groups} for scale, groups in groups_by_scale.items()}
 
 
 def run_group(context: Context, group: Group) -> Probed:
@@ -142,7 +148,7 @@ def probed_groups(record: Record) -> list[Probed]:
     return groups
 
 
-def each_seed(record: Record) -> Iterator[tuple[Probed, Mapping[str, Any]]]:
+def each_seed(record: Record) -> Iterator[tuple[Probed, Entry]]:
     """Yield the record of every seed of every group, the group with it."""
     return ((probed, row) for probed in probed_groups(record) for row in probed["records"])
 
@@ -152,14 +158,38 @@ def values(probed: Probed, probe: str, statistic: str) -> list[Any]:
     return [row[probe][statistic] for row in probed["records"]]
 
 
+def curves(probed: Probed) -> list[list[float]]:
+    """Return the cosine between sequences after each block, seed by seed."""
+    return values(probed, "contraction", "inter_cosine_by_layer")
+
+
 def cosines(probed: Probed) -> list[float]:
     """Return the cosine between sequences after the last block, seed by seed."""
-    return [by_layer[-1] for by_layer in values(probed, "contraction", "inter_cosine_by_layer")]
+    return [by_layer[-1] for by_layer in curves(probed)]
+
+
+def predicted_cosine(probed: Probed, layer: int = -1) -> tuple[float, float]:
+    """Return theory's cosine after a block, and its standard deviation over seeds."""
+    theory = probed["theory"]
+    return theory["inter_cosine_by_layer"][layer], theory["inter_cosine_by_layer_std"][layer]
 
 
 def blocks(probed: Probed) -> list[int]:
     """Number the blocks from 1, as figures do."""
-    return list(range(1, len(probed["records"][0]["contraction"]["inter_cosine_by_layer"]) + 1))
+    return list(range(1, len(curves(probed)[0]) + 1))
+
+
+def draw_seeds(ax: Axes, probed: Probed, name: str, color: str = figures.MEASURED) -> None:
+    """Draw the measured cosine by block, one line a seed."""
+    for index, cosines in enumerate(curves(probed)):
+        figures.line(ax, blocks(probed), cosines, name="" if index else name, color=color, markers=True)
+
+
+def draw_pairs(ax: Axes, probed: Probed) -> None:
+    """Draw the first seed's cosine by block with its standard deviation over pairs of inputs."""
+    measured = probed["records"][0]["contraction"]
+    mean, std = (np.asarray(measured[f"inter_cosine_{prefix}by_layer"]) for prefix in ("", "std_"))
+    figures.line(ax, blocks(probed), mean, (mean - std, mean + std), name="measured, ± std over pairs", markers=True)
 
 
 def draw_theory(ax: Axes, probed: Probed, name: str = "", color: str = figures.THEORY) -> None:
@@ -192,7 +222,7 @@ def inputs_of(group: Group) -> str:
 
 # The groups that several experiments share. Sizes of the paper: N = 2,000 for GPT-2 and 10,000 for LLaMA
 # are those with which its printed p-values agree (theory/ERRATA.md).
-SMOKE: dict[str, Any] = dict(num_layers=2, vocab_size=256)
+SMOKE: Entry = dict(num_layers=2, vocab_size=256)
 GPT2_SMOKE = group("gpt2-tiny", [42, 43], 16, 64, **SMOKE)
 LLAMA_SMOKE = group("llama-tiny", [42, 43], 16, 64, **SMOKE)
 PROSE_SMOKE = group("gpt2-tiny", [42, 43], 16, 32, inputs="builtin:code", **SMOKE)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig, State, begin, fit
@@ -20,10 +20,10 @@ from bornbiased_jax.training.data.windows import Windows, batches, held_out
 
 
 def in_memory(
-    cfg: ModelConfig, data: str, schedule: Mapping[str, Any], seeds: Sequence[int] = (0,), **options: object
+    cfg: ModelConfig, data: str, schedule: Entry, seeds: Sequence[int] = (0,), **options: object
 ) -> PretrainConfig:
     """Configure a run on the bytes of a text of which nothing is written."""
-    fields: dict[str, Any] = {"tokenizer": "bytes", "tensorboard": False, "quiet": True, **schedule, **options}
+    fields: Entry = {"tokenizer": "bytes", "tensorboard": False, "quiet": True, **schedule, **options}
     return PretrainConfig(model=cfg, data=data, out="unused", seeds=tuple(seeds), **fields)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import ndtr
@@ -11,7 +10,7 @@ from scipy.special import ndtr
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.activation import preactivation
 from bornbiased_jax.probes.inputs import gaussian
@@ -29,7 +28,7 @@ def expected_std(d_model: int, norm: str, embedding_std: float = 0.02) -> float:
     return 0.02 * float(np.sqrt(d_model)) * (1.0 if norm != "none" else embedding_std)
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure pre-activations of the MLP-only stack by layer, and its contraction with theory's prediction."""
     settings = context.settings
     N, T = settings["num_inputs"], settings["seq_len"]
@@ -108,7 +107,7 @@ def tables(record: Record) -> Sequence[Table]:
 
 def panels(record: Record) -> Sequence[Panel]:
     """Draw GELU over both distributions, and the contraction by layer."""
-    norm_rows: list[Mapping[str, Any]] = record["result"]["norms"]
+    norm_rows: list[Entry] = record["result"]["norms"]
     figure, axes = figures.new(columns=2, width=8.2)
     for ax, variant in zip(axes, norm_rows, strict=True):
         edges = np.asarray(variant["edges"])

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
 
-from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
 
@@ -85,7 +85,7 @@ def seeds_needed(std: float, difference: float = DIFFERENCE) -> int:
     return math.ceil(optimize.brentq(shortfall, 2, 10 + 2 * (quantiles * std / difference) ** 2))
 
 
-def compare(result: Mapping[str, Any]) -> list[Comparison]:
+def compare(result: Entry) -> list[Comparison]:
     """Compare every row with the reference, and the contrast; p-values are corrected over all of them."""
     rows = {row["name"]: row for row in result["rows"]}
     pairs = [(name, result["reference"]) for name in rows if name != result["reference"]]
@@ -98,7 +98,7 @@ def compare(result: Mapping[str, Any]) -> list[Comparison]:
     ]
 
 
-def _compare(row: Mapping[str, Any], base: Mapping[str, Any]) -> Comparison:
+def _compare(row: Entry, base: Entry) -> Comparison:
     differences_SK = _losses(row) - _losses(base)
     last_S = differences_SK[:, -1]
     # Differences that are the same number in every seed have no t; equal ones are no difference.
@@ -115,21 +115,21 @@ def _compare(row: Mapping[str, Any], base: Mapping[str, Any]) -> Comparison:
     )
 
 
-def _losses(row: Mapping[str, Any]) -> np.ndarray:
+def _losses(row: Entry) -> np.ndarray:
     return np.array([seed["loss"] for seed in row["by_seed"]], np.float64)
 
 
-def _mean(row: Mapping[str, Any], name: str) -> float | None:
+def _mean(row: Entry, name: str) -> float | None:
     """Return the mean over seeds of a number that every seed has, or None."""
     values = [seed[name] for seed in row["by_seed"] if seed.get(name) is not None]
     return float(np.mean(values)) if values else None
 
 
-def _gradients(row: Mapping[str, Any]) -> np.ndarray:
+def _gradients(row: Entry) -> np.ndarray:
     return np.array([seed["gradient_norm_by_block"] for seed in row["by_seed"]], np.float64).mean(axis=0)
 
 
-def inside(result: Mapping[str, Any]) -> tuple[int, int]:
+def inside(result: Entry) -> tuple[int, int]:
     """Count the cells (row, seed) whose cosine lies inside theory's interval, and all cells that have one."""
     cells = [
         low <= seed["cosine"] <= high
@@ -171,7 +171,7 @@ def _start_table(record: Record) -> Table:
     return tabulate("Before training", ["scheme"], rows, note)
 
 
-def _gradient_table(result: Mapping[str, Any]) -> Table:
+def _gradient_table(result: Entry) -> Table:
     rows: list[tuple[Any, ...]] = []
     for row in result["rows"]:
         measured = {f"block {i}": (significant(3), float(value)) for i, value in enumerate(_gradients(row), 1)}
@@ -182,7 +182,7 @@ def _gradient_table(result: Mapping[str, Any]) -> Table:
     return tabulate("Gradient norm by block before training", ["scheme"], rows, note)
 
 
-def _loss_table(result: Mapping[str, Any]) -> Table:
+def _loss_table(result: Entry) -> Table:
     rows: list[tuple[Any, ...]] = []
     for row in result["rows"]:
         means = _losses(row).mean(axis=0)
@@ -193,10 +193,10 @@ def _loss_table(result: Mapping[str, Any]) -> Table:
     return tabulate("Loss by step, and the initialization in the trained weights", ["scheme"], rows, note)
 
 
-def _difference_table(result: Mapping[str, Any]) -> Table:
+def _difference_table(result: Entry) -> Table:
     rows: list[tuple[Any, ...]] = []
     for comparison in compare(result):
-        cells: dict[str, Any] = {
+        cells: Cells = {
             f"step {step}": (fixed(3), mean)
             for step, mean in list(zip(comparison.steps, comparison.mean_by_step, strict=True))[1:]
         }

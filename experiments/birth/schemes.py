@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Experiment, by_scale, chunked
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked
 from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, panels, tables
 from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
 from bornbiased_jax.init import distribution
@@ -95,7 +95,7 @@ class Start(TypedDict):
     gradient_norm_by_block: list[float]
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure every row, each a chunk of a store."""
     settings = dict(context.settings)
     names = list(ROWS)
@@ -108,7 +108,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 @chunked
-def compute(request: Mapping[str, Any], _sources: Mapping[str, Any], chunk: Chunk) -> dict[str, Any]:
+def compute(request: Entry, _sources: Entry, chunk: Chunk) -> Entry:
     """Measure one row: predictions, statistics at initialization, losses of training and traces of the seeds."""
     settings = request["settings"]
     name = list(ROWS)[chunk.seed]
@@ -149,7 +149,7 @@ def compute(request: Mapping[str, Any], _sources: Mapping[str, Any], chunk: Chun
     }
 
 
-def _starts(cfg: ModelConfig, initial: Sequence[Params], settings: Mapping[str, Any]) -> list[Start]:
+def _starts(cfg: ModelConfig, initial: Sequence[Params], settings: Entry) -> list[Start]:
     """Measure the statistics of every seed at initialization, all on the same tokens."""
     N, T, B = settings["num_inputs"], settings["schedule"]["context"], settings["gradient_sequences"]
     inputs = random_tokens(N, T, cfg.vocab_size)
@@ -211,7 +211,7 @@ def _traces(
     return z_scores + traces
 
 
-def _predicted(cfg: ModelConfig, settings: Mapping[str, Any]) -> Predicted:
+def _predicted(cfg: ModelConfig, settings: Entry) -> Predicted:
     """Predict the statistics at initialization, as far as theory has them."""
     T = settings["schedule"]["context"]
     predicted = Predicted(

@@ -1,15 +1,17 @@
-"""Table 1: token preference by architecture, length and seed."""
+"""Table 1: token preference by architecture, length and seed; and each printed row at the paper's size."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
+from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.birth import seed_figures
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Quantity, Table, tabulate
 
 # (model, T, seed) -> (share, log10 p) as printed; None where the paper prints an underflow. Its token ids belong to
 # its own weights and have no counterpart here.
@@ -59,7 +61,7 @@ def tables(record: Record) -> Sequence[Table]:
             "× uniform": (times(1), preference["ratio_to_uniform"]),
             "p": (from_log10(3), preference["log10_p"]),
         }
-        paper: dict[str, Any] = {}
+        paper: Cells = {}
         # The paper's value, only where it measured the same configuration.
         if same_configuration(group, row["seed"]):
             fraction, log10_p = PRINTED[group["model"], group["seq_len"], row["seed"]]
@@ -155,19 +157,16 @@ EXPERIMENT = Experiment(
         "as often as any other. Embeddings and head are shared between seeds, so that only the blocks differ.\n\n"
         "Token ids are those of this implementation's weights: the same seed means other numbers in another framework."
     ),
-    settings={
-        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE, probing.LLAMA_SMOKE, probing.PROSE_SMOKE]},
-        "laptop": {
-            "seeds": [42, 43],
-            "groups": [
-                probing.GPT2_LAPTOP,
-                probing.LLAMA_LAPTOP,
-                probing.group("gpt2-tiny", [42, 43], 64, 1_000),
-                probing.PROSE_LAPTOP,
-            ],
-        },
-        "paper": {"seeds": [42, 43], "groups": [*probing.GPT2_PAPER, *probing.LLAMA_PAPER, *probing.LARGE_PAPER]},
-    },
+    settings=probing.settings(
+        smoke=[probing.GPT2_SMOKE, probing.LLAMA_SMOKE, probing.PROSE_SMOKE],
+        laptop=[
+            probing.GPT2_LAPTOP,
+            probing.LLAMA_LAPTOP,
+            probing.group("gpt2-tiny", [42, 43], 64, 1_000),
+            probing.PROSE_LAPTOP,
+        ],
+        paper=[*probing.GPT2_PAPER, *probing.LLAMA_PAPER, *probing.LARGE_PAPER],
+    ),
     cost={
         "smoke": "seconds",
         "laptop": "about 5 minutes on two cores",
@@ -178,3 +177,87 @@ EXPERIMENT = Experiment(
     claims=claims,
     headline=headline,
 )
+
+PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}
+"""The part of Table 1 -> its model."""
+
+TENTHS = {"first tenth": "top1_share_p10", "median": "top1_share_p50", "last tenth": "top1_share_p90"}
+"""A column of theory's -> its name in a record."""
+
+
+def name_of(part: str, seq_len: int, seed: int) -> str:
+    """Return a row's name on the command line."""
+    return f"table1_{part}_{seq_len}_{seed}"
+
+
+def operations(group: probing.Group) -> float:
+    """Count the operations of a row's forward passes, the head at the last position alone."""
+    sequence = probing.of_sequence(preset(group["model"]), group["seq_len"], head=True)
+    return len(group["seeds"]) * group["num_inputs"] * sequence
+
+
+def row_tables(record: Record) -> Sequence[Table]:
+    """Show the row beside the printed one, its contraction, its dimensions, and its place among theory's seeds."""
+    return [
+        *tables(record),
+        *seed_figures.figure2_tables(record),
+        *seed_figures.figure10_tables(record),
+        _among_seeds(record),
+    ]
+
+
+def _among_seeds(record: Record) -> Table:
+    """Show the row's fraction and the printed one beside theory's tenths of seeds."""
+    (row,) = tables(record)[0].rows
+    theory = probing.probed_groups(record)[0]["theory"]
+    measured, paper = (
+        {name: value for name, value in values.items() if name == "fraction"} for values in (row.measured, row.paper)
+    )
+    tenths = {name: theory[key] for name, key in TENTHS.items()}
+    return Table(
+        "The fraction among theory's seeds",
+        probing.HEADS,
+        [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
+        [dataclasses.replace(row, measured=measured, paper=paper, theory=tenths)],
+        note=(
+            "One seed tells little of a mean: by theory the fraction of a tenth of all seeds lies below the first "
+            "number, that of half of them below the median, that of a tenth above the last. The paper's seeds are "
+            "other draws than these of the same numbers."
+        ),
+    )
+
+
+def row_claims(record: Record) -> Sequence[Claim]:
+    """Claim the fraction alone, with its seed: one seed says nothing of others."""
+    fraction, *_ = claims(record)
+    (seed,) = probing.probed_groups(record)[0]["group"]["seeds"]
+    return [dataclasses.replace(fraction, statement=f"{fraction.statement}, seed {seed}")]
+
+
+def _row(part: str, seq_len: int, seed: int) -> Experiment:
+    model = PARTS[part]
+    smallest = probing.LLAMA_SMOKE if model.startswith("llama") else probing.GPT2_SMOKE
+    probed = probing.group(model, [seed], seq_len, PAPER_INPUTS[model])
+    return Experiment(
+        name=name_of(part, seq_len, seed),
+        title=f"{model}, T = {seq_len:,}, seed {seed}",
+        paper=f"Table 1({part})",
+        description=(
+            "One row of Table 1 with as many inputs as its p-values ask for, and what Figures 1, 2 and 10 draw of the "
+            "same initialization. Token ids are those of this implementation's weights."
+        ),
+        settings=probing.settings(smoke=[{**smallest, "seeds": [seed]}], paper=[probed]),
+        cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},
+        run=probing.run_groups,
+        tables=row_tables,
+        claims=row_claims,
+    )
+
+
+ROWS = {
+    name_of(part, seq_len, seed): _row(part, seq_len, seed)
+    for part in PARTS
+    for seq_len in (64, 256, 1024)
+    for seed in (42, 43)
+}
+EXPERIMENTS = {"table1": EXPERIMENT, **ROWS}

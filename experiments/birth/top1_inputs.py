@@ -12,23 +12,22 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import fixed, identifier, integer
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute the most predicted tokens of every model, length, input set and seed."""
     groups = []
     for group, seq_len in itertools.product(context.settings["groups"], context.settings["lengths"]):
@@ -37,13 +36,13 @@ def run(context: Context) -> dict[str, Any]:
     return {"groups": groups}
 
 
-def _input_sets(context: Context, group: Mapping[str, Any], seq_len: int) -> list[list[dict[str, Any]]]:
+def _input_sets(context: Context, group: Entry, seq_len: int) -> list[list[Entry]]:
     """Probe every seed on every input set: [input set][seed]."""
     cfg = preset(group["model"], **group["changes"])
     by_set = []
     for input_seed in range(context.settings["num_input_sets"]):
 
-        def compute(folder: Path, input_seed: int = input_seed) -> list[dict[str, Any]]:
+        def compute(folder: Path, input_seed: int = input_seed) -> list[Entry]:
             inputs = random_tokens(group["num_inputs"], seq_len, cfg.vocab_size, seed=input_seed)
             # Every seed draws its own embeddings.
             records = probe(
@@ -64,7 +63,7 @@ def _input_sets(context: Context, group: Mapping[str, Any], seq_len: int) -> lis
     return by_set
 
 
-def shared_tokens(sets: Sequence[Sequence[Mapping[str, Any]]], count: int) -> tuple[float, float]:
+def shared_tokens(sets: Sequence[Sequence[Entry]], count: int) -> tuple[float, float]:
     """Average how many of the ``count`` most predicted tokens two input sets share: of one seed, and of two seeds.
 
     Example:
@@ -91,7 +90,7 @@ def tables(record: Record) -> Sequence[Table]:
         for place, seed in enumerate(group["seeds"]):
             top = Counter(records[place]["ids"][0] for records in entry["sets"])
             counts = [records[place]["counts"][0] for records in entry["sets"]]
-            measured: dict[str, Any] = {
+            measured: Cells = {
                 "different top-1 tokens": (integer, len(top)),
                 "the most frequent": (identifier, top.most_common(1)[0][0]),
                 "in input sets": f"{top.most_common(1)[0][1]} of {len(entry['sets'])}",
@@ -129,11 +128,11 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def _group(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: object) -> dict[str, Any]:
+def _group(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: object) -> Entry:
     return {"model": model, "changes": changes, "seeds": list(seeds), "num_inputs": num_inputs, "longest": longest}
 
 
-_SMALL: dict[str, Any] = dict(num_layers=6, d_model=256, d_ff=1024, init="normal-0.02")
+_SMALL: Entry = dict(num_layers=6, d_model=256, d_ff=1024, init="normal-0.02")
 
 EXPERIMENT = Experiment(
     name="top1_inputs",

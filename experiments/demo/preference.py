@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
-from bornbiased_jax.experiments.birth import figure1, figure2, table1
+from bornbiased_jax.experiments.birth import seed_figures, table1
 from bornbiased_jax.report.numbers import fixed, from_log10, percent
 from bornbiased_jax.report.tables import Claim, Table
 
 
 def tables(record: Record) -> Sequence[Table]:
     """Show the top-1 token and the contraction of every seed."""
-    return [*table1.tables(record), *figure2.tables(record)]
+    return [*table1.tables(record), *seed_figures.figure2_tables(record)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
     """Claim the top-1 fraction and the cosine between states."""
-    return [*table1.claims(record), *figure2.claims(record)]
+    return [*table1.claims(record), *seed_figures.figure2_claims(record)]
 
 
 def headline(record: Record) -> str:
@@ -50,14 +50,11 @@ EXPERIMENT = Experiment(
         "The number of inputs is a tenth of the paper's, so that two cores need a minute. Theory depends on the "
         "architecture alone, not on the seed."
     ),
-    settings={
-        "smoke": {"seeds": [42, 43], "groups": [probing.GPT2_SMOKE]},
-        "laptop": {"seeds": [42, 43], "groups": [probing.group("gpt2-nano", [42, 43], 64, 200)]},
-    },
+    settings=probing.settings(smoke=[probing.GPT2_SMOKE], laptop=[probing.group("gpt2-nano", [42, 43], 64, 200)]),
     cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
     run=probing.run_groups,
     tables=tables,
-    figures=figure1.panels,
+    figures=seed_figures.figure1_panels,
     claims=claims,
     headline=headline,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Context, Experiment, Record
-from bornbiased_jax.experiments.sinks import sink_growth, sink_training
-from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_growth
+from bornbiased_jax.experiments.sinks.settings import EPSILON, settings_of
 from bornbiased_jax.experiments.theory.figure9 import block, mean_field_theory, uniform_theory
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.inputs import gaussian
@@ -28,7 +28,7 @@ class Variance(TypedDict):
     mean_field: np.ndarray | None
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure the positional variance of an untrained block, then train the small model and measure its sinks."""
     trained = sink_growth.run(dataclasses.replace(context, settings=context.settings["growth"]))
     return {"variance": positional_variance(context), **trained}
@@ -110,7 +110,7 @@ def panels(record: Record) -> Sequence[Panel]:
     growth, ax = figures.new()
     ((name, run),) = record["result"]["variants"].items()
     figures.band(ax, run["curve_steps"], np.transpose(run["curve_largest_score"]), name=name, markers=True)
-    figures.reference(ax, sink_training.EPSILON, "ε", color=figures.MUTED)
+    figures.reference(ax, EPSILON, "ε", color=figures.MUTED)
     figures.label(ax, "step", "largest score of the first position")
     figures.legend(ax)
     grown = "Score of the first position in the strongest head while training; bands span the seeds."
@@ -143,7 +143,7 @@ def headline(record: Record) -> str:
     """State the ratio of variances with theory's, and in how many seeds training grew a sink."""
     settings = record["settings"]["variance"]
     name, scores = _trained(record)
-    count = sum(score > sink_training.EPSILON for score in scores)
+    count = sum(score > EPSILON for score in scores)
     trained = record["settings"]["growth"]["variants"][name]
     return (
         f"Sinks: in an untrained attention block of {settings['model']} the output at the first position has "
@@ -151,15 +151,15 @@ def headline(record: Record) -> str:
         f"{settings['seq_len']}, with the attention logits {fixed(0)(_ratio_with_logits(record))}; "
         f"{settings['num_inputs']:,} inputs, {len(settings['seeds'])} seeds), and after "
         f"{integer(trained['schedule']['steps'])} training steps a sink (attention to the first token above "
-        f"{sink_training.EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
+        f"{EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
         f"{trained['changes']['d_model']} on {trained['schedule']['context']} tokens (largest scores "
         f"{', '.join(map(fixed(2), scores))})."
     )
 
 
-def _growth(size: str, num_heads: int, **changes: object) -> dict[str, Any]:
+def _growth(size: str, num_heads: int, **changes: object) -> Entry:
     base = settings_of(size, ["baseline"], **changes)
-    one_layer = {**base, "changes": {**base["changes"], "num_layers": 1, "num_heads": num_heads}}
+    one_layer = sink_growth.with_changes(base, num_layers=1, num_heads=num_heads)
     return {"seeds": base["seeds"], "variants": {"one layer": one_layer}}
 
 

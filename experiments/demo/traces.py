@@ -7,15 +7,15 @@ space, which is invariant to rotations; the evidence of coordinates is shown as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import TypedDict
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.symmetries import random_rotation, rotate
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
@@ -85,7 +85,7 @@ def run(context: Context) -> dict[str, list[Snapshot]]:
     return {"snapshots": snapshots}
 
 
-def _pairs(snapshot: Mapping[str, Any], is_same: bool) -> list[Mapping[str, Any]]:
+def _pairs(snapshot: Entry, is_same: bool) -> list[Entry]:
     return [pair for pair in snapshot["pairs"] if (pair["base"] == pair["suspect"]) is is_same]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import runner
-from bornbiased_jax.experiments.base import SCALES, Record, split_data
+from bornbiased_jax.experiments.base import SCALES, Entry, Record, split_data
 from bornbiased_jax.record import OF_THE_MACHINE, Verification, largest_difference
 
 FOLDER = Path(__file__).parent
@@ -135,7 +135,7 @@ def _check_traceable(record: Record) -> None:
         raise InputError(f"the record {record['experiment']} does not say which code made it: run it again")
 
 
-def _portable(record: dict[str, Any]) -> dict[str, Any]:
+def _portable(record: Entry) -> Entry:
     """Return the record with the names of its data and without their folders.
 
     Raises:

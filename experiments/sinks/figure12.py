@@ -8,8 +8,7 @@ import numpy as np
 
 from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
-from bornbiased_jax.experiments.sinks.mitigations import FIGURE_12
-from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.sinks.settings import EPSILON, FIGURE_12, settings_of
 from bornbiased_jax.report import sink_figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
@@ -24,7 +23,7 @@ SMALL = (
 def grew_sinks(record: Record) -> bool:
     """Check whether any head of any seed of the baseline is a sink on average."""
     base = record["result"]["cures"]["baseline"]
-    return any(seed["largest_score"] > sink_training.EPSILON for seed in base["by_seed"])
+    return any(seed["largest_score"] > EPSILON for seed in base["by_seed"])
 
 
 def setting_note(record: Record) -> str:
@@ -57,7 +56,7 @@ def tables(record: Record) -> Sequence[Table]:
         measured["largest score"] = significant(2), sink_training.over_seeds(run, lambda seed: seed["largest_score"])
         rows.append(([name, integer(run["steps"])], measured))
     note = (
-        f"Fraction of (block, head) pairs with α₁ > {sink_training.EPSILON}, averaged over sequences; ± across seeds. "
+        f"Fraction of (block, head) pairs with α₁ > {EPSILON}, averaged over sequences; ± across seeds. "
         f"Largest score: the mean α₁ of the strongest head at T = {max(lengths)}. "
         "The paper draws Figure 12 and prints no numbers: the baseline high at every length, amplification "
         "lower, attenuation near zero. " + setting_note(record)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Record
-from bornbiased_jax.experiments.sinks.mitigations import MITIGATIONS
+from bornbiased_jax.experiments.base import Entry, Record
+from bornbiased_jax.experiments.sinks.settings import MITIGATIONS
+from bornbiased_jax.experiments.sinks.sink_training import last_rate
 from bornbiased_jax.report.numbers import fixed, percent, significant, times
-from bornbiased_jax.report.tables import Table, Value, tabulate
+from bornbiased_jax.report.tables import Cells, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
@@ -35,7 +37,7 @@ def over_seeds(values: Sequence[float | None], missing: str = "destroyed") -> Va
     return float(np.mean(present)), (high - low) / 2
 
 
-def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | None]:
+def cells(run: Entry, key: str, **labels: object) -> list[float | None]:
     """Return a quantity of one cell of the rounding by seed; None where that model was destroyed."""
     cell_values = []
     for seed in run["by_seed"]:
@@ -44,7 +46,7 @@ def cells(run: Mapping[str, Any], key: str, **labels: object) -> list[float | No
     return cell_values
 
 
-def streamed(run: Mapping[str, Any], keep: int, window: int | None) -> list[Any]:
+def streamed(run: Entry, keep: int, window: int | None) -> list[Any]:
     """Return the loss with a rolling cache by seed; with None for the window, with everything kept."""
     return [
         next(e["loss"] for e in seed["price"]["streaming"] if e["window"] == window and e["keep_sinks"] == keep)
@@ -106,21 +108,30 @@ def _worth(sinks: float, baseline_sinks: float, interval: tuple[float, float]) -
     return f"{'few sinks' if sinks <= baseline_sinks / 2 else 'sinks stay'}, {loss}"
 
 
-def _sinks_left(run: Mapping[str, Any]) -> float:
-    return float(np.mean([list(seed["sink_rate"].values())[-1] for seed in run["by_seed"]]))
+def _sinks_left(run: Entry) -> float:
+    return float(np.mean([last_rate(seed) for seed in run["by_seed"]]))
+
+
+def _by_attention(record: Record, title: str, note: str, columns: Callable[[Entry], Cells]) -> Table:
+    """Tabulate every attention, whose note says what ± means."""
+    rows = [([name], columns(run)) for name, run in record["result"]["cures"].items()]
+    return tabulate(title, ["attention"], rows, f"{note} {INTERVALS}.")
 
 
 def _rounding(record: Record) -> Table:
     settings = record["settings"]["price"]
+    heads = {
+        (scheme, keep): scheme if keep == 0 else f"{scheme}, {keep} kept"
+        for scheme in settings["schemes"]
+        for keep in settings["keep_sinks"]
+    }
     rows = []
     for name, run in record["result"]["cures"].items():
         for granularity in settings["granularities"]:
-            measured = {}
-            for scheme in settings["schemes"]:
-                for keep in settings["keep_sinks"]:
-                    head = scheme if keep == 0 else f"{scheme}, {keep} kept"
-                    deltas = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
-                    measured[head] = (fixed(4), over_seeds(deltas))
+            measured: Cells = {}
+            for (scheme, keep), head in heads.items():
+                deltas = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
+                measured[head] = (fixed(4), over_seeds(deltas))
             rows.append(([name, granularity], measured))
     note = (
         "Loss above that of full precision, nats a token; the scale is that of a whole sequence (tensor) or of each "
@@ -133,74 +144,67 @@ def _rounding(record: Record) -> Table:
 def _sinks_part(record: Record) -> Table:
     settings = record["settings"]["price"]
     keep = max(settings["keep_sinks"])
-    heads = [(scheme, granularity) for scheme in settings["schemes"] for granularity in settings["granularities"]]
-    rows = []
-    for name, run in record["result"]["cures"].items():
-        measured = {
-            f"{scheme}, {granularity}": (
-                fixed(4),
-                over_seeds(cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=keep)),
-            )
-            for scheme, granularity in heads
-        }
-        rows.append(([name], measured))
+
+    def columns(run: Entry) -> Cells:
+        measured: Cells = {}
+        for scheme, granularity in itertools.product(settings["schemes"], settings["granularities"]):
+            parts = cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=keep)
+            measured[f"{scheme}, {granularity}"] = (fixed(4), over_seeds(parts))
+        return measured
+
     note = (
         f"D_sink = Δ(all positions rounded) − Δ(the first {keep} in full precision), nats a token: below zero, "
-        f"rounding the first token helps. {INTERVALS}."
+        "rounding the first token helps."
     )
-    return tabulate("How much of that the first token causes", ["attention"], rows, note)
+    return _by_attention(record, "How much of that the first token causes", note, columns)
 
 
 def _unevenness(record: Record) -> Table:
-    rows = []
-    for name, run in record["result"]["cures"].items():
+    heads = {"max |x|": "largest", "kurtosis": "kurtosis", "dispersion": "dispersion"}
 
-        def worst(statistic: str, run: Mapping[str, Any] = run) -> list[float | None]:
-            sites = [seed["price"]["unevenness"].values() for seed in run["by_seed"]]
-            return [max(site[statistic] for site in by_site if site[statistic] is not None) for by_site in sites]
-
-        def at(site: str, statistic: str, run: Mapping[str, Any] = run) -> list[float | None]:
-            return [seed["price"]["unevenness"][site][statistic] for seed in run["by_seed"]]
-
-        measured = {
-            "max |x|, stream": over_seeds(at("residual", "largest")),
-            "kurtosis, stream": over_seeds(at("residual", "kurtosis"), "undefined"),
-            "dispersion, stream": over_seeds(at("residual", "dispersion"), "undefined"),
-            "max |x|, any site": over_seeds(worst("largest")),
-            "kurtosis, any site": over_seeds(worst("kurtosis")),
-            "dispersion, any site": over_seeds(worst("dispersion")),
+    def columns(run: Entry) -> Cells:
+        by_seed = [seed["price"]["unevenness"] for seed in run["by_seed"]]
+        in_stream = {
+            f"{head}, stream": over_seeds([sites["residual"][statistic] for sites in by_seed], "undefined")
+            for head, statistic in heads.items()
         }
-        rows.append(([name], {head: (significant(3), value) for head, value in measured.items()}))
+        anywhere = {
+            f"{head}, any site": over_seeds(
+                [max(site[statistic] for site in sites.values() if site[statistic] is not None) for sites in by_seed]
+            )
+            for head, statistic in heads.items()
+        }
+        return {head: (significant(3), value) for head, value in (in_stream | anywhere).items()}
+
     note = (
         "Largest over blocks; any site: largest over the stream, keys, values, and what the four groups of linear maps "
         "read, where the ratio is defined: softpick leaves positions empty. Kurtosis: 3 for a Gaussian. Dispersion: "
-        "largest over median norm of a sequence's positions. "
-        f"{INTERVALS}."
+        "largest over median norm of a sequence's positions."
     )
-    return tabulate("How the activations are spread", ["attention"], rows, note)
+    return _by_attention(record, "How the activations are spread", note, columns)
 
 
 def _streaming(record: Record) -> Table:
     settings = record["settings"]["price"]
     window, keep = settings["window"], settings["streaming_keep"]
-    rows = []
-    for name, run in record["result"]["cures"].items():
+
+    def columns(run: Entry) -> Cells:
         measured = {f"{count} kept": over_seeds(streamed(run, count, window)) for count in keep}
-        positive_counts = [count for count in keep if count]
-        for count in positive_counts[:1]:
+        for count in [count for count in keep if count][:1]:
             pairs = zip(streamed(run, 0, window), streamed(run, count, window), strict=True)
             gaps = [None if a is None or b is None else a - b for a, b in pairs]
             measured[f"0 kept less {count} kept"] = over_seeds(gaps)
         measured["everything kept"] = over_seeds(streamed(run, 0, None))
-        rows.append(([name], {head: (fixed(3), value) for head, value in measured.items()}))
+        return {head: (fixed(3), value) for head, value in measured.items()}
+
     first = next(iter(record["result"]["cures"].values()))["by_seed"][0]["price"]["streaming"][0]
     note = (
         f"Loss in nats a token with a rolling cache of the latest {window} tokens and the first ones that are kept, "
         f"from position {first['from_position']} to {settings['streaming_length']}; trained on "
         f"{record['settings']['schedule']['context']}. Everything kept: no cache is dropped, so that positions exceed "
-        f"those of training. {INTERVALS}."
+        "those of training."
     )
-    return tabulate("Loss with a rolling cache", ["attention"], rows, note)
+    return _by_attention(record, "Loss with a rolling cache", note, columns)
 
 
 class _Ratio(NamedTuple):
@@ -252,16 +256,15 @@ def _findings(record: Record) -> list[Table]:
         return cells(runs[name], "d_sink", scheme="w8a8", granularity=granularity, keep_sinks=keep)
 
     rows = []
-    base = sink_part(BASELINE, "tensor")
-    compared: list[tuple[str, list[float | None], float]] = [
-        ("a scale for each token makes D_sink 30 to 45 times smaller", sink_part(BASELINE, "token"), 30.0),
-        ("a head-wise gate makes D_sink 50 times smaller", sink_part(HEAD_GATE, "tensor"), 50.0),
-    ]
     # Ratios of D_sink against the published ones.
-    for words, other, published in compared:
-        difference, ratio = _ratio(base, other)
-        rows.append(_finding(words, f"{published:.0f}×", _times(ratio), difference,
-                             _verdict(difference, ratio, published)))  # fmt: skip
+    for words, name, granularity, published in (
+        ("a scale for each token makes D_sink 30 to 45 times smaller", BASELINE, "token", 30.0),
+        ("a head-wise gate makes D_sink 50 times smaller", HEAD_GATE, "tensor", 50.0),
+    ):
+        difference, ratio = _ratio(sink_part(BASELINE, "tensor"), sink_part(name, granularity))
+        measured = "—" if ratio is None else f"{ratio.value:.1f}×"
+        verdict = _verdict(difference, ratio, published)
+        rows.append(_finding(words, f"{published:.0f}×", measured, difference, verdict))
     rows.append(_elementwise(runs))
     # Loss of the rolling cache without its first tokens.
     window = settings["window"]
@@ -280,15 +283,11 @@ def _findings(record: Record) -> list[Table]:
     return [tabulate("Findings of single runs, with seeds", ["published finding"], rows, note)]
 
 
-def _times(ratio: _Ratio | None) -> str:
-    return "—" if ratio is None else f"{ratio.value:.1f}×"
-
-
-def _finding(words: str, published: str, measured: str, difference: Value, verdict: str) -> tuple[Any, ...]:
+def _finding(words: str, published: str, measured: str, difference: Value, verdict: str) -> tuple[list[str], Cells]:
     return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "said": verdict}
 
 
-def _elementwise(runs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _elementwise(runs: Entry) -> tuple[list[str], Cells]:
     """Check whether the least sink mass of all is yet destroyed by one scale a tensor."""
     mass = {name: float(np.mean([np.mean(seed["score_LH"]) for seed in run["by_seed"]])) for name, run in runs.items()}
     rank = 1 + sum(value < mass[ELEMENT_GATE] for value in mass.values())
@@ -301,7 +300,5 @@ def _elementwise(runs: Mapping[str, Any]) -> tuple[Any, ...]:
     verdict = f"destroyed in {lost} of {len(deltas[ELEMENT_GATE])} seeds"
     if not lost:
         verdict = "refuted at this size: no seed is destroyed"
-    return _finding(
-        "an element-wise gate has the least sink mass and is destroyed by one int8 scale a tensor",
-        "destroyed", f"{rank} of {len(mass)} by sink mass", difference, verdict,
-    )  # fmt: skip
+    words = "an element-wise gate has the least sink mass and is destroyed by one int8 scale a tensor"
+    return _finding(words, "destroyed", f"{rank} of {len(mass)} by sink mass", difference, verdict)

@@ -11,30 +11,30 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from bornbiased_jax.experiments.sinks.subject import about, read_subject
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.settings import EPSILON
+from bornbiased_jax.experiments.sinks.subject import Subject, attempt, neuron_rows
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
-
-EPSILON = 0.25
+from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
 
 
-def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
+def run(context: Context, must_be_named: bool = False) -> Entry:
     """Run every measurement on one model, or return the reason why not."""
-    read = read_subject(context, must_be_named)
-    if isinstance(read, str):
-        return {"attempted": False, "reason": read}
-    settings, opened, ids_T = context.settings, read.opened, read.ids_T
+    return attempt(context, functools.partial(_measure, context), must_be_named)
+
+
+def _measure(context: Context, subject: Subject) -> Entry:
+    """Measure sinks by the protocol, the price of rounding and a rolling cache, and the weights."""
+    settings, opened, ids_T = context.settings, subject.opened, subject.ids_T
     identity = [opened.digest(), ids_T.tolist()]
 
     def protocol(_folder: Path) -> object:
@@ -60,10 +60,10 @@ def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
         name: context.cached(f"real_models/{name}", [*identity, settings[name]], compute)
         for name, compute in steps.items()
     }
-    return {"attempted": True, **about(read), **measured, "weights": weights_by_kind(opened.params())}
+    return {**measured, "weights": weights_by_kind(opened.params())}
 
 
-def weights_by_kind(params: Params) -> list[dict[str, Any]]:
+def weights_by_kind(params: Params) -> Sequence[Entry]:
     """Compute standard deviation and kurtosis of every kind of matrix over the blocks."""
     kinds: dict[str, list[np.ndarray]] = defaultdict(list)
     for name, leaf in flatten(params).items():
@@ -89,13 +89,13 @@ def tables(record: Record) -> Sequence[Table]:
     return [*page_tables, _weights(result)]
 
 
-def _lengths(result: Mapping[str, Any]) -> Table:
+def _lengths(result: Entry) -> Table:
     protocol = result["protocol"]
     rows = []
     for length, rate in protocol["sink_rate"].items():
         score, block, head = strongest_head(protocol["score_by_layer_head"][length])
         deviation = protocol["sink_rate_std"][length]
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "heads that are sinks": (percent(1), rate if deviation is None else (rate, deviation)),
             "by average score": (percent(1), protocol["sink_rate_of_average"][length]),
             "strongest head": f"{score:.2f} (block {block}, head {head})",
@@ -108,12 +108,12 @@ def _lengths(result: Mapping[str, Any]) -> Table:
     return tabulate("Sinks by length", ["T"], rows, note=note)
 
 
-def _blocks(result: Mapping[str, Any]) -> Table:
+def _blocks(result: Entry) -> Table:
     protocol = result["protocol"]
     length = max(protocol["score_by_layer_head"], key=int)
     rows = []
     for layer, score_H in zip(protocol["outliers"]["layers"], protocol["score_by_layer_head"][length], strict=True):
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "sinks": f"{sum(score > EPSILON for score in score_H)} of {len(score_H)}",
             "mean score": (fixed(2), float(np.mean(score_H))),
             "max |h|": (significant(3), layer["largest"]),
@@ -132,19 +132,11 @@ def _blocks(result: Mapping[str, Any]) -> Table:
     return tabulate("Block by block", ["block"], rows, note=note)
 
 
-def _neurons(result: Mapping[str, Any]) -> Table:
+def _neurons(result: Entry) -> Table:
+    neurons = result["protocol"].get("super_neurons", [])
     rows = [
-        (
-            [neuron["block"], neuron["neuron"]],
-            {
-                "writes": (significant(4), neuron["write"]),
-                "to channel": str(neuron["channel"]),
-                "share of row": (percent(0), neuron["channel_share"]),
-                "first over rest": (significant(2), neuron["firing_ratio"]),
-                "super": "yes" if neuron["super"] else "no",
-            },
-        )
-        for neuron in result["protocol"].get("super_neurons", [])
+        (place, {**columns, "super": "yes" if neuron["super"] else "no"})
+        for (place, columns), neuron in zip(neuron_rows(neurons, digits=4), neurons, strict=True)
     ]
     note = (
         "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "
@@ -162,7 +154,7 @@ def _rounding(record: Record) -> Table:
     chosen = record["settings"]["rounding"]
     rows = []
     for cell in record["result"]["rounding"]:
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "Δ loss": (
                 fixed(4),
                 "destroyed" if cell["destroyed"] else _interval(cell["delta_nats"], cell["delta_interval"]),
@@ -196,7 +188,7 @@ def _streaming(record: Record) -> Table:
     return tabulate("Loss with a rolling cache", ["cache", "first kept"], rows, note=note)
 
 
-def _weights(result: Mapping[str, Any]) -> Table:
+def _weights(result: Entry) -> Table:
     rows = [
         (
             [entry["kind"]],

@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from bornbiased_jax.experiments.base import by_scale
+from bornbiased_jax.experiments.base import Entry, by_scale
+
+MITIGATIONS: dict[str, Entry] = {
+    "baseline": {},
+    "positional amplification": {"positional_scale": "amplify"},
+    "positional attenuation": {"positional_scale": "attenuate"},
+    "per-head RMSNorm": {"head_norm": True},
+    "head-wise gate": {"output_gate": "headwise"},
+    "element-wise gate": {"output_gate": "elementwise"},
+    "value-state gate": {"output_gate": "value"},
+    "zero extra logit": {"sink_logit": "zero"},
+    "learned extra logit": {"sink_logit": "learned"},
+    "learned key and value": {"prefix_length": 1},
+    "sigmoid attention": {"attention_kernel": "sigmoid"},
+    "softpick": {"attention_kernel": "softpick"},
+    "clipped softmax": {"attention_kernel": "clipped"},
+    "centred attention": {"attention_kernel": "centred"},
+    "window": {"window": 8},
+    "no positions": {"positions": "none"},
+}
+"""Name -> fields of ``ModelConfig``. The first three are Figure 12's.
+
+This is the one list of them: the experiments, Figure 9's predictions and their tests take it from here. A new one is a
+field of :class:`~bornbiased_jax.config.ModelConfig` (or a new value of one), what it does in
+:mod:`bornbiased_jax.model.attention`, and its line here; where theory knows it,
+:mod:`bornbiased_jax.theory.variance` as well.
+"""
+
+FIGURE_12 = ("baseline", "positional amplification", "positional attenuation")
+"""Figure 12: sink rate by sequence length for the baseline and the two positional calibrations."""
+
+HEAD_NORM = "per-head RMSNorm"
+"""The one whose convergence the paper reports."""
+
+EPSILON = 0.25
+"""A head is a sink where its mean attention to a position exceeds this."""
 
 HELD_OUT = "held out"
 """The text of which nothing was trained on, among ``texts``."""
@@ -56,7 +90,7 @@ _SIZES = by_scale(
 )
 
 
-def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> dict[str, Any]:
+def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> Entry:
     """Return settings of a size (smoke, laptop, larger or paper), as :func:`run_mitigations` takes them."""
     return {**_SIZES[size], "cures": list(mitigations), **changes}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,17 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import price_tables, sink_training
 from bornbiased_jax.experiments.sinks.figure12 import setting_note
-from bornbiased_jax.experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
-from bornbiased_jax.experiments.sinks.settings import FIVE_SEEDS, PRICED, PRICED_SHORT, PRICED_SMOKE, settings_of
+from bornbiased_jax.experiments.sinks.settings import (
+    EPSILON,
+    FIVE_SEEDS,
+    HEAD_NORM,
+    MITIGATIONS,
+    PRICED,
+    PRICED_SHORT,
+    PRICED_SMOKE,
+    settings_of,
+)
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training import PretrainConfig, State, begin
 
 
-def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:
+def _paired(run: Entry, base: Entry) -> tuple[float, float] | float:
     """Subtract the baseline's validation loss of the same seed: mean and standard deviation across seeds."""
     return mean_std(np.subtract(run["curve_validation_loss"][-1], base["curve_validation_loss"][-1]))
 
@@ -48,11 +56,11 @@ def tables(record: Record) -> Sequence[Table]:
     base = result["baseline"]
     seeds = [seed for run in result.values() for seed in run["by_seed"]]
     # Rows of weights that do not sum to 1, divided by their sums: a column of its own where it says anything else.
-    differ = any(list(seed["sink_rate"].values())[-1] != seed["sink_rate_of_shares"] for seed in seeds)
+    differ = any(sink_training.last_rate(seed) != seed["sink_rate_of_shares"] for seed in seeds)
     rows = []
     for name, run in result.items():
         over_seeds = functools.partial(sink_training.over_seeds, run)
-        rate = {"sink rate": (percent(0), over_seeds(lambda seed: list(seed["sink_rate"].values())[-1]))}
+        rate = {"sink rate": (percent(0), over_seeds(sink_training.last_rate))}
         if differ:
             rate["of shares"] = (percent(0), over_seeds(lambda seed: seed["sink_rate_of_shares"]))
         measured = {
@@ -68,7 +76,7 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"After {base['steps']:,} steps of {base['data']}, ± across seeds "
         f"{', '.join(map(str, base['seeds']))}. Sink rate at the greatest length, ε = "
-        f"{sink_training.EPSILON}; with rows of weights divided by their sums first, "
+        f"{EPSILON}; with rows of weights divided by their sums first, "
         + ("as in the column of shares" if differ else "the same")
         + ". DomRatio of the first token and effective rank of all states, after the last block. Loss: held out; "
         "less baseline: paired by seed. Cost: time per step over the baseline's"
@@ -79,12 +87,13 @@ def tables(record: Record) -> Sequence[Table]:
     return [first, *price_tables.tables(record), *price_tables.worth(record)]
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train and measure every mitigation; where the settings have a ``timing``, time their steps side by side too."""
     outcome = sink_training.run_mitigations(context)
-    if "timing" in context.settings:
-        outcome["step_seconds"] = step_costs(context, context.settings["cures"], **context.settings["timing"])
-    return outcome
+    if "timing" not in context.settings:
+        return outcome
+    seconds = step_costs(context, context.settings["cures"], **context.settings["timing"])
+    return {**outcome, "step_seconds": seconds}
 
 
 def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:

@@ -1,23 +1,23 @@
-"""How small a model can be, and how short its training, for sinks to grow: what it takes on two cores."""
+"""How small a model can be, and how short its training, for sinks to grow on two cores; and the searches for that."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
-from bornbiased_jax.experiments.sinks.settings import HELD_OUT, settings_of
+from bornbiased_jax.experiments.sinks.settings import EPSILON, HELD_OUT, settings_of
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.training import PretrainConfig
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 """What the smallest model that grew a sink in every seed changes in the laptop's setting."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train the baseline in every variant of the settings."""
     variants = {}
     for name, settings in context.settings["variants"].items():
@@ -26,10 +26,10 @@ def run(context: Context) -> dict[str, Any]:
     return {"variants": variants}
 
 
-def _first_step(run: Mapping[str, Any]) -> int | None:
+def _first_step(run: Entry) -> int | None:
     """Return the first step at which the strongest head of some seed was above ε."""
     for step, scores in zip(run["curve_steps"], run["curve_largest_score"], strict=True):
-        if max(scores) > sink_training.EPSILON:
+        if max(scores) > EPSILON:
             return int(step)
     return None
 
@@ -39,23 +39,20 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
-        schedule, changes = settings["schedule"], settings["changes"]
         # The first snapshot with a head above ε.
         grown = _first_step(run)
         over_seeds = functools.partial(sink_training.over_seeds, run)
-        size = f"{changes['num_layers']} × {changes['d_model']}"
         measured = {
             "largest score": (significant(2), over_seeds(lambda seed: seed["largest_score"])),
-            "sink rate": (percent(1), over_seeds(lambda seed: list(seed["sink_rate"].values())[-1])),
+            "sink rate": (percent(1), over_seeds(sink_training.last_rate)),
             "DomRatio, first token": (fixed(1), over_seeds(lambda seed: seed["dom_ratio_first"][-1])),
             "above ε from step": "never" if grown is None else integer(grown),
             "validation loss": (fixed(3), over_seeds(lambda seed: seed["loss"][HELD_OUT])),
         }
-        rows.append(([name, size, integer(schedule["steps"]), "yes" if settings["bos_token"] else "no"], measured))
-    note = (
-        f"ε = {sink_training.EPSILON}; ± across seeds. The step is the first snapshot in which a head of "
-        "some seed was above ε."
-    )
+        size = "{num_layers} × {d_model}".format(**settings["changes"])
+        has_bos = "yes" if settings["bos_token"] else "no"
+        rows.append(([name, size, integer(settings["schedule"]["steps"]), has_bos], measured))
+    note = f"ε = {EPSILON}; ± across seeds. The step is the first snapshot in which a head of some seed was above ε."
     heads = ["variant", "layers × width", "steps", "BOS token"]
     return [tabulate("What it takes to grow a sink", heads, rows, note)]
 
@@ -72,17 +69,114 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-def _variants(base: Mapping[str, Any], single: Mapping[str, Any]) -> dict[str, Any]:
-    one_layer = {**base, "changes": {**base["changes"], **single}}
+def with_changes(base: Entry, **changes: object) -> Entry:
+    """Change fields of the model in a setting."""
+    return {**base, "changes": {**base["changes"], **changes}}
+
+
+def _variants(base: Entry, single: Mapping[str, int]) -> Entry:
+    one_layer = with_changes(base, **single)
     return {
-        "two layers": dict(base),
+        "two layers": base,
         "two layers, no BOS token": {**base, "bos_token": False},
         "one layer": one_layer,
         "one layer, no BOS token": {**one_layer, "bos_token": False},
     }
 
 
-_SMALL = {"seeds": [42, 123, 1000], "variants": _variants(settings_of("laptop", ["baseline"]), ONE_LAYER)}
+SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
+"""Changes that are the training's, not the model's."""
+Columns = Mapping[str, Callable[[Entry], str]]
+"""What a table says of a setting, by the column's name."""
+
+_SIZE: Columns = {
+    "layers × width, heads": lambda tried: "{num_layers} × {d_model}, {num_heads}".format(**tried["changes"]),
+}
+_STEPS: Columns = {
+    "steps": lambda tried: integer(tried["schedule"]["steps"]),
+    "learning rate": lambda tried: significant(2)(tried["schedule"]["learning_rate"]),
+}
+COLUMNS: Columns = {
+    **_SIZE,
+    "tokenizer": lambda tried: str(tried["schedule"]["tokenizer"]),
+    "BOS token": lambda tried: "yes" if tried["bos_token"] else "no",
+    **_STEPS,
+}
+BATCHED_COLUMNS: Columns = {
+    **_SIZE,
+    "batch × T": lambda tried: "{batch_size} × {context}".format(**tried["schedule"]),
+    "weight decay": lambda tried: significant(2)(tried["schedule"].get("weight_decay", PretrainConfig.weight_decay)),
+    **_STEPS,
+}
+
+
+def search_tables(record: Record, columns: Columns = COLUMNS) -> Sequence[Table]:
+    """Show every setting that was tried, with the outcome of every seed in the order of the settings."""
+    variants = record["settings"]["variants"]
+    rows = []
+    for name, run in record["result"]["variants"].items():
+        measured = {
+            "largest score by seed": ", ".join(fixed(2)(seed["largest_score"]) for seed in run["by_seed"]),
+            "sink rate by seed": ", ".join(percent(0)(sink_training.last_rate(seed)) for seed in run["by_seed"]),
+        }
+        rows.append(([describe(variants[name]) for describe in columns.values()], measured))
+    lengths = sorted({variant["lengths"][-1] for variant in variants.values()})
+    seeds = ", ".join(map(str, record["settings"]["seeds"]))
+    note = f"ε = {EPSILON}, T = {', '.join(map(str, lengths))}; seeds {seeds} in this order, as far as they go."
+    return [tabulate("Settings tried in the search", list(columns), rows, note)]
+
+
+def _tried(base: Entry, seeds: int = 3, bos_token: bool = True, **changes: object) -> Entry:
+    """Vary layers, widths, heads or schedule of the base setting; the last learning rate is a tenth of the first."""
+    schedule = {**base["schedule"], **{key: value for key, value in changes.items() if key in SCHEDULE}}
+    schedule["min_learning_rate"] = schedule["learning_rate"] / 10
+    model = {**base["changes"], **{key: value for key, value in changes.items() if key not in SCHEDULE}}
+    if "d_model" in changes:
+        model["d_ff"] = 8 * round(model["d_model"] * 8 / 3 / 8)
+    if schedule["tokenizer"] == "byte":
+        model["vocab_size"] = 260
+    return {
+        **base,
+        "seeds": base["seeds"][:seeds],
+        "bos_token": bos_token,
+        "num_sequences": 30,
+        "lengths": [length for length in base["lengths"] if length <= schedule["context"]],
+        "evaluation": {**base["evaluation"], "context": schedule["context"]},
+        "changes": model,
+        "schedule": schedule,
+    }
+
+
+_BASE = settings_of("laptop", ["baseline"])
+_TINY = settings_of("smoke", ["baseline"], bos_token=True)
+_GROWTH = {"seeds": [42, 123, 1000], "variants": _variants(_BASE, ONE_LAYER)}
+_four = functools.partial(_tried, _BASE, num_heads=4)
+_SEARCH = {
+    "one layer": _four(num_layers=1),
+    "two layers, two heads": _tried(_BASE),
+    "two layers, four heads": _four(),
+    "slower": _four(steps=1200, learning_rate=0.01),
+    "faster": _four(2, steps=600, learning_rate=0.03),
+    "wider": _four(1, d_model=64, steps=800),
+    "deeper": _four(2, num_layers=4, learning_rate=0.01),
+    "wider and deeper": _four(1, num_layers=4, d_model=64, steps=1200, learning_rate=0.008),
+    "bytes": _four(1, num_layers=3, tokenizer="byte"),
+    "no BOS token": _four(1, bos_token=False),
+}
+_deep = functools.partial(_four, 1, num_layers=4, d_model=96, learning_rate=6e-3)
+_wide = functools.partial(_four, 1, num_layers=2, d_model=128, learning_rate=6e-3)
+_LARGER_SEARCH = {
+    "deep": _deep(),
+    "deep, faster": _deep(learning_rate=0.015),
+    "deep, two heads": _deep(num_heads=2),
+    "wide, two heads": _wide(num_heads=2),
+    "wide, two heads, decayed": _wide(num_heads=2, weight_decay=0.5),
+    "wide, slower": _wide(learning_rate=3e-3),
+    "deep, short": _deep(context=32, batch_size=32, steps=600),
+    "deep, short, half the batch": _deep(context=32, batch_size=16, steps=600),
+    "wide, short, half the batch": _wide(context=32, batch_size=16, steps=600),
+    "wide, short": _four(num_layers=2, d_model=128, learning_rate=6e-3, context=32, batch_size=32, steps=600),
+}
 
 EXPERIMENT = Experiment(
     name="sink_growth",
@@ -96,15 +190,40 @@ EXPERIMENT = Experiment(
         "these sinks. A token that can be told apart, and a softmax that must spend its weight somewhere, are enough."
     ),
     settings={
-        "smoke": {
-            "seeds": [42, 123],
-            "variants": _variants(settings_of("smoke", ["baseline"], bos_token=True), {"num_layers": 1}),
-        },
-        "laptop": _SMALL,
-        "paper": _SMALL,
+        "smoke": {"seeds": [42, 123], "variants": _variants(_TINY, {"num_layers": 1})},
+        "laptop": _GROWTH,
+        "paper": _GROWTH,
     },
     cost={"smoke": "seconds", "laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
     run=run,
     tables=tables,
     claims=claims,
 )
+SEARCH = Experiment(
+    name="sink_search",
+    title="The search for a setting in which sinks grow",
+    description=(
+        "What was tried before the experiments on sinks settled on two layers of width 32: depth, width, heads, steps, "
+        "learning rate, bytes, and sequences without a BOS token."
+    ),
+    settings={
+        "smoke": {"seeds": [42, 123], "variants": {"one layer": with_changes(_TINY, num_layers=1)}},
+        "laptop": {"seeds": [42, 123, 1000], "variants": _SEARCH},
+    },
+    cost={"smoke": "seconds", "laptop": "about 13 minutes of CPU on two cores"},
+    run=run,
+    tables=search_tables,
+)
+LARGER_SEARCH = dataclasses.replace(
+    SEARCH,
+    name="sink_search_larger",
+    title="The search for a larger setting in which sinks grow",
+    description=(
+        "What was tried before sink_cures_larger settled on two layers of width 128 and 32 positions: depth, "
+        "width, heads, learning rate, weight decay, batch and context."
+    ),
+    settings={**SEARCH.settings, "laptop": {"seeds": [42, 123, 1000], "variants": _LARGER_SEARCH}},
+    cost={"smoke": "seconds", "laptop": "about 15 minutes on two cores"},
+    tables=functools.partial(search_tables, columns=BATCHED_COLUMNS),
+)
+EXPERIMENTS = {experiment.name: experiment for experiment in (EXPERIMENT, SEARCH, LARGER_SEARCH)}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,19 +10,20 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from bornbiased_jax.experiments.sinks.subject import ABSENT
-from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, interventions, random_tokens
+from bornbiased_jax.experiments.sinks.subject import ABSENT, neuron_rows
+from bornbiased_jax.model.interventions import Edit, Edits, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
-from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.numbers import fixed, integer, percent
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.text import read_text
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure everything about SmolLM2-135M, or return the reason why not."""
     path = find_smollm2()
     if path is None:
@@ -38,8 +38,7 @@ def run(context: Context) -> dict[str, Any]:
     # Sequences: full length, shorter ones to intervene on, random tokens for the mean.
     tokens_NT = cut_sequences(ids_T, T, N)
     short_NT = tokens_NT[: settings["intervened_sequences"], : settings["intervened_length"]]
-    rng = np.random.default_rng(0)
-    random_NT = rng.integers(0, cfg.vocab_size, (settings["random_sequences"], short_NT.shape[1]), dtype=np.int32)
+    random_NT = random_tokens(settings["random_sequences"], short_NT.shape[1], cfg.vocab_size)
     note = (lambda _text: None) if context.quiet else progress.note
 
     note("sinks of the model as it is")
@@ -101,25 +100,20 @@ def run(context: Context) -> dict[str, Any]:
 
 
 def _changes(
-    settings: Mapping[str, Any], position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
+    settings: Entry, position: int, length: int, mu_LTHK: np.ndarray, num_layers: int
 ) -> list[tuple[str, float | None, Edit | Edits | None]]:
     """List name, λ and the edit of each intervention at one position."""
-    acted = settings["blocks"]
     changes: list[tuple[str, float | None, Edit | Edits | None]] = [
         ("none", None, None),
         ("mask", None, self_only(length, [position], num_layers=num_layers)),
     ]
     for factor in settings["factors"]:
-        amplified = amplify_variance([position], factor, mean_LTHK=mu_LTHK, blocks=acted)
-        scaled = scale_output([position], factor, num_layers=num_layers, blocks=acted)
-        changes.append(("variance amplification", factor, amplified))
-        changes.append(("control λ·o", factor, scaled))
+        made = interventions(num_layers, length, factor, mu_LTHK)
+        changes += [(kind, factor, made[kind](position, settings["blocks"])) for kind in (AMPLIFICATION, CONTROL)]
     return changes
 
 
-def _maps(
-    cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _maps(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.ndarray, settings: Entry) -> Entry:
     """Compute mean attention over the heads of the layer with the strongest sink, under each intervention."""
     position, length = settings["drawn_position"], settings["drawn_length"]
     tokens_NT = tokens_NT[:, :length]
@@ -174,24 +168,16 @@ def tables(record: Record) -> Sequence[Table]:
         ),
     )
     # A row per neuron.
+    neuron_cells: list[tuple[list[int], Cells]] = []
+    for (place, columns), neuron in zip(
+        neuron_rows(result["super_neurons"], digits=3), result["super_neurons"], strict=True
+    ):
+        norms: Cells = {f"{name} norm": (fixed(1), neuron[f"{name}_norm_ratio"]) for name in ("gate", "up")}
+        neuron_cells.append((place, {**columns, **norms, "super": "yes" if neuron["super"] else "no"}))
     neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
-        [
-            (
-                [neuron["block"], neuron["neuron"]],
-                {
-                    "writes": (significant(3), neuron["write"]),
-                    "to channel": (identifier, neuron["channel"]),
-                    "share of row": (percent(0), neuron["channel_share"]),
-                    "first over rest": (significant(2), neuron["firing_ratio"]),
-                    "gate norm": (fixed(1), neuron["gate_norm_ratio"]),
-                    "up norm": (fixed(1), neuron["up_norm_ratio"]),
-                    "super": (str, "yes" if neuron["super"] else "no"),
-                },
-            )
-            for neuron in result["super_neurons"]
-        ],
+        neuron_cells,
         note=(
             "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
             "the energy of their row of W_down in that channel. First over rest: mean |activation| at the "

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from bornbiased_jax.experiments.sinks.subject import about, read_subject
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.subject import Subject, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
@@ -47,25 +47,23 @@ NEAREST = 20
 """Rows of W_down, by norm, that a control is drawn from."""
 
 
-def run(context: Context, must_be_named: bool = False) -> dict[str, Any]:
+def run(context: Context, must_be_named: bool = False) -> Entry:
     """Make every cut and join on one model, or return the reason why not."""
-    read = read_subject(context, must_be_named)
-    if isinstance(read, str):
-        return {"attempted": False, "reason": read}
-    settings, opened = context.settings, read.opened
-    tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
+    settings = context.settings
 
-    def compute(_folder: Path) -> dict[str, Any]:
-        return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
+    def measure(subject: Subject) -> Entry:
+        opened = subject.opened
+        tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
 
-    identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
-    measured = context.cached("sink_knockout/effects", identity, compute)
-    return {"attempted": True, **about(read), **measured}
+        def compute(_folder: Path) -> Entry:
+            return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
+
+        return context.cached("sink_knockout/effects", [opened.digest(), tokens_NT.tolist(), dict(settings)], compute)
+
+    return attempt(context, measure, must_be_named)
 
 
-def knock_out(
-    cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings: Mapping[str, Any], *, quiet: bool = True
-) -> dict[str, Any]:
+def knock_out(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings: Entry, *, quiet: bool = True) -> Entry:
     """Make all runs on one model: rows with the target, the sink rate by block and the loss."""
     neurons = super_neurons(cfg, params, tokens_NT, top=settings["top"])
     chosen = [neuron for neuron in neurons if neuron["super"]] or neurons[:2]
@@ -98,7 +96,7 @@ def _runs(
     named: Sequence[Neuron],
     channel: int,
     first_LF: np.ndarray,
-    settings: Mapping[str, Any],
+    settings: Entry,
 ) -> list[Run]:
     """List each run's kind, its target, the position of the sink, how the edit is made, the first token."""
 
@@ -126,7 +124,8 @@ def _runs(
         target = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
         runs.append((CLEARED, target, 1, functools.partial(clear, cfg, [channel], position=1, blocks=blocks), None))
     # Replace the first token.
-    ids = np.random.default_rng(settings["seed"]).choice(cfg.vocab_size, settings["first_tokens"], replace=False)
+    rng = np.random.default_rng(settings["seed"])
+    ids: np.ndarray = rng.choice(cfg.vocab_size, int(settings["first_tokens"]), replace=False)
     runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
     return runs
 
@@ -156,15 +155,15 @@ def controls(
     return pairs
 
 
-def _rows(record: Record, *kinds: str) -> list[dict[str, Any]]:
+def _rows(record: Record, *kinds: str) -> list[Entry]:
     return [row for row in record["result"]["rows"] if row["kind"] in kinds]
 
 
-def _base(record: Record, position: int = 1) -> dict[str, Any]:
+def _base(record: Record, position: int = 1) -> Entry:
     return next(row for row in _rows(record, AS_IT_IS) if row["position"] == position)
 
 
-def change(row: Mapping[str, Any], base: Mapping[str, Any]) -> float:
+def change(row: Entry, base: Entry) -> float:
     """Return the largest change of a block's sink rate."""
     return float(np.max(np.abs(np.subtract(row["by_block"], base["by_block"]))))
 
@@ -190,7 +189,7 @@ def tables(record: Record) -> Sequence[Table]:
     return [tabulate("Cut and joined", ["what", "to what", "sink read at"], rows, note)]
 
 
-def _row(row: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Any, ...]:
+def _row(row: Entry, base: Entry) -> tuple[Any, ...]:
     measured = {
         "heads that are sinks": (percent(1), row["sink_rate"]),
         "largest change in a block": (fixed(2), change(row, base)),

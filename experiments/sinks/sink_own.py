@@ -12,13 +12,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.experiments._shared.training import train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_knockout, sink_sweep, sink_training
 from bornbiased_jax.experiments.sinks.settings import settings_of
 from bornbiased_jax.experiments.sinks.sink_knockout import (
@@ -37,7 +36,7 @@ from bornbiased_jax.training.data.windows import prepend_bos
 from bornbiased_jax.training.setup import load_data
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure every seed of every variant: what it depends on, and where sinks can be made."""
     variants = {}
     for name, settings in context.settings["variants"].items():
@@ -45,10 +44,10 @@ def run(context: Context) -> dict[str, Any]:
     return {"variants": variants}
 
 
-def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _of_variant(context: Context, outer: Entry) -> list[Entry]:
     settings = context.settings
 
-    def compute(folder: Path) -> list[dict[str, Any]]:
+    def compute(folder: Path) -> list[Entry]:
         config = sink_training.run_config(context, "baseline", folder / "run")
         assert config.steps is not None
         # Train all seeds in memory.
@@ -80,17 +79,17 @@ def _of_variant(context: Context, outer: Mapping[str, Any]) -> list[dict[str, An
     return context.cached("sink_own/models", [settings, inner, context.data], compute)
 
 
-def _models(record: Record) -> list[tuple[str, dict[str, Any]]]:
+def _models(record: Record) -> list[tuple[str, Entry]]:
     variants = record["result"]["variants"]
     return [(f"{name}, seed {model['seed']}", model) for name, models in variants.items() for model in models]
 
 
-def _rows(model: Mapping[str, Any], kind: str, position: int | None = None) -> list[dict[str, Any]]:
+def _rows(model: Entry, kind: str, position: int | None = None) -> list[Entry]:
     rows = [row for row in model["knockout"]["rows"] if row["kind"] == kind]
     return [row for row in rows if position in (None, row["position"])]
 
 
-def links(model: Mapping[str, Any], position: int) -> dict[str, float]:
+def links(model: Entry, position: int) -> dict[str, float]:
     """Compute fractions of heads that are sinks after each cut and join of one model."""
     base, elsewhere = _rows(model, AS_IT_IS, 1)[0], _rows(model, ELSEWHERE)
     silenced = [row["sink_rate"] for row in _rows(model, SILENCED)]
@@ -134,7 +133,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _cells(values: Mapping[str, float]) -> dict[str, Any]:
+def _cells(values: Mapping[str, float]) -> Entry:
     formats = {
         "super neurons": fixed(0),
         "random pair, largest change": fixed(2),
@@ -164,7 +163,7 @@ def claims(record: Record) -> Sequence[Claim]:
     return [Claim(words, value, format=form, configuration="ours") for words, value, form in entries]
 
 
-def _variant(base: Mapping[str, Any]) -> dict[str, Any]:
+def _variant(base: Entry) -> Entry:
     """Return a variant's training and text alone: what the models are measured by is said once for all."""
     return {key: value for key, value in base.items() if key not in ("cures", "texts", "evaluation")}
 

@@ -19,17 +19,17 @@ attended to, and only there; positions were cut for it. The rest was stated befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from bornbiased_jax.experiments.sinks.subject import about, read_subject
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.settings import EPSILON
+from bornbiased_jax.experiments.sinks.subject import Subject, attempt
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
@@ -37,28 +37,26 @@ from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
-EPSILON = 0.25
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"
 MASS = 0.1
 """A sink counts as made where so many more of the later heads attend to k than without the intervention."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run the sweep on one model, or return the reason why not."""
-    read = read_subject(context)
-    if isinstance(read, str):
-        return {"attempted": False, "reason": read}
-    settings, opened = context.settings, read.opened
-    tokens_NT = cut_sequences(read.ids_T, settings["length"], settings["num_sequences"])
-    shape = (settings["random_sequences"], settings["length"])
-    random_NT = np.random.default_rng(0).integers(0, opened.cfg.vocab_size, shape, dtype=np.int32)
+    settings = context.settings
 
-    def compute(_folder: Path) -> dict[str, Any]:
-        return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
+    def measure(subject: Subject) -> Entry:
+        opened = subject.opened
+        tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
+        random_NT = random_tokens(settings["random_sequences"], settings["length"], opened.cfg.vocab_size)
 
-    identity = [opened.digest(), tokens_NT.tolist(), dict(settings)]
-    measured = context.cached("sink_sweep/effects", identity, compute)
-    return {"attempted": True, **about(read), **measured}
+        def compute(_folder: Path) -> Entry:
+            return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
+
+        return context.cached("sink_sweep/effects", [opened.digest(), tokens_NT.tolist(), dict(settings)], compute)
+
+    return attempt(context, measure)
 
 
 def sweep(
@@ -66,10 +64,10 @@ def sweep(
     params: Params,
     tokens_NT: np.ndarray,
     random_NT: np.ndarray,
-    settings: Mapping[str, Any],
+    settings: Entry,
     *,
     quiet: bool = True,
-) -> dict[str, Any]:
+) -> Entry:
     """Make every intervention in every block at every position: fractions of heads, [blocks + all, positions].
 
     Args:
@@ -105,7 +103,7 @@ def sweep(
     rows_by_kind: dict[str, dict[str, list[list[float | None]]]] = {}
     total = 3 * len(blocks) * len(positions)
     with progress.bar(total, "layer sweep", unit="runs", quiet=quiet) as advance:
-        for kind, make in _kinds(L, T, settings["factor"], mu_LTHK).items():
+        for kind, make in interventions(L, T, settings["factor"], mu_LTHK).items():
             rows_by_kind[kind] = {"made": [], "first": []}
             for block in blocks:
                 fractions: list[float | None] = []
@@ -126,7 +124,12 @@ def sweep(
     }
 
 
-def _kinds(
+def random_tokens(num_sequences: int, length: int, vocab_size: int) -> np.ndarray:
+    """Draw the sequences that μ is the mean over."""
+    return np.random.default_rng(0).integers(0, vocab_size, (num_sequences, length), dtype=np.int32)
+
+
+def interventions(
     L: int, T: int, factor: float, mu_LTHK: np.ndarray
 ) -> dict[str, Callable[[int, list[int] | None], Edit | Edits]]:
     """Return each intervention as a function of the position and the blocks."""
@@ -137,13 +140,13 @@ def _kinds(
     }
 
 
-def added(swept: Mapping[str, Any], kind: str) -> np.ndarray:
+def added(swept: Entry, kind: str) -> np.ndarray:
     """Subtract the plain model's fraction of later heads, [blocks, positions], by single blocks; NaN after the last."""
     fractions = np.array(swept["kinds"][kind]["made"], float)
     return (fractions - np.array(swept["plain"], float))[:-1]
 
 
-def summary(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def summary(swept: Entry, kind: str) -> Entry:
     """Find where the intervention makes most, at how many positions some block does, and what all blocks at once do."""
     added_BK = added(swept, kind)
     reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
@@ -171,7 +174,7 @@ NOTE = (
 )
 
 
-def cells(swept: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def cells(swept: Entry, kind: str) -> Entry:
     """Build a row of the table."""
     totals = summary(swept, kind)
     has_sinks = totals["largest"] > 0

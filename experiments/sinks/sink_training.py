@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, cache_folder, chunked
-from bornbiased_jax.experiments.sinks.mitigations import MITIGATIONS
+from bornbiased_jax.experiments.base import Context, Entry, cache_folder, chunked
+from bornbiased_jax.experiments.sinks.settings import EPSILON, MITIGATIONS
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.parameters import Params
@@ -44,9 +44,7 @@ MLP_SITES = ("mlp_input", "mlp_hidden")
 _POWERS = ("first", "second", "third", "fourth")
 
 
-def price(
-    settings: Mapping[str, Any], cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, long_NT: np.ndarray
-) -> dict[str, Any]:
+def price(settings: Entry, cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, long_NT: np.ndarray) -> Entry:
     """Measure everything that the table of prices shows of one model.
 
     Args:
@@ -148,12 +146,11 @@ def _binned(losses: list[float | None]) -> list[float | None]:
     return [None if None in part else round(float(np.mean([v for v in part if v is not None])), 5) for part in bins]
 
 
-EPSILON = 0.25
 SNAPSHOTS = 12
 """How many snapshots of a run are measured on its way."""
 
 
-def run_mitigations(context: Context) -> dict[str, Any]:
+def run_mitigations(context: Context) -> Entry:
     """Train and measure every mitigation of the settings; what this output folder has is taken from there.
 
     The settings are ``model``, ``changes``, ``cures``, ``seeds``, ``data``, ``schedule`` (fields of
@@ -186,7 +183,7 @@ def run_mitigations(context: Context) -> dict[str, Any]:
 
 
 @chunked
-def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunk: Chunk) -> dict[str, Any]:
+def compute(request: Entry, locations: Entry, chunk: Chunk) -> Entry:
     """Train and measure some seeds of the mitigation whose place in :data:`MITIGATIONS` the chunk names."""
     mitigation = list(MITIGATIONS)[chunk.seed]
     settings = {**request["settings"], "seeds": request["settings"]["seeds"][chunk.start : chunk.stop]}
@@ -201,12 +198,11 @@ def compute(request: Mapping[str, Any], locations: Mapping[str, Any], chunk: Chu
     return _trained(context, mitigation)
 
 
-def _trained(context: Context, mitigation: str) -> dict[str, Any]:
+def _trained(context: Context, mitigation: str) -> Entry:
     config = run_config(context, mitigation, context.work / "run")
     data = load_data(config)
     durable = "bos_token" not in context.settings
-    trained = _pretrained(config) if durable else _small(context, config, data, mitigation)
-    params_by_seed = trained.pop("params")
+    params_by_seed, trained = _pretrained(config) if durable else _small(context, config, data, mitigation)
     by_seed = [
         {"seed": seed, **_measure(context, config, data, params)}
         for seed, params in zip(config.seeds, params_by_seed, strict=True)
@@ -221,7 +217,7 @@ def _trained(context: Context, mitigation: str) -> dict[str, Any]:
     }
 
 
-def _joined(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _joined(blocks: Sequence[Entry]) -> Entry:
     """Join one mitigation's blocks of seeds as if they had been trained together."""
     first, *later_blocks = blocks
     if not later_blocks:
@@ -257,13 +253,13 @@ def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
     )
 
 
-def _pretrained(config: PretrainConfig) -> dict[str, Any]:
+def _pretrained(config: PretrainConfig) -> tuple[list[Params], Entry]:
     """Train with checkpoints: killed, it resumes where it was."""
     summary = pretrain(config)
     lines = [line for line in read_metrics(config.out) if "validation_loss" in line]
     speed = summary["tokens_per_second"]
-    return {
-        "params": [open_checkpoint(f"{config.out}@seed={seed}").params() for seed in config.seeds],
+    params_by_seed = [open_checkpoint(f"{config.out}@seed={seed}").params() for seed in config.seeds]
+    return params_by_seed, {
         "steps": summary["step"],
         "tokens": summary["tokens"],
         "curve_steps": [line["step"] for line in lines],
@@ -273,7 +269,7 @@ def _pretrained(config: PretrainConfig) -> dict[str, Any]:
     }
 
 
-def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str) -> dict[str, Any]:
+def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str) -> tuple[list[Params], Entry]:
     """Train in memory, and measure the sinks as they grow."""
     settings = context.settings
     assert config.steps is not None
@@ -297,8 +293,7 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
         params, seconds = train_with_snapshots(
             config, windows, on_snapshot=on_snapshot, interval=interval, advance=advance
         )
-    return {
-        "params": params,
+    return params, {
         "steps": config.steps,
         "tokens": config.steps * config.tokens_per_step,
         **{f"curve_{name}": values for name, values in curves.items()},
@@ -306,7 +301,7 @@ def _small(context: Context, config: PretrainConfig, data: Data, mitigation: str
     }
 
 
-def bos_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> int | None:
+def bos_of(settings: Entry, config: PretrainConfig, data: Data) -> int | None:
     """Return the id in front of every sequence: the model's last one, which its tokenizer must not have.
 
     Raises:
@@ -322,7 +317,7 @@ def bos_of(settings: Mapping[str, Any], config: PretrainConfig, data: Data) -> i
     return config.model.vocab_size - 1
 
 
-def _measure(context: Context, config: PretrainConfig, data: Data, params: Params) -> dict[str, Any]:
+def _measure(context: Context, config: PretrainConfig, data: Data, params: Params) -> Entry:
     settings, cfg = context.settings, config.model
     bos_id = bos_of(settings, config, data)
     tokens_NT = sink_sequences(context, data, max(settings["lengths"]), bos_id)
@@ -376,6 +371,11 @@ def _text_sequences(context: Context, data: Data, source: str | None, bos_id: in
     return rows if bos_id is None else prepend_bos(rows, bos_id)
 
 
-def over_seeds(run: Mapping[str, Any], value: Callable[..., float]) -> tuple[float, float] | float:
+def last_rate(seed: Entry) -> float:
+    """Return the sink rate at the greatest length, of one entry of ``by_seed``."""
+    return float(list(seed["sink_rate"].values())[-1])
+
+
+def over_seeds(run: Entry, value: Callable[..., float]) -> tuple[float, float] | float:
     """Return mean and standard deviation across seeds of ``value(by_seed entry)``; the number itself for one seed."""
     return mean_std(value(seed) for seed in run["by_seed"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments.base import Context, split_data
+from bornbiased_jax.experiments.base import Context, Entry, split_data
+from bornbiased_jax.report.numbers import percent, significant
+from bornbiased_jax.report.tables import Cells
 from bornbiased_jax.text import read_text
 
 LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
@@ -60,9 +63,17 @@ def read_subject(context: Context, must_be_named: bool = False) -> Subject | str
     return Subject(opened, path, source, opened.tokenizer.encode(text))
 
 
-def about(read: Subject) -> dict[str, Any]:
+def attempt(context: Context, measure: Callable[[Subject], Entry], must_be_named: bool = False) -> Entry:
+    """Describe the model of a run and measure it, or return the reason why there is none."""
+    subject = read_subject(context, must_be_named)
+    if isinstance(subject, str):
+        return {"attempted": False, "reason": subject}
+    return {"attempted": True, **about(subject), **measure(subject)}
+
+
+def about(subject: Subject) -> Entry:
     """Describe the model: its name, the file's SHA-256, its licence as far as it is known."""
-    opened, path, source, _ = read
+    opened, path, source, _ = subject
     return {
         "checkpoint": path.name,
         "sha256": io.sha256(path) if path.is_file() else None,
@@ -71,3 +82,19 @@ def about(read: Subject) -> dict[str, Any]:
         "source": Path(source).name if source.startswith(("/", "~")) else source,
         "model": opened.cfg.to_dict(),
     }
+
+
+def neuron_rows(neurons: Sequence[Entry], digits: int) -> list[tuple[list[int], Cells]]:
+    """Return a table's row for each neuron that writes much at the first token."""
+    return [
+        (
+            [neuron["block"], neuron["neuron"]],
+            {
+                "writes": (significant(digits), neuron["write"]),
+                "to channel": str(neuron["channel"]),
+                "share of row": (percent(0), neuron["channel_share"]),
+                "first over rest": (significant(2), neuron["firing_ratio"]),
+            },
+        )
+        for neuron in neurons
+    ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Table, tabulate
@@ -46,7 +46,7 @@ def ablate(stack: Stack, length: int) -> dict[str, float]:
     }
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run every model and length of the settings."""
     rows = [
         {"model": model, "seq_len": length, "cosine": ablate(stack_of(preset(model)), length)}
@@ -57,7 +57,7 @@ def run(context: Context) -> dict[str, Any]:
 
 def tables(record: Record) -> Sequence[Table]:
     """Show one row for each model and length."""
-    cases: Sequence[Mapping[str, Any]] = record["result"]["cases"]
+    cases: Sequence[Entry] = record["result"]["cases"]
     rows: list[tuple[Any, ...]] = [
         (
             [case["model"], case["seq_len"]],

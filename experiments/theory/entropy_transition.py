@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 
 from bornbiased_jax import keys, progress
 from bornbiased_jax.chunk_store import Chunk
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked, spans
 from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed
@@ -85,7 +85,7 @@ def network_cosines(
 
 
 @chunked
-def compute(settings: Mapping[str, Any], _: object, chunk: Chunk) -> dict[str, np.ndarray]:
+def compute(settings: Entry, _: object, chunk: Chunk) -> dict[str, np.ndarray]:
     """Compute cosines and entropies of some networks of one encoder."""
     encoder = Encoder(**settings["encoder"])
     rows = [
@@ -96,7 +96,7 @@ def compute(settings: Mapping[str, Any], _: object, chunk: Chunk) -> dict[str, n
     return {"cosine": cosines, "entropy": entropies}
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Predict and measure every variant at every β."""
     settings = context.settings
     num_layers, networks = settings["num_layers"], settings["networks"]
@@ -132,12 +132,12 @@ def run(context: Context) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def largest_error(row: Mapping[str, Any], label: str) -> float:
+def largest_error(row: Entry, label: str) -> float:
     """Return the largest distance of a prediction to the mean over networks, over layers."""
     return float(np.max(np.abs(np.subtract(row["predicted_cosine_by_layer"][label], row["cosine_by_layer"]))))
 
 
-def excess(row: Mapping[str, Any]) -> float:
+def excess(row: Entry) -> float:
     """Return by how much the exact prediction misses the mean cosine at worst, less two of its standard errors."""
     error = np.abs(np.subtract(row["predicted_cosine_by_layer"][EXACT], row["cosine_by_layer"]))
     return float(np.max(error - 2 * np.asarray(row["cosine_se_by_layer"])))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.theory.table3 import mlp0_theory
 from bornbiased_jax.model.model import mlp0_config
 from bornbiased_jax.prediction import stack_of
@@ -33,7 +33,7 @@ EPSILON = 1e-8
 
 def configurations(num_layers: int, d_model: int) -> dict[str, ModelConfig]:
     """Return the three stacks. A weight depends on the seed and its name alone: all three share theirs (footnote 4)."""
-    sizes: dict[str, Any] = dict(num_layers=num_layers, d_model=d_model, d_ff=4 * d_model)
+    sizes: Entry = dict(num_layers=num_layers, d_model=d_model, d_ff=4 * d_model)
     return {
         RELU: mlp0_config(**sizes, activation="relu"),
         TANH: mlp0_config(**sizes, activation="tanh"),
@@ -90,7 +90,7 @@ def measure(cfg: ModelConfig, seed: jax.Array, x_ND: jax.Array) -> dict[str, jax
     return layers
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run all three stacks, each seed, with theory's cosine."""
     settings = context.settings
     chosen = configurations(settings["num_layers"], settings["d_model"])
@@ -120,11 +120,11 @@ def run(context: Context) -> dict[str, Any]:
     return {"stacks": stacks, "prop2": prop2(settings["num_layers"]), "epsilon": EPSILON}
 
 
-def _mean(stack: Mapping[str, Any], key: str) -> np.ndarray:
+def _mean(stack: Entry, key: str) -> np.ndarray:
     return np.mean(stack[f"{key}_by_seed"], axis=0)
 
 
-def _stacks(record: Record) -> dict[str, Any]:
+def _stacks(record: Record) -> Entry:
     return {stack["name"]: stack for stack in record["result"]["stacks"]}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked, spans
 from bornbiased_jax.model.model import attn0
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -26,7 +26,7 @@ from bornbiased_jax.theory.attention import prop5_closed_form_gap, prop5_exact_g
 from bornbiased_jax.theory.mean_field import profile
 
 ATTN0 = "Attn₀"
-REAL: dict[str, dict[str, Any]] = {
+REAL: dict[str, Entry] = {
     "attention, no norm, no residual": {"norm": "none", "residual": False},
     "attention, norm, no residual": {"residual": False},
     "attention, norm and residual": {},
@@ -70,7 +70,7 @@ def model_gaps(cfg: ModelConfig, params: models.Params, x_BTD: jax.Array) -> jax
     return gaps
 
 
-def configurations(settings: Mapping[str, Any]) -> dict[str, ModelConfig]:
+def configurations(settings: Entry) -> dict[str, ModelConfig]:
     """Return the real attention stacks; positions are RoPE's, as in the paper's models."""
     sizes = {key: settings[key] for key in ("num_layers", "num_heads", "d_model")}
     longest = max(settings["lengths"])
@@ -78,7 +78,7 @@ def configurations(settings: Mapping[str, Any]) -> dict[str, ModelConfig]:
     return {name: base.replace(**fields) for name, fields in REAL.items()}
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute mean and standard deviation over sequences of the gap, by length, stack and layer."""
     settings = context.settings
     num_layers = settings["num_layers"]
@@ -114,7 +114,7 @@ def batch_size(length: int) -> int:
 
 
 @chunked
-def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> np.ndarray:
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> np.ndarray:
     """Compute gaps of some sequences in one stack [L, N]."""
     length, num_layers = settings["seq_len"], settings["num_layers"]
     cfg = configurations(settings).get(settings["stack"])
@@ -137,7 +137,7 @@ def theory_gap(cfg: ModelConfig | None, length: int, num_layers: int) -> np.ndar
     return (1 - different) * (length - 1) / length
 
 
-def _curves(record: Record, seq_len: int) -> dict[str, Any]:
+def _curves(record: Record, seq_len: int) -> Entry:
     return {curve["stack"]: curve for curve in record["result"]["curves"] if curve["seq_len"] == seq_len}
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
-from bornbiased_jax.experiments.sinks.mitigations import MITIGATIONS
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.sinks.settings import MITIGATIONS
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -22,7 +22,7 @@ from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.variance import output_variance
 
 
-def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfig:
+def block(settings: Entry, changes: Entry) -> ModelConfig:
     """Configure one attention block as it stands in the model, behind its norm; T is its maximum length."""
     fields = dict(num_layers=1, mlp=False, max_seq_len=settings["seq_len"], vocab_size=2)
     return preset(settings["model"], **{**settings.get("changes", {}), **fields, **changes})
@@ -63,7 +63,7 @@ def mean_field_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray | None:
     return np.sqrt(prediction.grid.interpolation_Tn @ prediction.sublayers[0].aggregated_n)
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure the standard deviation [T] of every mitigation and seed, with both theories."""
     settings = context.settings
     T, N = settings["seq_len"], settings["num_inputs"]
@@ -94,11 +94,11 @@ def run(context: Context) -> dict[str, Any]:
     return {"cures": mitigation_rows, "inputs": inputs.describe()}
 
 
-def _mean(row: Mapping[str, Any]) -> np.ndarray:
+def _mean(row: Entry) -> np.ndarray:
     return np.mean(row["std_by_seed"], axis=0)
 
 
-def _error(row: Mapping[str, Any], theory: str) -> float | None:
+def _error(row: Entry, theory: str) -> float | None:
     """Return the largest relative error over positions with any variance; None without such a theory."""
     if row[theory] is None:
         return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments._shared import ablations, probing
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
-from bornbiased_jax.experiments.birth import findings1
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.birth import findings, modules
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
@@ -61,7 +61,7 @@ def expected_fraction(group: probing.Group, factor: float = 1.0, isotropic: bool
     return top1_distribution(rho, cfg.vocab_size, group["num_inputs"], rho_std=std, **scattered._asdict())
 
 
-def fit(group: probing.Group, counts: Sequence[int]) -> dict[str, Any]:
+def fit(group: probing.Group, counts: Sequence[int]) -> Entry:
     """Test the fit of the top counts over seeds: Kolmogorov and Smirnov's, of their ranks under theory.
 
     Controls are the same test of a theory whose cosine is ``WRONG`` times as large, and of one whose inputs scatter
@@ -90,10 +90,10 @@ def fit(group: probing.Group, counts: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run all groups; those whose places ``fits`` lists are tested for fit."""
     probed_groups = probing.run_groups(context)
-    fits: list[dict[str, Any] | None] = [None] * len(probed_groups["groups"])
+    fits: list[Entry | None] = [None] * len(probed_groups["groups"])
     for place in context.settings["fits"]:
         group = probed_groups["groups"][place]
         fits[place] = fit(group["group"], probing.values(group, "preference", "top1_count"))
@@ -141,7 +141,7 @@ def by_model(groups: Sequence[probing.Probed]) -> np.ndarray:
     return np.array(list(models.values()))
 
 
-def coverage(groups: Sequence[probing.Probed]) -> dict[str, Any]:
+def coverage(groups: Sequence[probing.Probed]) -> Entry:
     """Count measurements inside their interval, with a 95% interval of that fraction, resampled by model.
 
     Percentiles of ``RESAMPLES`` draws of as many models as there are, each with all of its measurements. Where every
@@ -164,7 +164,7 @@ def coverage(groups: Sequence[probing.Probed]) -> dict[str, Any]:
     }
 
 
-def _in_words(fit: Mapping[str, Any]) -> str:
+def _in_words(fit: Entry) -> str:
     return (
         f"{fit['inside']} of {fit['measurements']} measurements, of {fit['models']} untrained models, lie inside "
         f"theory's interval, {100 * fit['inside'] / fit['measurements']:.1f}% (95% interval resampled by model: "
@@ -356,21 +356,21 @@ def headline(record: Record) -> str:
 
 
 def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: object) -> probing.Group:
-    fields: dict[str, Any] = {"inputs": "gaussian", "fix_embeddings": False, **changes}
+    fields: Entry = {"inputs": "gaussian", "fix_embeddings": False, **changes}
     return probing.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
 
 
-def _width(width: int) -> dict[str, Any]:
+def _width(width: int) -> Entry:
     return {} if width == 128 else {"d_model": width}
 
 
-_NANO: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, vocab_size=1_024)
+_NANO: Entry = dict(inputs="gaussian", fix_embeddings=False, vocab_size=1_024)
 # Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
 _NANO_LAPTOP = [
     probing.group("gpt2-nano", range(300, 316), 8, 64, **_NANO),
     probing.group("llama-nano", range(300, 312), 4, 128, **_NANO),
 ]
-_UNFIXED: dict[str, Any] = dict(inputs="gaussian", fix_embeddings=False, init="normal-0.02")
+_UNFIXED: Entry = dict(inputs="gaussian", fix_embeddings=False, init="normal-0.02")
 _SCHEMES_LAPTOP = [
     probing.group("gpt2-tiny", range(300, 316), 16, 200, norm="rmsnorm", activation="relu", **_UNFIXED),
     probing.group("llama-tiny", range(300, 316), 24, 200, norm="layernorm", num_layers=8, **_UNFIXED),
@@ -378,9 +378,9 @@ _SCHEMES_LAPTOP = [
     probing.group("olmo2-tiny", range(300, 316), 12, 200, **_UNFIXED),
 ]
 _UNSEEN_LAPTOP = [*_SCHEMES_LAPTOP, *_NANO_LAPTOP]
-_WIDE: dict[str, Any] = dict(d_model=256, d_ff=1024, num_layers=6)
+_WIDE: Entry = dict(d_model=256, d_ff=1024, num_layers=6)
 # What findings1 measures in any case, so that both together cost no more than one.
-_LAPTOP_GRID: list[probing.Group] = findings1.EXPERIMENT.settings["laptop"]["groups"]
+_LAPTOP_GRID: list[probing.Group] = findings.FINDINGS1.settings["laptop"]["groups"]
 _LAPTOP_FITS = [
     _fit_group("gpt2-tiny", 64, 1, 2_000, attention=False, activation="relu", **_WIDE),
     _fit_group("gpt2-tiny", 64, 4, 1_000, **_WIDE),
@@ -410,7 +410,7 @@ EXPERIMENT = Experiment(
     ),
     settings=by_scale(
         seeds=(list(range(64)), list(range(8)), list(range(16))),
-        groups=(ablations.SMOKE, [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP], [*_PAPER_GRID, *_PAPER_FITS]),
+        groups=(modules.SMOKE, [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP], [*_PAPER_GRID, *_PAPER_FITS]),
         fits=(
             [2],
             list(range(len(_LAPTOP_GRID), len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + len(_UNSEEN_LAPTOP))),

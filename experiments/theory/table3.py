@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.model.model import attn0, mlp0_config
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes import contraction
@@ -23,7 +22,7 @@ from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.sweep import Probe, SweepOptions, sweep
 from bornbiased_jax.theory.attention import prop4
 from bornbiased_jax.theory.mean_field import profile
@@ -59,12 +58,12 @@ def _probe(cfg: ModelConfig) -> Probe:
     )
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute cosines of every group's seeds, with theory's."""
     return {"groups": [_run_group(context, group) for group in context.settings["groups"]]}
 
 
-def _run_group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
+def _run_group(context: Context, group: Entry) -> Entry:
     cfg = mlp0_config(num_layers=2, d_model=group["d_model"], d_ff=group["d_ff"])
     inputs = gaussian(group["num_inputs"], group["seq_len"], group["d_model"])
     batches = order_inputs(inputs, batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, None))
@@ -119,7 +118,7 @@ def theory(cfg: ModelConfig, seq_len: int, num_inputs: int) -> tuple[list[float]
     return [*mean.tolist(), float(prop4(seq_len, mean[0]))], [*std.tolist(), slope * float(std[0])]
 
 
-def same_configuration(group: Mapping[str, Any], index: int) -> bool:
+def same_configuration(group: Entry, index: int) -> bool:
     """Check whether the paper printed this row; the length matters to Attn₀ alone."""
     sizes = {key: group[key] for key in PAPER_SIZES}
     return sizes == PAPER_SIZES or (index < 2 and {**sizes, "seq_len": 128} == PAPER_SIZES)
@@ -138,8 +137,8 @@ def tables(record: Record) -> Sequence[Table]:
                 "largest p": (from_log10(3), float(worst[index])),
             }
             same = same_configuration(group, index)
-            paper: dict[str, Any] = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
-            predicted: dict[str, Any] = {"cosine": (outcome["theory"][index], outcome["theory_std"][index])}
+            paper: Cells = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
+            predicted: Cells = {"cosine": (outcome["theory"][index], outcome["theory_std"][index])}
             length = f"{group['seq_len']:,}" if index == 2 else "any"
             settings = [name, group["d_model"], group["num_inputs"], length, len(cosines)]
             rows.append((settings, measured, paper, predicted, "paper" if same else "other"))
@@ -170,7 +169,7 @@ def claims(record: Record) -> Sequence[Claim]:
     return page_claims
 
 
-def _group(seeds: Sequence[int], seq_len: int, num_inputs: int, d_model: int = 768) -> dict[str, Any]:
+def _group(seeds: Sequence[int], seq_len: int, num_inputs: int, d_model: int = 768) -> Entry:
     return dict(seeds=list(seeds), d_model=d_model, d_ff=4 * d_model, num_inputs=num_inputs, seq_len=seq_len)
 
 

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.report.numbers import fixed, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
-SCHEMES: dict[str, dict[str, Any]] = {
+SCHEMES: dict[str, Entry] = {
     "kaiming": {"init": "kaiming"},
     "kaiming-balanced": {"init": "kaiming-balanced"},
     "kaiming, leaky ReLU, RMSNorm": {"init": "kaiming", "activation": "leaky_relu", "norm": "rmsnorm"},
@@ -37,7 +37,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "xavier, SiLU less its mean": {"init": "xavier", "activation": "silu_centered"},
     "orthogonal MLPs": {"init": "normal-0.02", "init.up": "orthogonal:0.05", "init.down": "orthogonal:0.03"},
 }
-SHAPES: dict[str, tuple[dict[str, Any], int]] = {
+SHAPES: dict[str, tuple[Entry, int]] = {
     "5 × 80, T = 12": (dict(num_layers=5, d_model=80, d_ff=320, num_heads=5), 12),
     "7 × 112, T = 20": (dict(num_layers=7, d_model=112, d_ff=300, num_heads=7), 20),
     "3 × 144, T = 40": (dict(num_layers=3, d_model=144, d_ff=576, num_heads=4), 40),
@@ -65,19 +65,15 @@ def cells(seeds: Sequence[int], num_inputs: int, schemes: Sequence[str], shapes:
 def narrowed(width: int, num_layers: int, seeds: Sequence[int], seq_len: int, num_inputs: int) -> probing.Group:
     """Return a model 128 wide with the pre-activations of a wide one drawn by ``gpt2-scaled``."""
     std = 0.02 * math.sqrt(width / NARROW)
-    readers: dict[str, Any] = {
-        f"init.{group}": f"normal:{std:.6g}" for group in ("embedding", "query", "key", "value", "up")
-    }
-    writers: dict[str, Any] = {
-        f"init.{group}": f"normal:{std / math.sqrt(2 * num_layers):.6g}" for group in ("output", "down")
-    }
-    shape: dict[str, Any] = dict(num_layers=num_layers, d_model=NARROW, d_ff=4 * NARROW, num_heads=4, vocab_size=256)
+    readers: Entry = {f"init.{group}": f"normal:{std:.6g}" for group in ("embedding", "query", "key", "value", "up")}
+    writers: Entry = {f"init.{group}": f"normal:{std / math.sqrt(2 * num_layers):.6g}" for group in ("output", "down")}
+    shape: Entry = dict(num_layers=num_layers, d_model=NARROW, d_ff=4 * NARROW, num_heads=4, vocab_size=256)
     return probing.group(
         "gpt2-tiny", seeds, seq_len, num_inputs, inputs="gaussian", fix_embeddings=False, **shape, **readers, **writers
     )
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Probe all groups: cells first, then those of the depth."""
     groups = probing.run_groups(context)
     count = len(context.settings["cells"])

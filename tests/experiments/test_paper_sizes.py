@@ -9,7 +9,7 @@ from bornbiased_jax import experiments
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import docs, results, runner
-from bornbiased_jax.experiments.birth import table1, table1_rows
+from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import figure13, table4a, table4a_sizes, table4a_weights
 from tests.experiments.smoke import record_of, show
 
@@ -19,9 +19,9 @@ PROVENANCE = {"wall_time_s": 90.0, "platform": {"cores": 2, "cpu": "A"}, "git": 
 
 
 def test_every_printed_row_has_a_name_and_the_papers_size():
-    assert set(experiments.SELECTIONS["table1_rows"]) == set(table1_rows.EXPERIMENTS)
+    assert set(experiments.SELECTIONS["table1_rows"]) == set(table1.ROWS)
     asked = {}
-    for name, experiment in table1_rows.EXPERIMENTS.items():
+    for name, experiment in table1.ROWS.items():
         assert runner.load(name) is experiment
         (group,) = experiment.settings["paper"]["groups"]
         (seed,) = group["seeds"]
@@ -36,9 +36,9 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
     assert "Not measured yet" in docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
     (tmp_path / "paper").mkdir()
     for name in ("table1_a_64_42", "table1_a_64_43", "table1_b_64_42"):
-        record = record_of(table1_rows.EXPERIMENTS[name], tmp_path / "work") | {"provenance": PROVENANCE}
+        record = record_of(table1.ROWS[name], tmp_path / "work") | {"provenance": PROVENANCE}
         (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
-        tables, _, claims = show(table1_rows.EXPERIMENTS[name], record)
+        tables, _, claims = show(table1.ROWS[name], record)
         assert [len(table.rows) for table in tables] == [1, 1, 3, 1] and len(claims) == 1
         (row,) = tables[-1].rows
         theory = record["result"]["groups"][0]["theory"]
@@ -58,7 +58,7 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
 def test_a_printed_fraction_stands_beside_the_tenths_of_seeds(name, printed):
     record = results.committed(name, "paper")
     assert record is not None
-    (row,) = table1_rows.tables(record)[-1].rows
+    (row,) = table1.row_tables(record)[-1].rows
     assert row.paper == {"fraction": printed} and row.configuration == "paper"
 
 

@@ -18,11 +18,9 @@ from bornbiased_jax.experiments.sinks import (
     sink_cures,
     sink_growth,
     sink_interventions,
-    sink_search,
     sink_training,
 )
-from bornbiased_jax.experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
-from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.sinks.settings import FIGURE_12, HEAD_NORM, MITIGATIONS, settings_of
 from bornbiased_jax.experiments.theory import figure9
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import count_parameters
@@ -225,8 +223,8 @@ def test_growth_compares_with_and_without_a_bos_token(tmp_path):
 
 
 def test_the_search_tells_what_each_variant_grew(tmp_path):
-    record = record_of(sink_search.EXPERIMENT, tmp_path)
-    (table,), _, claims = show(sink_search.EXPERIMENT, record)
+    record = record_of(sink_growth.SEARCH, tmp_path)
+    (table,), _, claims = show(sink_growth.SEARCH, record)
     (row,) = table.rows
     (run,) = record["result"]["variants"].values()
     assert row.settings[0].startswith("1 × ") and row.settings[2] == "yes" and not claims
@@ -236,15 +234,15 @@ def test_the_search_tells_what_each_variant_grew(tmp_path):
 
 
 def test_the_larger_search_ends_with_the_setting_that_is_used():
-    tried = sink_search.EXPERIMENTS["sink_search_larger"].settings["laptop"]["variants"]
+    tried = sink_growth.LARGER_SEARCH.settings["laptop"]["variants"]
     used = sink_cures.EXPERIMENTS["sink_cures_larger"].settings["laptop"]
     for name in ("model", "changes", "schedule", "lengths", "data"):
         assert tried["wide, short"][name] == used[name], name
 
 
 def test_the_larger_search_tells_batch_and_context(tmp_path):
-    record = record_of(sink_search.EXPERIMENTS["sink_search_larger"], tmp_path)
-    (table,), _, _ = show(sink_search.EXPERIMENTS["sink_search_larger"], record)
+    record = record_of(sink_growth.LARGER_SEARCH, tmp_path)
+    (table,), _, _ = show(sink_growth.LARGER_SEARCH, record)
     (row,) = table.rows
     assert row.settings[1:3] == ["4 × 32", "0.10"]
 

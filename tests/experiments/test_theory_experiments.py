@@ -12,9 +12,8 @@ from scipy import stats
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import runner
-from bornbiased_jax.experiments._shared import ablations
 from bornbiased_jax.experiments.base import SCALES, Context
-from bornbiased_jax.experiments.birth import table2
+from bornbiased_jax.experiments.birth import modules
 from bornbiased_jax.experiments.theory import ablation, figure5, figure8, predicted, table3
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.record import jsonable
@@ -88,8 +87,8 @@ def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
 
 
 def test_the_ablations_agree_with_theory(record):
-    found = ablations.by_variant(record("table2"))
-    assert list(found) == list(ablations.VARIANTS)
+    found = modules.by_variant(record("table2"))
+    assert list(found) == list(modules.VARIANTS)
     for name in ("full model", "MLP only"):
         done = found[name]
         theory = done["theory"]
@@ -103,38 +102,38 @@ def test_the_ablations_agree_with_theory(record):
 
 
 def test_agreement_can_fail(record):
-    done = ablations.by_variant(record("table2"))["MLP only"]
+    done = modules.by_variant(record("table2"))["MLP only"]
     expected, std = (np.array(done["theory"][key]) for key in ("inter_cosine_by_layer", "inter_cosine_by_layer_std"))
     assert not agree(cosines(done), 1.15 * expected, std)
 
 
 def test_attention_alone_has_a_std_but_no_direction(record):
-    done = ablations.by_variant(record("table2"))["self-attention only"]
+    done = modules.by_variant(record("table2"))["self-attention only"]
     N = done["group"]["num_inputs"]
     moments = [
         (row["contraction"]["inter_cosine_final"], row["contraction"]["inter_cosine_std_final"])
         for row in done["records"]
     ]
     # The state is an odd function of the inputs, so every seed's mean cosine is 0 up to the sampling of pairs.
-    assert all(table2.log10_pairs_p(mean, std, N) > -6 for mean, std in moments)
+    assert all(modules.log10_pairs_p(mean, std, N) > -6 for mean, std in moments)
     std = done["theory"]["inter_cosine_final_std"] * math.sqrt(N * (N - 1) / 2)
     measured = [std for _, std in moments]
     error = np.std(measured, ddof=1) / math.sqrt(len(measured))
     # Of order 1/D relative: what the theory of the spread neglects.
     assert abs(np.mean(measured) - std) < SIGMAS * error + 1.5 / 128 * std
     for name in ("full model", "MLP only"):
-        for row in ablations.by_variant(record("table2"))[name]["records"]:
+        for row in modules.by_variant(record("table2"))[name]["records"]:
             pulled = row["contraction"]
-            assert table2.log10_direction_p(pulled["inter_cosine_final"], pulled["inter_cosine_std_final"], N) < -6
+            assert modules.log10_direction_p(pulled["inter_cosine_final"], pulled["inter_cosine_std_final"], N) < -6
 
 
 def test_the_printed_p_value_of_attention_alone_is_that_of_its_pairs():
     # The standard deviation over pairs at T = 1,024 is theory's; ±5% of it leave 0.16 to two digits no more.
-    p = 10 ** table2.log10_pairs_p(1.11e-4, 0.1112, 2_000)
+    p = 10 ** modules.log10_pairs_p(1.11e-4, 0.1112, 2_000)
     assert round(p, 2) == 0.16
-    assert round(10 ** table2.log10_pairs_p(1.11e-4, 0.95 * 0.1112, 2_000), 2) != 0.16
+    assert round(10 ** modules.log10_pairs_p(1.11e-4, 0.95 * 0.1112, 2_000), 2) != 0.16
     # Isotropic states of D = 768 would be far out, as their standard deviation is 1/√D.
-    assert table2.log10_pairs_p(1.11e-4, 768**-0.5, 2_000) < -4
+    assert modules.log10_pairs_p(1.11e-4, 768**-0.5, 2_000) < -4
 
 
 def test_the_direction_test_is_calibrated_where_isotropy_is_not():
@@ -147,7 +146,7 @@ def test_the_direction_test_is_calibrated_where_isotropy_is_not():
         x = rng.standard_normal((N, D)) * scale
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         gram = (x @ x.T)[~np.eye(N, dtype=bool)]
-        direction.append(table2.log10_direction_p(gram.mean(), gram.std(), N))
+        direction.append(modules.log10_direction_p(gram.mean(), gram.std(), N))
         isotropy.append(log10_rayleigh_p(gram.mean(), N, D))
     refused = np.sum(np.array(direction) < math.log10(0.05))
     assert stats.binomtest(int(refused), trials, 0.05).pvalue > 1e-4
@@ -156,7 +155,7 @@ def test_the_direction_test_is_calibrated_where_isotropy_is_not():
 
 
 def test_preferences_come_with_the_mlp(record):
-    found = ablations.by_variant(record("figure3"))
+    found = modules.by_variant(record("figure3"))
     fractions = {
         name: np.mean([row["preference"]["top1_share"] for row in group["records"]]) for name, group in found.items()
     }
@@ -166,7 +165,7 @@ def test_preferences_come_with_the_mlp(record):
 
 
 def test_attention_amplifies_after_the_first_block_only(record):
-    found = ablations.by_variant(record("figure7"))
+    found = modules.by_variant(record("figure7"))
     # Weights of the MLPs and seeds are the same in both, so the difference is paired.
     gain = cosines(found["full model"]) - cosines(found["MLP only"])
     error = gain.std(axis=0, ddof=1) / math.sqrt(len(gain))
@@ -191,9 +190,9 @@ def test_paper_values_stand_beside_the_papers_sizes_only(T, N, shown):
 
 
 def test_the_ablations_know_the_papers_configuration():
-    assert [ablations.same_configuration(group) for group in ablations.PAPER] == [True, True, True]
-    assert [ablations.same_configuration(group) for group in ablations.LAPTOP] == [False, False, True]
-    assert not any(ablations.same_configuration(group) for group in ablations.SMOKE)
+    assert [modules.same_configuration(group) for group in modules.SETTINGS["paper"]["groups"]] == [True, True, True]
+    assert [modules.same_configuration(group) for group in modules.SETTINGS["laptop"]["groups"]] == [False, False, True]
+    assert not any(modules.same_configuration(group) for group in modules.SMOKE)
 
 
 def test_all_stacks_of_figure_5_have_the_same_weights():
