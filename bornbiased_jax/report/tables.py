@@ -17,6 +17,11 @@ one without a counterpart in the paper."""
 Value = float | str | tuple[float, float] | None
 """A number, a text printed as it is, a mean with its standard deviation, or nothing."""
 
+Cell = Value | tuple[Format, Value]
+"""What a row of :func:`tabulate` has under a head: a number with how it is written, or a text."""
+
+Cells = dict[str, Cell]
+
 SOURCES = ("paper", "measured", "theory")
 
 

@@ -17,6 +17,7 @@ from bornbiased_jax.derive.symmetries import random_rotation, rotate
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.weights_verdict import single_verdict as verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer
@@ -24,7 +25,7 @@ from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate, write
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
 from experiments.base import Context, Experiment, Record, by_scale
-from experiments.lineage.sketched import sketch, verdict
+from experiments.lineage.sketched import sketch
 
 
 class Comparison(TypedDict):

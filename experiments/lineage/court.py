@@ -33,12 +33,13 @@ from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.stats.intervals import model_interval
 from experiments._shared.baselines import phi_match
 from experiments.base import Context, Experiment, by_scale, chunked, spans
 from experiments.lineage import descendants_readings, unrelated_tables
 from experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, read_published
-from experiments.lineage.sketched import matched, verdict
+from experiments.lineage.sketched import matched
 from experiments.lineage.unrelated_models import initializations, trained
 from experiments.lineage.unrelated_tables import SCORE_LEVEL
 
@@ -70,7 +71,9 @@ def _outputs(
 
 
 def _weights(evidence: str, has_untrained: bool = False) -> Callable[[Subject, Subject, Draw], Verdict]:
-    return lambda a, b, draw: verdict(a.sketches, b.sketches, evidence, Options(**draw, has_untrained=has_untrained))
+    return lambda a, b, draw: single_verdict(
+        a.sketches, b.sketches, evidence, Options(**draw, has_untrained=has_untrained)
+    )
 
 
 PACKAGE_TESTS: dict[str, Tested] = {

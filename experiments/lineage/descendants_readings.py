@@ -26,11 +26,12 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 from experiments._shared.baselines import Activations, mlp_activations, phi_h, phi_match, reef, reef_features
-from experiments.lineage.sketched import matched, sketch, verdict
+from experiments.lineage.sketched import matched, sketch
 
 FEW = 199
 """Permutations of the first stage."""
@@ -232,15 +233,17 @@ def read_initialization(
 ) -> dict[str, Reading]:
     """Run this package's test of an initialization against any model."""
     options = Options(ALPHA, num_permutations, seed, has_untrained=True)
-    return {"birth: matched units": _z(verdict(initialization.sketches, suspect.sketches, MATCHED, options))}
+    return {"birth: matched units": _z(single_verdict(initialization.sketches, suspect.sketches, MATCHED, options))}
 
 
 def _staged(base: Subject, suspect: Subject, evidence: str, seed: int) -> Reading:
     """Compute z and log₁₀ p of one piece of evidence, by two stages of permutations."""
-    answer = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, FEW, seed))
+    answer = single_verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, FEW, seed))
     # Valid: what follows has draws of its own, and p of 2/200 and more are the first stage's.
     if answer.p_value is not None and ALPHA < answer.p_value < 1.5 / (1 + FEW):
-        answer = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
+        answer = single_verdict(
+            base.sketches, suspect.sketches, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN)
+        )
     return _z(answer)
 
 

@@ -181,19 +181,16 @@ def claims(record: Record) -> Sequence[Claim]:
             "pairs or more each), above the 99.9% binomial quantile",
             float(beyond),
             format=integer,
-            configuration="ours",
         ),
         Claim(
             "Largest fraction of distilled students that an exact test takes for descendants of their teacher",
             max(taught, default=None),
             format=percent(1),
-            configuration="ours",
         ),
         Claim(
             f"Changes, of {len(_trusted_by_change(record))}, after which no test of this package is to be trusted",
             float(len(unfound)),
             format=integer,
-            configuration="ours",
         ),
     ]
 

@@ -160,19 +160,16 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Kinds of dispute, of {len(verdicts)}, in which the verdict finds at least 90% of the guilty pairs",
             float(by_verdict),
             format=integer,
-            configuration="ours",
         ),
         Claim(
             f"Innocent pairs, of {result['accused']['num_pairs']:,}, that the verdict calls one lineage",
             float(result["accused"]["count"]),
             format=integer,
-            configuration="ours",
         ),
         Claim(
             f"Kinds that the best public statistic or published score finds at 1% false positives ({best})",
             float(others[best]),
             format=integer,
-            configuration="ours",
         ),
     ]
 

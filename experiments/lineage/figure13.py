@@ -113,7 +113,6 @@ def claims(record: Record) -> Sequence[Claim]:
             (entry["mean"], entry["std"]),
             theory=(0.0, 1.0),
             format=fixed(2),
-            configuration="ours",
         )
         for entry, labels in ((entry, _labels(entry["group"])) for entry in record["result"]["groups"])
     ]

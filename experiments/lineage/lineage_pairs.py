@@ -268,7 +268,7 @@ def claims(record: Record) -> Sequence[Claim]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
         same = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
         statement = f"SmolLM2 found again after {kind}: strengths recognized of {[entry['strength'] for entry in rows]}"
-        statements.append(Claim(statement, str([entry["strength"] for entry in same]), configuration="ours"))
+        statements.append(Claim(statement, str([entry["strength"] for entry in same])))
     return statements
 
 

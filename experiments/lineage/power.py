@@ -33,13 +33,14 @@ from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, by_scale
 from experiments.lineage.descendants_families import batches_of, fit, packed, tuning_loss
-from experiments.lineage.sketched import matched, verdict
+from experiments.lineage.sketched import matched
 from experiments.lineage.unrelated_models import unpacked
 
 EVIDENCE = (TOKEN_NEURONS, RAW_NEURONS, COORDINATES)
@@ -88,7 +89,7 @@ def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequ
     rows = []
     for dim, neurons in [*((dim, cfg.d_ff) for dim in dims), (PUBLISHED_K, cfg.d_ff // 4)]:
         prints = [tuple(sketch(cfg, params, dim, neurons) for params in pair) for pair in pairs]
-        z = {name: [verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
+        z = {name: [single_verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
         num_neurons = cfg.num_layers * neurons
         formula = [predicted_z(cfg, base, suspect, num_neurons, dim) for base, suspect in pairs]
         rows.append({"dim": dim, "neurons": neurons, "z": z, "formula": formula})
@@ -150,7 +151,7 @@ def unrelated(cfg: ModelConfig, by_seed: Sequence[Sequence[Params]]) -> dict[str
     for first, second in itertools.combinations(prints, 2):
         for base, suspect in itertools.product(first, second):
             for name in EVIDENCE:
-                z[name].append(verdict(base, suspect, name, _OPTIONS).z)
+                z[name].append(single_verdict(base, suspect, name, _OPTIONS).z)
             matching = matched(base, suspect)
             assert matching is not None
             agreements.append(matching.agreement)
@@ -193,13 +194,11 @@ def claims(record: Record) -> Sequence[Claim]:
             float(np.median(ratios)),
             theory=1.0,
             format=fixed(2),
-            configuration="ours",
         ),
         Claim(
             f"Largest z of {pairs} unrelated pairs, of three pieces of evidence each",
             largest,
             format=fixed(1),
-            configuration="ours",
         ),
     ]
 

@@ -19,11 +19,12 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record, chunked, spans
 from experiments.lineage import table4a
-from experiments.lineage.sketched import sketch, verdict
+from experiments.lineage.sketched import sketch
 
 TESTS: dict[str, str] = {
     "coordinates": SIGNLESS,
@@ -60,7 +61,7 @@ def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list
     rows = []
     for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
         fingerprints = sketch(reader(base)), sketch(reader(suspect))
-        verdicts = {name: verdict(*fingerprints, evidence) for name, evidence in TESTS.items()}
+        verdicts = {name: single_verdict(*fingerprints, evidence) for name, evidence in TESTS.items()}
         summaries = {
             name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
             for name, outcome in verdicts.items()
@@ -104,7 +105,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
                 smallest,
                 format=significant(2),
-                configuration="ours",
             )
         )
     return statements

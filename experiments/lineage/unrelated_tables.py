@@ -153,14 +153,12 @@ def claims(record: Record) -> Sequence[Claim]:
                 float(sum(tried)),
                 theory=None if is_score else float(len(tried)),
                 format=integer,
-                configuration="ours",
             )
         )
     largest = Claim(
         "Largest agreement of two independent matchings of hidden units between models trained apart",
         largest_unrelated_agreement(record),
         format=percent(1),
-        configuration="ours",
     )
     return [*statements, largest]
 

@@ -288,15 +288,14 @@ def claims(record: Record) -> Sequence[Claim]:
         least = 1 / (blocks["num_fresh"] + 1)
         statements += [
             Claim(f"{name}: least z of a trained model against its own initialization", min(_at(run, UNIFORM, OWN)),
-                  format=fixed(1), configuration="ours"),
-            Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1),
-                  configuration="ours"),
+                  format=fixed(1)),
+            Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1)),
             Claim(f"{name}: fraction of the own initialization's z that own embedding under another's blocks has, "
             "after "
-                  "training", fraction, format=percent(0), configuration="ours"),
+                  "training", fraction, format=percent(0)),
             Claim(f"{name}: seeds of {len(blocks['p'])} whose own blocks rank first of {blocks['num_fresh'] + 1} under "
                   "the trained embedding, after training", sum(p_C[-1] <= least * (1 + 1e-9) for p_C in blocks["p"]),
-                  format=integer, configuration="ours"),
+                  format=integer),
         ]  # fmt: skip
     return statements
 

@@ -24,11 +24,12 @@ from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
-from experiments.lineage.sketched import matched, sketch, verdict
+from experiments.lineage.sketched import matched, sketch
 from experiments.survival import persistence
 from experiments.survival.settings import PRECISION, changed
 
@@ -79,7 +80,7 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
             names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
             options = Options(has_untrained=relation != TRAINED)
             for name in names:
-                answer = verdict(base, suspect, TESTS[name], options)
+                answer = single_verdict(base, suspect, TESTS[name], options)
                 rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], answer))
             if relation == TRAINED:
                 agreements[TRAINED].append(_agreement(base, suspect))
@@ -227,13 +228,11 @@ def claims(record: Record) -> Sequence[Claim]:
     agreement = max(row["mean"] for row in record["result"]["agreements"][TRAINED])
     return [
         Claim("Smallest z of a trained model's own initialization, coordinates", min(_z(record, OWN, "coordinates")),
-              format=fixed(1), configuration="ours"),
+              format=fixed(1)),
         Claim("The same after a rotation of the residual stream is undone (hidden units as labels)",
-              min(_z(record, OWN, "rotation")), format=fixed(1), configuration="ours"),
-        Claim("Largest |z| of any unrelated pair, by any of the tests", max(unrelated), format=fixed(1),
-              configuration="ours"),
-        Claim("Largest agreement of matchings between models trained apart", agreement, format=percent(1),
-              configuration="ours"),
+              min(_z(record, OWN, "rotation")), format=fixed(1)),
+        Claim("Largest |z| of any unrelated pair, by any of the tests", max(unrelated), format=fixed(1)),
+        Claim("Largest agreement of matchings between models trained apart", agreement, format=percent(1)),
     ]  # fmt: skip
 
 

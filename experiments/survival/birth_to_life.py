@@ -123,7 +123,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 "seed less the largest of another seed (above 0 it tells the seed)",
                 min(same) - max(other),
                 format=fixed(1),
-                configuration="ours",
             )
         )
     return statements

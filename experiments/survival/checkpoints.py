@@ -159,7 +159,7 @@ def correlation_tables(record: Record) -> Sequence[Table]:
         f"seed {result['seeds'][0]}; another seed is {result['seeds'][1]}. The paper draws this and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
-    return [tabulate("Correlation with the initialization", ["step"], rows, note, configuration="other")]
+    return [tabulate("Correlation with the initialization", ["step"], rows, note)]
 
 
 def correlation_claims(record: Record) -> Sequence[Claim]:
@@ -250,7 +250,7 @@ def recognition_tables(record: Record) -> Sequence[Table]:
         "z: of the permutation test. The paper draws this for its own initializations and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
-    return [tabulate("Checkpoints recognized", ["step"], rows, note, configuration="other")]
+    return [tabulate("Checkpoints recognized", ["step"], rows, note)]
 
 
 def recognition_claims(record: Record) -> Sequence[Claim]:

@@ -318,7 +318,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 f"{integer(run['facts']['tokens'])} tokens ({weakest})",
                 least[weakest],
                 format=fixed(1),
-                configuration="ours",
             )
         )
         single = _single(run)
@@ -327,11 +326,11 @@ def claims(record: Record) -> Sequence[Claim]:
             of = f"{name}: matrices of {len(single)} whose last decade"
             statements.append(
                 Claim(f"{of} the form predicts, by {clock}", sum(fit["holds"] for fit in checked),
-                      format=integer, configuration="ours")
+                      format=integer)
             )  # fmt: skip
         if checked:
             carried = sum(fit["carried_worst"] <= 1 for fit in checked)
-            statements.append(Claim(f"{of} no change would predict", carried, format=integer, configuration="ours"))
+            statements.append(Claim(f"{of} no change would predict", carried, format=integer))
     return statements
 
 

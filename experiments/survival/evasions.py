@@ -23,12 +23,13 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from experiments.base import Context, Experiment, Record
-from experiments.lineage.sketched import matched, sketch, verdict
+from experiments.lineage.sketched import matched, sketch
 from experiments.survival import persistence
 from experiments.survival.settings import PRECISION, changed
 
@@ -181,8 +182,8 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
             for seed, other in zip(seeds, seeds[1:], strict=False):
                 copy = change(Original(cfg, lives[seed], seed, unused))
                 suspect = sketch(Checkpoint.from_params(*copy))
-                verdicts = {test: verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
-                verdicts[CONTROL] = verdict(bases[other], suspect, TOKEN_NEURONS)
+                verdicts = {test: single_verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
+                verdicts[CONTROL] = single_verdict(bases[other], suspect, TOKEN_NEURONS)
                 matching = matched(bases[seed], suspect)
                 rows.append(
                     {
@@ -249,7 +250,7 @@ def claims(record: Record) -> Sequence[Claim]:
         ("Largest |z| of form A once units are rolled and the stream turned", evaded),
         ("Largest |z| of form A between a copy and another seed's model", control),
     ]
-    return [Claim(words, value, format=fixed(1), configuration="ours") for words, value in entries]
+    return [Claim(words, value, format=fixed(1)) for words, value in entries]
 
 
 EXPERIMENT = Experiment(

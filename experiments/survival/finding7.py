@@ -269,13 +269,10 @@ def claims(record: Record) -> Sequence[Claim]:
             last, seeds = entries[-1]["rank"], len(run["facts"]["seeds"])
             where = f"{name}, {vocabulary}, {seeds} seeds, after {run['facts']['tokens']:,} tokens"
             statements += [
-                Claim(f"{where}: mean rank of own preferred tokens", float(np.mean(last["own"])), format=fixed(3),
-                      configuration="ours"),
-                Claim(f"{where}: of other seeds' preferred tokens", float(np.mean(last["others"])), format=fixed(3),
-                      configuration="ours"),
-                Claim(f"{where}: fraction left of the gap at initialization", _left(entries), format=percent(0),
-                      configuration="ours"),
-                Claim(f"{where}: p, seeds permuted", last["log10_p"], format=from_log10(2), configuration="ours"),
+                Claim(f"{where}: mean rank of own preferred tokens", float(np.mean(last["own"])), format=fixed(3)),
+                Claim(f"{where}: of other seeds' preferred tokens", float(np.mean(last["others"])), format=fixed(3)),
+                Claim(f"{where}: fraction left of the gap at initialization", _left(entries), format=percent(0)),
+                Claim(f"{where}: p, seeds permuted", last["log10_p"], format=from_log10(2)),
             ]  # fmt: skip
     return statements
 

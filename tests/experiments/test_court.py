@@ -31,7 +31,7 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
         p = float(np.random.default_rng(options.seed).random()) ** 2
         return Verdict("unrelated", "", p, None, 0.0, "", None, 0.01)
 
-    monkeypatch.setattr(weights_calibration, "verdict", squared)
+    monkeypatch.setattr(weights_calibration, "single_verdict", squared)
     monkeypatch.setattr(weights_calibration, "CASES", {"wrong": weights_calibration.Case("")})
     changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
     family = record_of(weights_calibration.EXPERIMENT, tmp_path, **changes)["result"]["family"]
