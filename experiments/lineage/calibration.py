@@ -123,7 +123,7 @@ def unrelated(settings: Entry, case: Case) -> dict[str, Columns]:
     }
 
 
-def related(settings: Entry, case: Case) -> list[Entry]:
+def related(settings: Entry, case: Case) -> Sequence[Entry]:
     """Run all tests on initializations and their descendants at several drifts: how often each finds the seed."""
     cfg, power = config(settings, case.model, case.init), settings["power"]
     inputs = random_inputs(case.inputs, settings["num_inputs"], settings["seq_len"], cfg, seed=case.number)

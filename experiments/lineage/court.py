@@ -16,17 +16,13 @@ Matchings: units of each block that two independent matchings pair alike, 1 by c
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD
 from bornbiased_jax.lineage.battery import Options
@@ -36,7 +32,7 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.stats.intervals import model_interval
 from experiments._shared.baselines import phi_match
-from experiments.base import Context, Experiment, by_scale, chunked, spans
+from experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
 from experiments.lineage import descendants_readings, unrelated_tables
 from experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, read_published
 from experiments.lineage.sketched import matched
@@ -102,7 +98,7 @@ def examine(base: Subject, suspect: Subject, draw: Draw) -> dict[str, float | No
     return {name: None if value is None else float(f"{value:.6g}") for name, value in values.items()}
 
 
-def matchings(base: Subject, suspect: Subject) -> dict[str, Any]:
+def matchings(base: Subject, suspect: Subject) -> Entry:
     """Measure how often independent matchings of hidden units agree, block by block.
 
     Returns:
@@ -126,24 +122,15 @@ _CHUNK = 32
 Pair = tuple[str, Subject, Subject]
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run every test on every pair, then summarize each test on each kind of pair."""
     settings = context.settings
-    rows: list[dict[str, Any]] = []
+    rows: list[Entry] = []
     # Readings of every pair, width by width.
     for width in settings["widths"]:
-        work = str(context.work.resolve())
-        total = len(_pairs(json.dumps(settings), width, work))
-        with progress.bar(total, f"calibration benchmark, width {width}", unit="pairs", quiet=context.quiet) as advance:
-            parts = context.parts(
-                "court/pairs",
-                compute,
-                {"settings": settings, "width": width},
-                spans(total, _CHUNK),
-                sources={"work": work},
-                advance=advance,
-            )
-        rows += [row for part in parts for row in part]
+        of_width = {**settings, "width": width}
+        total = len(_pairs(of_width, context.sources))
+        rows += context.rows("court/pairs", compute, of_width, total, size=_CHUNK)
     # Each test on each kind of pair.
     summaries = [
         summary
@@ -173,28 +160,22 @@ def pairs_of(models: Sequence[Subject], untrained: Sequence[Subject]) -> Iterato
         yield MIXED, untrained[at], models[(at + step) % len(models)]
 
 
-def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -> list[dict[str, Any]]:
-    """Run every test on some pairs of one width."""
+@chunked
+def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
+    """Run every test on some pairs of one width; trained models are read from where the first process kept them."""
     rows = []
-    for index in range(chunk.start, chunk.stop):
-        kind, base, suspect = pairs[index]
+    pairs = _pairs(settings, sources)[chunk.start : chunk.stop]
+    for index, (kind, base, suspect) in enumerate(pairs, chunk.start):
         draw = {"num_permutations": settings["num_permutations"], "seed": index}
-        values = examine(base, suspect, draw)
         names = [_name(model) for model in (base, suspect)]
+        values = examine(base, suspect, draw)
         rows.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
     return rows
 
 
-@chunked
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> list[dict[str, Any]]:
-    """Run some pairs in any process: trained models are read from where the first one kept them."""
-    pairs = _pairs(json.dumps(settings["settings"]), settings["width"], sources["work"])
-    return examined(settings["settings"], pairs, chunk)
-
-
-@functools.lru_cache(maxsize=1)
-def _pairs(settings: str, width: int, work: str) -> list[Pair]:
-    context = Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True)
+@once_a_process
+def _pairs(context: Context) -> list[Pair]:
+    width = context.settings["width"]
     return list(pairs_of(trained(context, width), initializations(context.settings, width)))
 
 
@@ -203,7 +184,7 @@ def _name(model: Subject) -> str:
     return f"{origin.width}/{origin.corpus or 'birth'}/{origin.order}/{origin.seed}"
 
 
-def summarize(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[str, Any] | None:
+def summarize(rows: Sequence[Entry], name: str, kind: str) -> dict[str, Any] | None:
     """Summarize one test on one kind of pair; None where it claims nothing of it."""
     test_rows = [row for row in rows if row["kind"] == kind and name in row["values"]]
     if not test_rows:
@@ -255,7 +236,7 @@ def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
     return chosen
 
 
-def promise(name: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def promise(name: str, summaries: Sequence[Entry]) -> Entry:
     """Check whether a test is calibrated on these pairs, and where not."""
     broken = []
     for summary in summaries:
@@ -272,7 +253,7 @@ def promise(name: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     }
 
 
-def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
+def agreed(rows: Sequence[Entry], kind: str) -> Entry:
     """Summarize coincidences of matchings on one kind of pair, by block, and agreement over the blocks of a pair."""
     kind_rows = [row for row in rows if row["kind"] == kind]
     agreement_PL = np.array([row["agreement"] for row in kind_rows])

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 from experiments._shared.baselines import Activations, mlp_activations, phi_h, phi_match, reef, reef_features
+from experiments.base import Entry
 from experiments.lineage.sketched import matched, sketch
 
 FEW = 199
@@ -129,7 +129,7 @@ class Subject:
         self,
         cfg: ModelConfig,
         params: Params,
-        settings: Mapping[str, Any],
+        settings: Entry,
         probe_cfg: ModelConfig,
         seed: int | None = None,
         is_initial: bool = False,
@@ -211,7 +211,7 @@ def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:
 
 def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -> dict[str, Reading]:
     """Run this package's tests on outputs."""
-    options: dict[str, dict[str, Any]] = {"outputs, permutation": {}, "outputs, signs free": {"signs": "free"}}
+    options: dict[str, Entry] = {"outputs, permutation": {}, "outputs, signs free": {"signs": "free"}}
     if kendall:
         options["outputs, Kendall"] = {"correlation": "kendall"}
     pair = base.outputs["tokens"], suspect.outputs["tokens"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
 
 from bornbiased_jax.stats.intervals import binomial_interval
+from experiments.base import Entry
 from experiments.lineage.descendants_families import Change
 from experiments.lineage.descendants_readings import EXACT, TESTS, Reading, Reads
 
@@ -39,7 +40,7 @@ class Pairs(NamedTuple):
         return Pairs(*(values[which_N] for values in self))
 
 
-def pairs_of(rows: Sequence[Mapping[str, Any]], name: str, test: Reads) -> Pairs:
+def pairs_of(rows: Sequence[Entry], name: str, test: Reads) -> Pairs:
     """Collect the readings of one test in rows ``{"base", "suspect", "values": {test: [score, log10 p]}}``."""
     test_rows = [(row, row["values"][name]) for row in rows if name in row["values"]]
     scores = [-np.inf if value[0] is None else value[0] for _, value in test_rows]
@@ -86,7 +87,7 @@ def _drawn(count: int) -> np.ndarray:
     return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(float)
 
 
-def rate(hits_N: np.ndarray, pairs: Pairs, count: int) -> dict[str, Any]:
+def rate(hits_N: np.ndarray, pairs: Pairs, count: int) -> Entry:
     """Return a fraction of pairs with its 95% interval, families resampled; related pairs are of one family each.
 
     Where all agree, resampling shows no variation: then as many trials count as there are families among the bases,
@@ -113,7 +114,7 @@ def _weights(pairs: Pairs, count: int) -> np.ndarray:
     return np.where(same_N, drawn_RS[:, pairs.bases_N], drawn_RS[:, pairs.bases_N] * drawn_RS[:, pairs.suspects_N])
 
 
-def area(related: Pairs, unrelated: Pairs, count: int) -> dict[str, Any]:
+def area(related: Pairs, unrelated: Pairs, count: int) -> Entry:
     """Compute the area under the ROC curve, ties counted half, with its 95% interval, families resampled.
 
     Where every related pair is above every unrelated one, the lower end is what :func:`rate` gives for related pairs.
@@ -172,10 +173,10 @@ TRUSTED = 0.9
 TOO_MANY = 0.05
 """A test without an exact p may call this fraction of unrelated pairs the same at its own threshold."""
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Entry]
 
 
-def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> dict[str, Any]:
+def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> Entry:
     """Compute the result of the benchmark.
 
     Args:
@@ -188,7 +189,7 @@ def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
         ``tests`` (over all changes), ``cells`` (change × test), ``accusations`` (kind × exact test), ``roc`` and its
         ``false_positives``.
     """
-    cells: list[dict[str, Any]] = []
+    cells: list[Entry] = []
     tests = []
     curves = []
     for name, test in TESTS.items():
@@ -231,9 +232,7 @@ def _joined(parts: Sequence[Pairs]) -> Pairs:
     return Pairs(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
-def _overall(
-    name: str, test: Reads, related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int
-) -> dict[str, Any]:
+def _overall(name: str, test: Reads, related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> Entry:
     """Summarize one test over all changes together."""
     return {
         "test": name,
@@ -254,7 +253,7 @@ def _overall(
     }
 
 
-def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, Any]:
+def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> Entry:
     """Summarize one test after one change."""
     teacher_N = unrelated.bases_N == unrelated.suspects_N
     taught, apart = unrelated.of(teacher_N), unrelated.of(~teacher_N)
@@ -275,7 +274,7 @@ def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int)
     }
 
 
-def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> list[dict[str, Any]]:
+def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> Sequence[Entry]:
     """Count the unrelated pairs of each kind of change that each exact test calls the same at its own level."""
     entries = []
     for name in EXACT:
@@ -300,9 +299,7 @@ def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> l
     return entries
 
 
-def _trusted(
-    cell: Mapping[str, Any], changes: Sequence[Change], accusations: Sequence[Mapping[str, Any]]
-) -> bool | None:
+def _trusted(cell: Entry, changes: Sequence[Change], accusations: Sequence[Entry]) -> bool | None:
     """Decide whether a test is to be trusted after a change; None where nothing is to be found."""
     if not cell["num_related"]:
         return None

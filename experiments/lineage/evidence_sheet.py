@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,14 +16,14 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, Reading, compare, probe_ids, read_model
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Entry, Experiment, Record, by_scale
 from experiments.lineage.descendants_readings import Origin, Subject
 from experiments.lineage.unrelated_models import initializations, trained
 
 Model = tuple[Origin, Reading]
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train models apart, and take the quantiles of every statistic over pairs of each kind."""
     settings = context.settings
     models = [_read(model) for width in settings["widths"] for model in trained(context, width)]
@@ -72,7 +71,7 @@ def _pairs(
             yield kind, *pairs[index]
 
 
-def _sizes(settings: Mapping[str, Any], num_pairs: Mapping[str, int]) -> str:
+def _sizes(settings: Entry, num_pairs: Mapping[str, int]) -> str:
     """Describe the unrelated models in words."""
     changes, schedule = settings["changes"], settings["schedule"]
     widths = " and ".join(map(str, settings["widths"]))

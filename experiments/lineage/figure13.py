@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.kendall import tau_b
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.lineage.calibration import INPUTS
 
 _BINS = 81
@@ -31,12 +31,12 @@ def null_std(num_inputs: int) -> float:
     return math.sqrt(2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1)))
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute tau of every pair among the initializations of each group, in units of the null's standard deviation."""
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
-def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
+def _group(context: Context, group: Entry) -> Entry:
     cfg = preset(group["model"], **group["changes"])
     inputs = random_inputs(group["inputs"], group["num_inputs"], group["seq_len"], cfg)
     outputs = np.concatenate(list(final_outputs(cfg, range(group["num_births"]), shared_inputs(cfg, inputs))))
@@ -73,7 +73,7 @@ def _beyond(counts: np.ndarray, edges: np.ndarray, outside: int, total: float) -
     return float((counts[~inner].sum() + outside) / total)
 
 
-def _labels(group: Mapping[str, Any]) -> list[Any]:
+def _labels(group: Entry) -> list[Any]:
     init = group["changes"].get("init", "gpt2-scaled")
     return [group["model"], init, INPUTS[group["inputs"]], group["num_inputs"], group["seq_len"]]
 
@@ -141,9 +141,7 @@ def plots(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _groups(
-    num_untrained: int, num_inputs: int, seq_len: int, sizes: Mapping[str, Any], model: str
-) -> list[dict[str, Any]]:
+def _groups(num_untrained: int, num_inputs: int, seq_len: int, sizes: Entry, model: str) -> Sequence[Entry]:
     return [
         {
             "model": model,

@@ -7,8 +7,7 @@ draws, which takes them for independent although pairs share initializations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -21,8 +20,8 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, chunked, spans
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
+from experiments.base import Context, Entry, Experiment, Record, chunked, spans
 from experiments.lineage import table4a
 from experiments.lineage.sketched import sketch
 
@@ -37,7 +36,7 @@ FORMER = "bilinear"
 """A test of records made before fingerprints."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute p, z and verdict of every test on every pair, family by family."""
     groups = context.settings["groups"]
     total = sum(len(group["pairs"]) for group in groups)
@@ -51,7 +50,7 @@ def run(context: Context) -> dict[str, Any]:
 
 
 @chunked
-def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list[dict[str, Any]]:
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> Sequence[Entry]:
     """Run every test on some of a family's pairs."""
     cfg = preset(settings["model"], **settings["changes"])
 
@@ -77,7 +76,7 @@ def tables(record: Record) -> Sequence[Table]:
     last = ", of the embedding's rows" if is_former else ""
     for outcome in record["result"]["groups"]:
         for pair in outcome["pairs"]:
-            measured: dict[str, Any] = {}
+            measured: Cells = {}
             for name in (name for name in (*TESTS, FORMER) if name in pair["tests"]):
                 measured[f"{name}: p"] = (significant(3), pair["tests"][name]["p_value"])
                 measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -33,9 +32,9 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 from bornbiased_jax.probes.inputs import Inputs, from_tokens
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Entry, Experiment, Record, by_scale
 from experiments.survival import run_folder, settings
 from experiments.survival.decay import about, trace_z
 from experiments.survival.run_folder import RunFolder
@@ -99,13 +98,13 @@ MIN_IDS = 16
 _FIRST_FRESH = 3_600_000_000
 
 
-def run(context: Context, named: bool = False) -> dict[str, Any]:
+def run(context: Context, named: bool = False) -> Entry:
     """Analyze every run of the settings, or the one that ``--data`` names."""
     runs = run_folder.given(context) if named else run_folder.trained_here(context)
     return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
 
 
-def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+def anatomy(run: RunFolder, settings: Entry, quiet: bool) -> Entry:
     """Measure hybrids and blocks of one run.
 
     Returns:
@@ -157,7 +156,7 @@ def blocks_alone(
     inputs: Inputs,
     num_fresh: int,
     ranks: Callable[[Params, Inputs], np.ndarray],
-) -> dict[str, Any]:
+) -> Entry:
     """Compare own blocks with fresh births' blocks, all under the trained embedding, after every step but 0."""
     fresh = [init_seed(run.cfg, _FIRST_FRESH + index) for index in range(num_fresh)]
     contrast: list[list[float]] = []
@@ -210,7 +209,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{write(min(values))} … {write(max(values))}"
 
 
-def _at(run: Mapping[str, Any], probe: str, hybrid: str, place: int = -1) -> list[float]:
+def _at(run: Entry, probe: str, hybrid: str, place: int = -1) -> list[float]:
     return [z_C[place] for z_C in run["z"][probe][hybrid]]
 
 
@@ -264,7 +263,7 @@ def _blocks(record: Record) -> Table:
         blocks = run["blocks"]
         for place, step in enumerate(run["steps"][1:]):
             contrast, p = ([values_C[place] for values_C in blocks[key]] for key in ("contrast", "p"))
-            measured: dict[str, Any] = {
+            measured: Cells = {
                 "contrast": _range(contrast),
                 "rank p, by seed": ", ".join(fixed(3)(value) for value in p),
                 "fresh initializations": (integer, blocks["num_fresh"]),

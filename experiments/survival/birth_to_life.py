@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,18 +14,18 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, integer
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.lineage import verdicts
 from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Entry, Experiment, Record, by_scale
 from experiments.lineage.calibration import INPUTS
 from experiments.survival.persistence import moved
 
 KINDS = ("tokens", "gaussian")
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train all seeds on the same data in the same order, and compare every snapshot with every initialization."""
     settings = context.settings
     seeds, schedule = settings["seeds"], settings["schedule"]
@@ -37,7 +36,7 @@ def run(context: Context) -> dict[str, Any]:
     held_NT = held_out_rows(data.validation, 64)
     initial = [init_seed(cfg, seed) for seed in seeds]
     initializations = {kind: [_outputs(cfg, params, inputs[kind]) for params in initial] for kind in KINDS}
-    snapshots: list[dict[str, Any]] = []
+    snapshots: list[Entry] = []
     last: list[np.ndarray] = []
 
     def on_snapshot(step: int, weights: list[Params]) -> None:
@@ -74,7 +73,7 @@ def _outputs(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarray:
     return last_outputs(cfg, params, inputs, mean=mean, std=std)
 
 
-def _pick(snapshot: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:
+def _pick(snapshot: Entry, kind: str, test: str, same: bool) -> list[float]:
     return [
         pair["tests"][test]["z"]
         for pair in snapshot["pairs"]
@@ -94,7 +93,7 @@ def tables(record: Record) -> Sequence[Table]:
     for snapshot in result["snapshots"]:
         for kind in KINDS:
             for test in ("permutation", "iclr", "paper"):
-                measured: dict[str, Any] = {
+                measured: Cells = {
                     "same seed": _range(_pick(snapshot, kind, test, True)),
                     "other seeds": _range(_pick(snapshot, kind, test, False)),
                     "‖W − W₀‖/‖W₀‖": (fixed(2), float(np.mean(snapshot["moved"]))),

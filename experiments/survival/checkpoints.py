@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.kendall import tau_b
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.survival import persistence, persistence_tables
 from experiments.survival.persistence import Model
 from experiments.survival.settings import PRECISION, settings, shared_cost
@@ -27,7 +27,7 @@ TOP = 50
 """m of Section 5: the coordinates with the largest mean output of the initialization."""
 
 
-def correlations(context: Context) -> dict[str, Any]:
+def correlations(context: Context) -> Entry:
     """Compute Kendall's tau of the initialization's top coordinates with its own and another seed's checkpoints'.
 
     Returns:
@@ -63,7 +63,7 @@ def correlations(context: Context) -> dict[str, Any]:
     }
 
 
-def every_checkpoint(context: Context) -> dict[str, Any]:
+def every_checkpoint(context: Context) -> Entry:
     """Compare every checkpoint of every seed with its own initialization and with the next seed's.
 
     Returns:
@@ -214,7 +214,7 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _log10_p(verdict: Mapping[str, Any]) -> float:
+def _log10_p(verdict: Entry) -> float:
     return np.nan if verdict["log10_p"] is None else verdict["log10_p"]
 
 

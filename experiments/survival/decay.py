@@ -28,9 +28,9 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.parameters import GROUPS, parameter_table
 from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.permutations import moments
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.survival import run_folder, settings
 from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from experiments.survival.run_folder import RunFolder
@@ -120,13 +120,13 @@ ALL = "all"
 CLOCKS = ("tokens", "summed learning rate")
 
 
-def run(context: Context, named: bool = False) -> dict[str, Any]:
+def run(context: Context, named: bool = False) -> Entry:
     """Measure every run of the settings, or the one that ``--data`` names."""
     runs = run_folder.given(context) if named else run_folder.trained_here(context)
     return {"runs": {name: life(run, context.quiet) for name, run in runs.items()}}
 
 
-def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
+def life(run: RunFolder, quiet: bool) -> Entry:
     """Compute z of every matrix at every checkpoint, fits and their checks.
 
     Returns:
@@ -193,7 +193,7 @@ def _values(cross_DD: np.ndarray) -> dict[str, float]:
     }
 
 
-def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]], width: int) -> dict[str, Any]:
+def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]], width: int) -> Entry:
     """Fit the decay of one matrix: by clock the fit and its check, and what it comes to at ten times the tokens.
 
     Returns:
@@ -220,22 +220,22 @@ def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]
     return fits
 
 
-def _kinds(run: Mapping[str, Any]) -> list[str]:
+def _kinds(run: Entry) -> list[str]:
     """List embedding, each kind of matrix with its blocks summed, head, all."""
     names = [name for name in run["z"] if not name.startswith(("blocks/", "head", ALL))]
     return [*names, *(name for name in ("head", ALL) if name in run["z"])]
 
 
-def _single(run: Mapping[str, Any]) -> list[str]:
+def _single(run: Entry) -> list[str]:
     """List matrices by themselves."""
     return [name for name in run["z"] if name.startswith("blocks/") or name in ("embed", "positions", "head")]
 
 
-def _last(run: Mapping[str, Any], matrix: str, measure: str = "z") -> list[float]:
+def _last(run: Entry, matrix: str, measure: str = "z") -> list[float]:
     return [z_C[-1] for z_C in run[measure][matrix]]
 
 
-def about(run: Mapping[str, Any]) -> str:
+def about(run: Entry) -> str:
     """Describe a run in a sentence: text, tokens, epochs."""
     facts = run["facts"]
     epochs = "" if facts["epochs"] is None else f" ({facts['epochs']:.2f} epochs)"
@@ -253,7 +253,7 @@ def tables(record: Record) -> Sequence[Table]:
     for name, run in runs.items():
         for kind in _kinds(run):
             values, fits = _last(run, kind), run["fits"][kind]
-            measured: dict[str, Any] = {
+            measured: Cells = {
                 "z of the initialization itself": (fixed(1), float(np.mean([z_C[0] for z_C in run["z"][kind]]))),
                 "z at the end": (
                     fixed(1),
@@ -292,7 +292,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _by_block(runs: Mapping[str, Any]) -> Table:
+def _by_block(runs: Entry) -> Table:
     rows = []
     for name, run in runs.items():
         kinds = dict.fromkeys(matrix.split("/", 2)[2] for matrix in run["z"] if matrix.startswith("blocks/"))

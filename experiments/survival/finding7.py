@@ -25,8 +25,7 @@ Stated before any number of these runs was seen:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,9 +37,9 @@ from bornbiased_jax.model import logits_of
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
-from experiments.base import Context, Experiment, Record, by_scale
+from experiments.base import Context, Entry, Experiment, Record, by_scale
 from experiments.survival import run_folder, settings
 from experiments.survival.anatomy import BLOCKS, SEEN, UNIFORM, UNSEEN, hybrids_of, probes, thinned, transplant
 from experiments.survival.decay import about
@@ -59,13 +58,13 @@ BASES: dict[str, tuple[str, ...]] = {
 _FIRST_DONOR = 3_700_000_000
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure every run of the settings."""
     runs = run_folder.trained_here(context)
     return {"runs": {name: survival(folder, context.settings, context.quiet) for name, folder in runs.items()}}
 
 
-def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+def survival(run: RunFolder, settings: Entry, quiet: bool) -> Entry:
     """Compute positions of preferred tokens along the checkpoints of one run.
 
     Returns:
@@ -103,7 +102,7 @@ def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[s
                 ])
                 for base, parts in bases.items()
             }  # fmt: skip
-            by_base: dict[str, list[dict[str, Any]]] = {base: [] for base in bases}
+            by_base: dict[str, list[Entry]] = {base: [] for base in bases}
             for step in steps:
                 # Mean logits of all seeds at this checkpoint.
                 models = (
@@ -130,7 +129,7 @@ def preferred(logits_NI: np.ndarray, count: int) -> np.ndarray:
     return np.lexsort((-logits_NI.mean(axis=0), -wins_I))[:count]
 
 
-def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) -> dict[str, Any]:
+def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) -> Entry:
     """Compare positions of own preferred tokens with those of other seeds'.
 
     Args:
@@ -156,7 +155,7 @@ def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) 
     }
 
 
-def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> dict[str, Any]:
+def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> Entry:
     """Test the diagonal of [trained model, initialization] against permutations of the seeds."""
     own_S = np.diagonal(position_SS)
     others_S = (position_SS.sum(axis=1) - own_S) / (len(position_SS) - 1)
@@ -170,8 +169,8 @@ def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> dict[
     }
 
 
-def _entries(run: Mapping[str, Any], vocabulary: str, base: str = OWN) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = run["vocabularies"][vocabulary]["bases"][base]
+def _entries(run: Entry, vocabulary: str, base: str = OWN) -> Sequence[Entry]:
+    entries: list[Entry] = run["vocabularies"][vocabulary]["bases"][base]
     return entries
 
 
@@ -180,7 +179,7 @@ def tables(record: Record) -> Sequence[Table]:
     return [_by_step(record), _by_vocabulary(record), _by_part(record)]
 
 
-def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _measured(entry: Entry) -> Entry:
     by_rank, by_logit = entry["rank"], entry["logit"]
     return {
         "rank, own": (fixed(3), float(np.mean(by_rank["own"]))),
@@ -232,7 +231,7 @@ def _by_vocabulary(record: Record) -> Table:
     return tabulate("By ids, after the last step", ["run", "ids"], rows, note)
 
 
-def _left(entries: Sequence[Mapping[str, Any]]) -> float:
+def _left(entries: Sequence[Entry]) -> float:
     """Return the fraction of the gap that is left after the last step."""
     return float(entries[-1]["rank"]["gap"] / entries[0]["rank"]["gap"])
 
@@ -243,7 +242,7 @@ def _by_part(record: Record) -> Table:
         for vocabulary, content in run["vocabularies"].items():
             for base, entries in content["bases"].items():
                 first, last = entries[0]["rank"], entries[-1]["rank"]
-                measured: dict[str, Any] = {
+                measured: Cells = {
                     "gap at initialization": (fixed(3), first["gap"]),
                     "z at initialization": (fixed(1), first["z"]),
                     "gap after training": (fixed(3), last["gap"]),
@@ -280,7 +279,7 @@ def claims(record: Record) -> Sequence[Claim]:
 _GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_size": 256, "init": "normal-0.02"}
 
 
-def _runs() -> dict[str, dict[str, dict[str, Any]]]:
+def _runs() -> dict[str, dict[str, Entry]]:
     """Return the runs of :mod:`.run_folder` with more seeds, and GPT-2, whose preference is strong from the start."""
     runs = settings.anatomy_runs()
     of_bytes = {**runs["laptop"]["bytes"], "seeds": list(range(100, 116))}
@@ -292,7 +291,7 @@ def _runs() -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
+def _pieces() -> dict[str, dict[str, Entry]]:
     """Return the run on BPE pieces, with more seeds than :mod:`.run_folder` has."""
     runs = settings.anatomy_runs()
     seeds = list(range(100, 108))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,7 @@ from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.data.windows import held_out
 from bornbiased_jax.training.optimizer import learning_rate
 from bornbiased_jax.training.setup import Data, load_data
-from experiments.base import Context
+from experiments.base import Context, Entry
 from experiments.survival import persistence
 
 
@@ -128,7 +127,7 @@ class RunFolder:
         rows_NT = rows_NT[rows_NT[:, 0] >= 0][:, : pieces * seq_len]
         return rows_NT.reshape(-1, min(seq_len, rows_NT.shape[1]))[:num_rows]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Entry:
         """Return what a record says of the run: no folder is named."""
         config, provenance = self.config, self.content.get("provenance", {})
         data = provenance.get("data", {})

@@ -22,7 +22,7 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report.tables import Claim
 from experiments._shared.baselines import against_null, reef, reef_features
 from experiments._shared.lineage import BASELINES
-from experiments.base import Context, Experiment, Record
+from experiments.base import Context, Entry, Experiment, Record
 from experiments.survival import persistence, persistence_tables
 from experiments.survival.persistence import Model
 from experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
@@ -30,7 +30,7 @@ from experiments.survival.settings import COST, FAMILIES, PRECISION, settings, s
 Moments = tuple[float, float]
 
 
-def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Moments) -> dict[str, Any]:
+def tested(settings: Entry, base: Model, suspect: Model, moments: Moments) -> Entry:
     """Run every test on one pair; the suspect's progress stands alongside.
 
     Returns:
@@ -53,7 +53,7 @@ def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Mo
     }
 
 
-def brief(verdict: Verdict) -> dict[str, Any]:
+def brief(verdict: Verdict) -> Entry:
     """Return what a table shows of a verdict."""
     detail_names = ("log10_p_t", "log10_p_u", "mean_tau", "mean_correlation", "num_dims")
     return {
@@ -66,11 +66,11 @@ def brief(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _name(model: Model) -> dict[str, Any]:
+def _name(model: Model) -> Entry:
     return {"run": Path(model["run"]).name, "seed": model["seed"], "step": model["step"]}
 
 
-def own_and_other(context: Context) -> dict[str, Any]:
+def own_and_other(context: Context) -> Entry:
     """Compare initializations with trained models of the base run: the same seed (Table 4b) and another (Table 4c)."""
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
@@ -85,7 +85,7 @@ def own_and_other(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(run), "pairs": pairs}
 
 
-def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run: Path) -> dict[str, Score]:
+def compared(settings: Entry, base: Model, suspect: Model, text_run: Path) -> dict[str, Score]:
     """Compute every baseline on one pair; REEF reads the held-out text of a run."""
     cfg = persistence.model_config(settings)
     base_params, suspect_params = persistence.load(base), persistence.load(suspect)
@@ -99,7 +99,7 @@ def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run:
     }
 
 
-def baselines_of_initializations(context: Context) -> dict[str, Any]:
+def baselines_of_initializations(context: Context) -> Entry:
     """Compute baselines on every initialization and trained model of the base run, pairs of one seed and of two.
 
     Returns:
@@ -133,7 +133,7 @@ def baselines_of_initializations(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(run), "own": own_rows, "other": other_scores}
 
 
-def continued(context: Context) -> dict[str, Any]:
+def continued(context: Context) -> Entry:
     """Compare the base model with its descendant and a distractor's, after further training on each corpus."""
     settings = context.settings
     chosen = settings["continued"]
@@ -226,7 +226,7 @@ def _experiment(
     family: str,
     title: str,
     description: str,
-    run: Callable[[Context], Mapping[str, Any]],
+    run: Callable[[Context], Entry],
     cost: Mapping[str, str],
     **shown: Callable[[Record], Any],
 ) -> Experiment:

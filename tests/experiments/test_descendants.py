@@ -18,6 +18,7 @@ from experiments.base import Context
 from experiments.lineage import court, descendants, descendants_families, descendants_summary, descendants_tables
 from experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
 from experiments.lineage.descendants_summary import Pairs
+from experiments.lineage.unrelated_models import packed, unpacked
 
 pytestmark = pytest.mark.slow
 
@@ -27,25 +28,26 @@ CFG = preset(SMOKE["model"], **SMOKE["changes"])
 
 def moved(seeds, others, size):
     """What training gives, without its compilation: each initialization moved by numbers of its own."""
-    rows = []
+    models_S = []
     for seed, other in zip(seeds, others, strict=True):
-        flat = models.flatten(jax.tree.map(np.asarray, init_seed(CFG, seed)))
-        weights_P = np.concatenate([flat[path].ravel() for path in sorted(flat)])
-        rows.append(weights_P + size * np.random.default_rng(other).standard_normal(len(weights_P), np.float32))
-    return np.stack(rows).astype(np.float32)
+        (weights_P,) = packed(jax.tree.map(lambda leaf: leaf[None], init_seed(CFG, seed)))
+        moves_P = np.random.default_rng(other).standard_normal(len(weights_P), np.float32)
+        models_S.append(unpacked(CFG, weights_P + np.float32(size) * moves_P))
+    return models_S
 
 
 def families_with_noise(context):
     seeds = list(range(context.settings["families"]))
     bases = moved(seeds, seeds, 0.005)
-    further = lambda: {step: moved(seeds, seeds, 0.005) + 0.002 for step in SMOKE["further"]["tuned"]}  # noqa: E731
+    shifted = [jax.tree.map(lambda leaf: leaf + np.float32(0.002), params) for params in moved(seeds, seeds, 0.005)]
+    further = dict.fromkeys(SMOKE["further"]["tuned"], shifted)
     students = {
         step: moved([seed + 50 for seed in seeds], [seed + 500 for seed in seeds], 0.005)
         for step in SMOKE["further"]["distilled"]
     }
     batch = np.arange(34, dtype=np.int32).reshape(2, 17)
     partner = moved([90], [90], 0.005)
-    return descendants_families.Families(CFG, seeds, bases, partner, further(), further(), students, batch)
+    return descendants_families.Families(CFG, seeds, bases, partner, further, further, students, batch)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ def test_the_readings_are_those_of_the_benchmarks_tests():
     """Shared work and two stages of permutations leave scores and decisions as they are."""
     everyone = []
     for seed, other in ((0, 1), (0, 2), (5, 3)):
-        params = descendants_families.unpacked(CFG, moved([seed], [other], 0.01)[0])
+        params = moved([seed], [other], 0.01)[0]
         everyone.append(Subject(CFG, params, SMOKE, CFG))
     base = everyone[0]
     for suspect in everyone[1:]:
@@ -235,7 +237,7 @@ def test_function_preserving_changes_keep_logits(kind):
     change = next(each for each in descendants_families.all_changes(SMOKE) if each.usual and each.kind == kind)
     cfg, params = change.make(families, 1)
     ids = np.arange(4, 28, dtype=np.int32).reshape(2, 12)
-    logits = np.asarray(apply(CFG, descendants_families.params_of(families, 1), ids).logits_BTV)[..., :256]
+    logits = np.asarray(apply(CFG, families.bases[1], ids).logits_BTV)[..., :256]
     after = np.asarray(apply(cfg, params, ids).logits_BTV)[..., :256]
     np.testing.assert_allclose(after, logits, rtol=0, atol=2e-4 * np.abs(logits).max())
 
