@@ -51,6 +51,7 @@ from experiments.base import Context, Entry, Experiment, by_scale, chunked, once
 from experiments.lineage import descendants_tables
 from experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
 from experiments.lineage.descendants_readings import (
+    Origin,
     Reading,
     Subject,
     read_initialization,
@@ -106,7 +107,7 @@ def _stand(context: Context) -> Stand:
     return Stand(
         families,
         [Subject(cfg, params, settings, cfg) for params in families.bases],
-        [Subject(cfg, params, settings, cfg, seed=seed, is_initial=True) for seed, params in drawn],
+        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in drawn],
     )
 
 

@@ -42,35 +42,31 @@ def _group(context: Context, group: Entry) -> Entry:
     outputs = np.concatenate(list(final_outputs(cfg, range(group["num_births"]), shared_inputs(cfg, inputs))))
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
-    counts, outside, sums, means = np.zeros(_BINS - 1, int), 0, np.zeros(3), []
-    pairs = list(itertools.combinations(range(len(outputs)), 2))
+    # Histogram, number, sum and sum of squares of all taus, and the mean of each pair.
+    counts, sums, means = np.zeros(_BINS - 1, int), np.zeros(3), []
+    pairs = list(itertools.combinations(outputs, 2))
     with progress.bar(len(pairs), f"figure13 {group['inputs']}", unit="pairs", quiet=context.quiet) as advance:
-        for first, second in pairs:
-            scaled = tau_b(outputs[first], outputs[second]) / unit
-            bin_counts, _ = np.histogram(scaled, edges)
-            counts, outside = counts + bin_counts, outside + len(scaled) - int(bin_counts.sum())
-            sums += (len(scaled), scaled.sum(), np.square(scaled).sum())
-            means.append(float(scaled.mean() * math.sqrt(len(scaled))))
+        for base_ND, suspect_ND in pairs:
+            scaled_D = tau_b(base_ND, suspect_ND) / unit
+            counts += np.histogram(scaled_D, edges)[0]
+            sums += (len(scaled_D), scaled_D.sum(), np.square(scaled_D).sum())
+            means.append(float(scaled_D.mean() * math.sqrt(len(scaled_D))))
             advance()
     total, mean = sums[0], sums[1] / sums[0]
+    is_inner = (edges[:-1] >= -3 - 1e-9) & (edges[1:] <= 3 + 1e-9)
     return {
         "group": group,
         "num_pairs": len(pairs),
         "edges": edges,
         "density": counts / total / (edges[1] - edges[0]),
-        "outside": outside / total,
+        "outside": (total - counts.sum()) / total,
         "mean": mean,
         "std": math.sqrt(sums[2] / total - mean**2),
-        "beyond_3": _beyond(counts, edges, outside, total),
+        "beyond_3": float((total - counts[is_inner].sum()) / total),
         "pair_z_mean": float(np.mean(means)),
         "pair_z_std": float(np.std(means, ddof=1)),
         "pair_z_above": float(np.mean(np.array(means) > stats.norm.isf(0.01))),
     }
-
-
-def _beyond(counts: np.ndarray, edges: np.ndarray, outside: int, total: float) -> float:
-    inner = (edges[:-1] >= -3 - 1e-9) & (edges[1:] <= 3 + 1e-9)
-    return float((counts[~inner].sum() + outside) / total)
 
 
 def _labels(group: Entry) -> list[Any]:

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments.base import Context, Entry, Experiment, Record, chunked, spans
+from experiments.base import Context, Entry, Experiment, Record, chunked
 from experiments.lineage import table4a
 from experiments.lineage.sketched import sketch
 
@@ -39,14 +39,12 @@ FORMER = "bilinear"
 def run(context: Context) -> Entry:
     """Compute p, z and verdict of every test on every pair, family by family."""
     groups = context.settings["groups"]
-    total = sum(len(group["pairs"]) for group in groups)
-    outcomes = []
-    with progress.bar(total, "table4a in the weights", unit="pairs", quiet=context.quiet) as advance:
-        for group in groups:
-            chunks = spans(len(group["pairs"]))
-            parts = context.parts("table4a_weights/pairs", compute, group, chunks, advance=advance)
-            outcomes.append({"group": group, "pairs": [pair for part in parts for pair in part]})
-    return {"groups": outcomes}
+    return {
+        "groups": [
+            {"group": group, "pairs": context.rows("table4a_weights/pairs", compute, group, len(group["pairs"]))}
+            for group in groups
+        ]
+    }
 
 
 @chunked
@@ -54,18 +52,16 @@ def compute(settings: Entry, _sources: object, chunk: Chunk) -> Sequence[Entry]:
     """Run every test on some of a family's pairs."""
     cfg = preset(settings["model"], **settings["changes"])
 
-    def reader(seed: int) -> Checkpoint:
-        return Checkpoint.from_params(cfg, jax.tree.map(np.asarray, init_seed(cfg, seed)), seed=seed, is_initial=True)
+    def fingerprint(seed: int) -> Fingerprint:
+        params = jax.tree.map(np.asarray, init_seed(cfg, seed))
+        return sketch(Checkpoint.from_params(cfg, params, seed=seed, is_initial=True))
 
     rows = []
     for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
-        fingerprints = sketch(reader(base)), sketch(reader(suspect))
-        verdicts = {name: single_verdict(*fingerprints, evidence) for name, evidence in TESTS.items()}
-        summaries = {
-            name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
-            for name, outcome in verdicts.items()
-        }
-        rows.append({"base": base, "suspect": suspect, "tests": summaries})
+        pair = fingerprint(base), fingerprint(suspect)
+        verdicts = {name: single_verdict(*pair, evidence) for name, evidence in TESTS.items()}
+        tests = {name: {"verdict": v.verdict, "p_value": v.p_value, "z": v.z} for name, v in verdicts.items()}
+        rows.append({"base": base, "suspect": suspect, "tests": tests})
     return rows
 
 

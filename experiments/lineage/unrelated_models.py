@@ -31,8 +31,7 @@ _INITIALIZATIONS = 500_000
 
 def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Entry) -> Subject:
     """Return the model of an origin, as the tests read it."""
-    is_initial = origin.corpus is None
-    return Subject(cfg, params, settings, cfg, seed=origin.seed, is_initial=is_initial, tokenizer=None, origin=origin)
+    return Subject(cfg, params, settings, cfg, tokenizer=None, origin=origin)
 
 
 def config(settings: Entry, width: int) -> ModelConfig:

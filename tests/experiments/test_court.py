@@ -146,7 +146,7 @@ def test_every_test_finds_a_copy_with_noise():
     moved_S = noisy_initializations({}, base.cfg, "", 0, [base.origin.seed])
     noisy = jax.tree.map(lambda leaf: leaf[0], moved_S)
     copy = unrelated_models.model_of(base.origin._replace(corpus="a"), base.cfg, noisy, SMOKE)
-    values = court.examine(base, copy, {"num_permutations": 200, "seed": 0})
+    values = court.examine(base, copy, 200, 0)
     # Eight tokens a row leave REEF and Intrinsic little, and twenty inputs Algorithm 1.
     for name, test in court.TESTS.items():
         if test.by_p and "tokens" not in name:

@@ -81,7 +81,7 @@ def test_every_change_stands_before_every_test(record):
     }  # fmt: skip
     assert {row["test"] for row in result["tests"]} == set(TESTS) == {cell["test"] for cell in result["cells"]}
     # Whatever the benchmark tries is tried, under its own name or, of initializations, another.
-    assert {name for name, test in court.PACKAGE_TESTS.items() if not test.initializations} <= set(TESTS)
+    assert {name for name, test in court.TESTS.items() if test.base == "model"} <= set(TESTS)
     check_promises(record, 6)
     for cell in result["cells"]:
         related = not cell["change"].startswith("distilled")
@@ -137,10 +137,8 @@ def test_the_readings_are_those_of_the_benchmarks_tests():
     base = everyone[0]
     for suspect in everyone[1:]:
         values = read_outputs(base, suspect, 3, kendall=True) | read_weights(base, suspect, 3)
-        by_court = {
-            name: test.verdict(base, suspect, {"num_permutations": 999, "seed": 3}).p_value
-            for name, test in court.PACKAGE_TESTS.items() if name in values and name.startswith("weights")
-        }  # fmt: skip
+        verdicts = court.package_verdicts(base, suspect, 999, 3)
+        by_court = {name: verdict.p_value for name, verdict in verdicts.items() if name.startswith("weights")}
         for name, p in by_court.items():
             assert (10 ** values[name][1] <= 1e-4) == (p <= 1e-4), name
             # Two counts of the same p, of 199 and 999 draws: four standard errors.
@@ -170,16 +168,16 @@ def test_areas_rates_and_their_intervals():
     related = pairs(families, families, np.r_[np.ones(9), -np.ones(3)])
     unrelated = pairs(families, (families + 2) % 12, np.zeros(12))
     area = descendants_summary.area(related, unrelated, 12)
-    assert area["rate"] == 0.75 and 0.4 < area["low"] < 0.75 < area["high"] <= 1
+    assert area.rate == 0.75 and 0.4 < area.low < 0.75 < area.high <= 1
     rate = descendants_summary.rate(related.same_N, related, 12)
-    assert rate["rate"] == 0.75 and abs(rate["low"] - 0.5) < 0.1 and abs(rate["high"] - 1.0) < 0.1
+    assert rate.rate == 0.75 and abs(rate.low - 0.5) < 0.1 and abs(rate.high - 1.0) < 0.1
     everyone = descendants_summary.rate(np.ones(12, bool), related, 12)
-    assert everyone["low"] == pytest.approx(0.025 ** (1 / 12)) and everyone["high"] == 1
+    assert everyone.low == pytest.approx(0.025 ** (1 / 12)) and everyone.high == 1
     # Two families a pair: as many trials as disjoint pairs.
     nobody = descendants_summary.rate(np.zeros(12, bool), unrelated, 12)
-    assert nobody["low"] == 0 and nobody["high"] == pytest.approx(1 - 0.025 ** (1 / 6))
+    assert nobody.low == 0 and nobody.high == pytest.approx(1 - 0.025 ** (1 / 6))
     undefined = pairs(families, families, np.full(12, -np.inf))
-    assert descendants_summary.area(undefined, undefined, 12)["rate"] == 0.5
+    assert descendants_summary.area(undefined, undefined, 12).rate == 0.5
     assert descendants_summary.distance(related, unrelated) == 0.75
     curve = descendants_summary.roc(related, unrelated)
     assert curve[0] == 0.75 and curve[-1] == 1
