@@ -13,7 +13,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
-from bornbiased_jax.report.numbers import fixed, integer
+from bornbiased_jax.report.numbers import fixed, integer, value_range
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.training.setup import load_data
 from experiments._shared.lineage import verdicts
@@ -81,11 +81,6 @@ def _pick(snapshot: Entry, kind: str, test: str, same: bool) -> list[float]:
     ]
 
 
-def _range(values: Sequence[float]) -> str | None:
-    write = fixed(1)
-    return f"{write(min(values))} … {write(max(values))}" if values else None
-
-
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate z of the same seed and of other seeds, snapshot by snapshot."""
     result, settings = record["result"], record["settings"]
@@ -94,8 +89,8 @@ def tables(record: Record) -> Sequence[Table]:
         for kind in KINDS:
             for test in ("permutation", "iclr", "paper"):
                 measured: Cells = {
-                    "same seed": _range(_pick(snapshot, kind, test, True)),
-                    "other seeds": _range(_pick(snapshot, kind, test, False)),
+                    "same seed": value_range(_pick(snapshot, kind, test, True)),
+                    "other seeds": value_range(_pick(snapshot, kind, test, False)),
                     "‖W − W₀‖/‖W₀‖": (fixed(2), float(np.mean(snapshot["moved"]))),
                     "held-out loss": (fixed(2), float(np.mean(snapshot["held_out_loss"]))),
                 }
@@ -105,7 +100,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"z of a model at a step against the initializations; N = {settings['num_inputs']:,}, T = "
         f"{settings['seq_len']}, seeds {', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile "
         f"of its p. Loss in nats per byte. Trained models against one another at the end, permutation on tokens: "
-        f"{_range(trained)}."
+        f"{value_range(trained)}."
     )
     return [tabulate("Initializations against models in training", ["step", "inputs", "test"], rows, note)]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, significant
-from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 from experiments._shared.lineage import BASELINES
 from experiments.base import Entry, Record
@@ -49,7 +49,7 @@ def trained_on(record: Record) -> str:
     )
 
 
-def training_cells(progress: Entry) -> Entry:
+def training_cells(progress: Entry) -> Cells:
     """Return what training did to a model: how far it moved, its loss, and the loss of counting tokens."""
     return {
         MOVED: (fixed(2), progress["moved"]),
@@ -58,7 +58,7 @@ def training_cells(progress: Entry) -> Entry:
     }
 
 
-def verdict_cells(pair: Entry) -> Entry:
+def verdict_cells(pair: Entry) -> Cells:
     """Return the measured columns of one pair; a test without a verdict leaves its cell empty."""
     paper, log = pair["paper"], from_log10(2)
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from experiments.base import Entry, by_scale
 from experiments.survival.persistence import STORIES
 
@@ -13,7 +15,7 @@ FAMILIES = {"llama": "LLaMA-style", "qwen": "Qwen-style"}
 PRECISION = "float32 highest; bfloat16 training at paper scale"
 
 
-def settings(family: str) -> dict[str, Entry]:
+def settings(family: str) -> Mapping[str, Entry]:
     """Return settings by scale; ``family`` is "llama" or "qwen".
 
     The paper's schedule is the SeedPrint authors' toy one, one epoch.
