@@ -12,15 +12,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-import theory.preference
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import FIXABLE, distribution, draw
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import stack_of
-from theory.given_head import NODES, fractions_given_head
-from theory.mean_field import profile
-from theory.predict import contraction, scatter
+from bornbiased_jax.theory import preference
+from bornbiased_jax.theory.given_head import NODES, fractions_given_head
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.predict import contraction, scatter
 
 
 class Given(NamedTuple):
@@ -83,7 +83,7 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     lost = 0.0
     if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
         aligned = math.sqrt(min(cfg.embedding_std**2 / variance, 1.0))
-        lost = theory.preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
+        lost = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
         head_VD, common_D, part, rho, rho_std, scatter(mean_field), num_inputs, own_fraction=lost
     )

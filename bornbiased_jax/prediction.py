@@ -7,12 +7,6 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-import theory.activations
-import theory.gradients
-import theory.mean_field
-import theory.positions
-import theory.predict
-import theory.stack
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
@@ -20,7 +14,9 @@ from bornbiased_jax.init import distribution
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.parameters import parameter_table
-from theory.stack import Stack
+from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
+from bornbiased_jax.theory import predict as whole_model
+from bornbiased_jax.theory.stack import Stack
 
 
 def check_covered(cfg: ModelConfig) -> None:
@@ -58,17 +54,17 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
     paired = {group for group in ("gate", "up", "down") if group in drawn and drawn[group].neuron_axis is not None}
     if paired and paired != {"gate", "up", "down"} & drawn.keys():
         raise InputError("theory knows MLPs whose neurons are mirrored in all matrices: set init to a scheme -mirrored")
-    if paired and activation not in theory.activations.ODD_PARTS:
+    if paired and activation not in activations.ODD_PARTS:
         raise InputError(
             f"theory has no kernel of mirrored neurons with activation={activation}: take another activation"
         )
     if paired:
         # A pair of opposite neurons writes the odd part of the activation.
-        activation, factor = theory.activations.ODD_PARTS[activation]
+        activation, factor = activations.ODD_PARTS[activation]
         mlp_width //= 2
     stds = {
         group: tuple(drawn[group].measured_std(layer) for layer in range(len(drawn[group].stds)))
-        for group in theory.stack.GROUPS
+        for group in stack.GROUPS
         if group in drawn
     }
     if "down" in stds:
@@ -128,24 +124,24 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
         raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
     if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
         raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
-    if seq_len > theory.gradients.LARGEST_LENGTH:
+    if seq_len > gradients.LARGEST_LENGTH:
         raise InputError(
-            f"theory follows gradients over all pairs of at most {theory.gradients.LARGEST_LENGTH} positions, not "
+            f"theory follows gradients over all pairs of at most {gradients.LARGEST_LENGTH} positions, not "
             f"{seq_len}: ask for shorter sequences"
         )
     try:
-        forward = theory.mean_field.profile(stack_of(cfg), seq_len, exact=True)
-        norms = theory.gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg))
+        forward = mean_field.profile(stack_of(cfg), seq_len, exact=True)
+        norms = gradients.gradients(forward, num_inputs, head_of(cfg), biases_of(cfg))
     except ValueError as error:
         raise InputError(f"theory cannot predict this: {error}") from error
     groups = {group: values.tolist() for group, values in norms.by_group.items()}
     return {"gradient_norm_by_block": norms.by_block.tolist(), "gradient_norm_by_group": groups}
 
 
-def head_of(cfg: ModelConfig) -> theory.gradients.Head:
+def head_of(cfg: ModelConfig) -> gradients.Head:
     """Return what gradients depend on of the unembedding."""
     row = parameter_table(cfg)["embed/embedding" if cfg.tie_embeddings else "head/kernel"]
-    return theory.gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
+    return gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
 
 
 def biases_of(cfg: ModelConfig) -> tuple[str, ...]:
@@ -156,7 +152,7 @@ def biases_of(cfg: ModelConfig) -> tuple[str, ...]:
 
 def _bytes(cfg: ModelConfig, seq_len: int) -> float:
     """Count the bytes of theory's largest arrays: node weights, fields between nodes, and by layer at all positions."""
-    nodes = theory.positions.num_nodes(seq_len)
+    nodes = positions.num_nodes(seq_len)
     return 8.0 * (seq_len * (2 * nodes + 3 * cfg.num_layers) + 6 * cfg.num_layers * nodes**2)
 
 
@@ -201,7 +197,7 @@ def predict(
         on_host=True,
     )
     try:
-        prediction = theory.predict.predict(
+        prediction = whole_model.predict(
             stack_of(cfg, tokens=tokens),
             seq_len,
             cfg.vocab_size,

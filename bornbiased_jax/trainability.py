@@ -7,16 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
-import theory.attention_weights
-import theory.gradients
-import theory.mean_field
-import theory.sublayers
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.prediction import biases_of, head_of, stack_of
-from theory.mean_field import Profile
-from theory.stack import WRITERS, Stack
+from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
+from bornbiased_jax.theory.mean_field import Profile
+from bornbiased_jax.theory.stack import WRITERS, Stack
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the standard deviations of all matrices of blocks, or of those that write to the residual stream."""
@@ -65,9 +62,9 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
         InputError: theory does not cover the configuration, or sequences are too long.
     """
     check_length(cfg, seq_len)
-    if seq_len > theory.gradients.LARGEST_LENGTH:
+    if seq_len > gradients.LARGEST_LENGTH:
         raise InputError(
-            f"a diagram follows all pairs of at most {theory.gradients.LARGEST_LENGTH} positions, not {seq_len}: ask "
+            f"a diagram follows all pairs of at most {gradients.LARGEST_LENGTH} positions, not {seq_len}: ask "
             "for shorter sequences"
         )
     num_layers = min(cfg.num_layers, MOST_LAYERS)
@@ -123,17 +120,15 @@ def _plane(
     }
 
 
-def _cell(
-    stack: Stack, seq_len: int, num_inputs: int, head: theory.gradients.Head, biases: tuple[str, ...] = ()
-) -> Cell:
+def _cell(stack: Stack, seq_len: int, num_inputs: int, head: gradients.Head, biases: tuple[str, ...] = ()) -> Cell:
     """Compute contraction, gradient ratio and entropy; None where theory refuses."""
     try:
-        forward = theory.mean_field.profile(stack, seq_len, exact=True)
+        forward = mean_field.profile(stack, seq_len, exact=True)
     except ValueError:
         return None, None, None
     ratio = None
     try:
-        norms = theory.gradients.gradients(forward, num_inputs, head, biases).by_block
+        norms = gradients.gradients(forward, num_inputs, head, biases).by_block
         ratio = float(norms[0] / norms[-1]) if norms[-1] > 0 else None
     except ValueError:
         pass  # Attention that is far from uniform, or a part of the model whose gradients have no theory.
@@ -145,6 +140,6 @@ def _entropy(forward: Profile) -> float | None:
     steps = [step for step in forward.sublayers if step.kind == "attention"]
     if not steps or forward.stack.attention_kernel != "softmax":
         return None
-    source = steps[-1].source.scaled(theory.sublayers.input_scale(forward.stack, steps[-1].source))
-    rho = theory.sublayers.correlation(source.within_nn, source)
-    return theory.attention_weights.entropy(forward.stack, steps[-1].layer, source.variance_n, rho, forward.grid)
+    source = steps[-1].source.scaled(sublayers.input_scale(forward.stack, steps[-1].source))
+    rho = sublayers.correlation(source.within_nn, source)
+    return attention_weights.entropy(forward.stack, steps[-1].layer, source.variance_n, rho, forward.grid)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
 
 
 def run(context: Context) -> dict[str, Any]:

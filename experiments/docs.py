@@ -25,15 +25,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import experiments
-from bornbiased_jax import io
+from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import front_figure, results, runner
+from bornbiased_jax.experiments.base import Record, relabel
+from bornbiased_jax.experiments.markdown import claims_text, table_text
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import Table
-from experiments import front_figure, results, runner
-from experiments.base import Record, relabel
-from experiments.markdown import claims_text, table_text
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks" / "results"

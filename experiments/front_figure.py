@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.report import figures
-from experiments import results
-from experiments._shared import probing
 
 NAMES = ("table1_a_1024_42", "table1_a_1024_43")
 PATH = Path("docs", "images", "contraction.svg")

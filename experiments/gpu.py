@@ -23,9 +23,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bornbiased_jax import io, progress
+from bornbiased_jax.experiments.birth import table1_rows
+from bornbiased_jax.experiments.lineage import table4a
 from bornbiased_jax.record import git_revision
-from experiments.birth import table1_rows
-from experiments.lineage import table4a
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 45  # seconds from SIGTERM to SIGKILL: a checkpoint of four models is gigabytes

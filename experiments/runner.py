@@ -15,16 +15,15 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-import experiments
-from bornbiased_jax import io, progress
+from bornbiased_jax import experiments, io, progress
 from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
+from bornbiased_jax.experiments.base import SCALES, Context, Experiment, Record, relabel, split_data
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
-from experiments.base import SCALES, Context, Experiment, Record, relabel, split_data
 
 TITLE = "Transformers are born biased"
 PAGE, RECORDS, COMPARE, FIGURES = "index.html", "records", "compare", "figures"

@@ -10,7 +10,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.prediction import predict, predict_gradients, stack_of
 from bornbiased_jax.results import page
 from bornbiased_jax.results.initialization import Trainability
-from theory.softmax_rows import row_entropy
+from bornbiased_jax.theory.softmax_rows import row_entropy
 
 CFG = preset("gpt2-tiny", num_layers=3, d_model=64, d_ff=128, num_heads=2, vocab_size=300, init="normal-0.02")
 

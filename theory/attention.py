@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import checks, mlp
-from theory.activations import Array
+from bornbiased_jax.theory import checks, mlp
+from bornbiased_jax.theory.activations import Array
 
 _BLOCK = 32
 # A column is dropped once it can no longer change a squared row norm by more than this, relatively.

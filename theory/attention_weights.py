@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory import checks, kernels, positions, quadrature, softmax_rows
-from theory.activations import Array
-from theory.positions import Grid
-from theory.softmax_rows import LARGEST_VARIANCE, participation
-from theory.stack import Stack
+from bornbiased_jax.theory import checks, kernels, positions, quadrature, softmax_rows
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.positions import Grid
+from bornbiased_jax.theory.softmax_rows import LARGEST_VARIANCE, participation
+from bornbiased_jax.theory.stack import Stack
 
 CONCENTRATED = 2.0
 """Variance of logits between keys from which overlaps of two rows are integrated; below, a closed form serves."""

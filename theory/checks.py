@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from theory.activations import ACTIVATIONS, Array, Function
+from bornbiased_jax.theory.activations import ACTIVATIONS, Array, Function
 
 RHO_SLACK = 1e-12
 """Correlations computed from covariances overshoot 1 by rounding; anything within this is taken as ±1."""

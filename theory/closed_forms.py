@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from theory.activations import CENTERED, LEAK, ROOT_2PI, UNIT_MEANS, Array
+from bornbiased_jax.theory.activations import CENTERED, LEAK, ROOT_2PI, UNIT_MEANS, Array
 
 
 def _relu_dual(rho: Array, s: Array, t: Array) -> Array:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory import checks, kernels
-from theory.activations import CENTERED, LEAK, ROOT_2PI, UNIT_MEANS, Array
-from theory.closed_forms import CLOSED
-from theory.quadrature import normal_lattice, normal_panels
+from bornbiased_jax.theory import checks, kernels
+from bornbiased_jax.theory.activations import CENTERED, LEAK, ROOT_2PI, UNIT_MEANS, Array
+from bornbiased_jax.theory.closed_forms import CLOSED
+from bornbiased_jax.theory.quadrature import normal_lattice, normal_panels
 
 STEP = 1e-3
 """Of the difference quotients; their error is below 1e-6 of the derivative away from |ρ| = 1."""

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import checks
-from theory.activations import Array
-from theory.logits import ROOT_2PI, Scatter
+from bornbiased_jax.theory import checks
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.logits import ROOT_2PI, Scatter
 
 DIRECTIONS = 96
 """Drawn directions, a seed's worth each: the 10th and 90th percentile are then known to 3 percentiles."""

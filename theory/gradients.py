@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory import checks, kernels, sublayers
-from theory.activations import Array
-from theory.mean_field import Profile
-from theory.stack import Stack
-from theory.sublayers import CARRIED, OWN, PARTS, Fields, Sublayer
+from bornbiased_jax.theory import checks, kernels, sublayers
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.mean_field import Profile
+from bornbiased_jax.theory.stack import Stack
+from bornbiased_jax.theory.sublayers import CARRIED, OWN, PARTS, Fields, Sublayer
 
 LARGEST_LENGTH = 512
 """Gram matrices hold every pair of positions."""
@@ -91,7 +91,7 @@ def gradients(forward: Profile, num_inputs: int, head: Head, biases: tuple[str, 
     Raises:
         ValueError: a stack whose gradients have no theory here, with the reason; a length out of range.
 
-    >>> from theory.mean_field import profile
+    >>> from bornbiased_jax.theory.mean_field import profile
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
     >>> gradients(profile(stack, 8, exact=True), 4, Head(512, 0.02)).by_block.round(3).tolist()
     [1.952, 1.666]

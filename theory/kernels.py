@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
-from theory import checks
-from theory.activations import ACTIVATIONS, DERIVATIVES, TABLE, Array, Function
-from theory.closed_forms import CLOSED, MEANS
-from theory.quadrature import LARGEST_PANEL_SCALE, normal_lattice, normal_panels
+from bornbiased_jax.theory import checks
+from bornbiased_jax.theory.activations import ACTIVATIONS, DERIVATIVES, TABLE, Array, Function
+from bornbiased_jax.theory.closed_forms import CLOSED, MEANS
+from bornbiased_jax.theory.quadrature import LARGEST_PANEL_SCALE, normal_lattice, normal_panels
 
 TAIL = 2e-14
 DEGREES = (16, 32, 64, 128, 256, 512)

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory.activations import Array
-from theory.quadrature import normal_nodes
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.quadrature import normal_nodes
 
 SCALES = 9
 """Nodes over the tokens' scales of noise."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory import positions, sublayers
-from theory.activations import Array
-from theory.positions import Grid
-from theory.stack import Stack
-from theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
+from bornbiased_jax.theory import positions, sublayers
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.positions import Grid
+from bornbiased_jax.theory.stack import Stack
+from bornbiased_jax.theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
 
 __all__ = ["Fields", "Profile", "Stack", "profile"]
 
@@ -91,7 +91,7 @@ def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = F
         ValueError: length below 1, a window in a very long sequence, or so many blocks without a residual that
             the stream vanishes (or grows without bound).
 
-    >>> from theory.stack import Stack
+    >>> from bornbiased_jax.theory.stack import Stack
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
     >>> profile(stack, 16).inter_cosine.round(6).tolist()
     [0.0, 0.004432, 0.008854]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import checks, kernels
-from theory.activations import Array
+from bornbiased_jax.theory import checks, kernels
+from bornbiased_jax.theory.activations import Array
 
 # g(1 − ε) = 1 − ε + A ε^(3/2) + O(ε^(5/2)).
 RATE_CONSTANT = 2 * np.sqrt(2) / (3 * np.pi)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from theory import checks
-from theory.activations import Array
+from bornbiased_jax.theory import checks
+from bornbiased_jax.theory.activations import Array
 
 DENSE = 24
 """Positions 1..DENSE are always nodes."""

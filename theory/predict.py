@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from theory import checks, finite_width, preference, seeds
-from theory.activations import Array
-from theory.logits import Scatter
-from theory.mean_field import Profile, profile
-from theory.preference import TopFraction
-from theory.stack import Stack
+from bornbiased_jax.theory import checks, finite_width, preference, seeds
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.logits import Scatter
+from bornbiased_jax.theory.mean_field import Profile, profile
+from bornbiased_jax.theory.preference import TopFraction
+from bornbiased_jax.theory.stack import Stack
 
 SECOND_ORDER = 1.5
 """A chosen constant, not derived: the interval allows for terms beyond first order in 1/D as large as this times the
@@ -61,7 +61,7 @@ def contraction(profiled: Profile, num_inputs: int | None = None, coverage: floa
     Raises:
         ValueError: num_inputs below 2, coverage outside (0, 1).
 
-    >>> from theory.stack import Stack
+    >>> from bornbiased_jax.theory.stack import Stack
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
     >>> found = contraction(profile(stack, 16), num_inputs=100)
     >>> bool(found.low[-1] < found.mean[-1] < found.high[-1])
@@ -135,7 +135,7 @@ def predict(
     Raises:
         ValueError: an argument out of range.
 
-    >>> from theory.stack import Stack
+    >>> from bornbiased_jax.theory.stack import Stack
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
     >>> round(predict(stack, 16, vocabulary=100, num_inputs=200).top1.fraction_mean, 3)
     0.047

@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from theory import checks
-from theory.activations import Array
-from theory.logits import NOISE, ROOT_2PI, Field, LeaderMoments, Scatter, leaders
-from theory.quadrature import normal_nodes
+from bornbiased_jax.theory import checks
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.logits import NOISE, ROOT_2PI, Field, LeaderMoments, Scatter, leaders
+from bornbiased_jax.theory.quadrature import normal_nodes
 
 _MANY = 10**7
 _RATE_STEP = 0.02

@@ -12,7 +12,7 @@ import functools
 
 import numpy as np
 
-from theory.activations import Array
+from bornbiased_jax.theory.activations import Array
 
 REACH = 9.0
 """Standard deviations within which a normal variable is followed: 1e-19 lies outside."""

@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory import finite_width, positions
-from theory.activations import Array
-from theory.mean_field import Profile
-from theory.positions import Index
-from theory.stack import Stack
-from theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
+from bornbiased_jax.theory import finite_width, positions
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.mean_field import Profile
+from bornbiased_jax.theory.positions import Index
+from bornbiased_jax.theory.stack import Stack
+from bornbiased_jax.theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
 
 NODES = 9
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory import checks, quadrature
-from theory.activations import Array
+from bornbiased_jax.theory import checks, quadrature
+from bornbiased_jax.theory.activations import Array
 
 LARGEST_VARIANCE = 200.0
 """Of logits: the largest for which moments of the weights are integrated."""

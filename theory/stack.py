@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from theory import checks
-from theory.activations import ACTIVATIONS
+from bornbiased_jax.theory import checks
+from bornbiased_jax.theory.activations import ACTIVATIONS
 
 WRITERS = ("output", "down")
 GROUPS = ("query", "key", "value", "output_gate", "gate", "up", *WRITERS)

@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from theory import attention_weights, finite_width
-from theory.activations import Array
-from theory.positions import Grid
-from theory.stack import Stack
+from bornbiased_jax.theory import attention_weights, finite_width
+from bornbiased_jax.theory.activations import Array
+from bornbiased_jax.theory.positions import Grid
+from bornbiased_jax.theory.stack import Stack
 
 MEAN, OWN, SHARED, CARRIED = range(4)
 PARTS = ((MEAN, OWN), (MEAN, SHARED), (OWN, OWN), (OWN, SHARED), (SHARED, SHARED), (CARRIED, CARRIED))

@@ -15,8 +15,8 @@ from scipy import integrate
 from bornbiased_jax import keys
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, attn0, mlp0_config
+from bornbiased_jax.theory import attention, mlp
 from tests.compilation import THOROUGH
-from theory import attention, mlp
 
 STANDARD_ERRORS = 5.0
 

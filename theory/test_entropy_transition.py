@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.theory.entropy_transition import network_cosines
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.prediction import stack_of
-from experiments.theory.entropy_transition import network_cosines
-from theory import softmax_rows, transition
-from theory.mean_field import profile
-from theory.softmax_rows import participation, row_entropy, row_overlap
-from theory.transition import Encoder
+from bornbiased_jax.theory import softmax_rows, transition
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.softmax_rows import participation, row_entropy, row_overlap
+from bornbiased_jax.theory.transition import Encoder
 
 COUNTS = st.integers(1, 300)
 VARIANCES = st.floats(0.01, 60.0)

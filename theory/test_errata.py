@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from theory import attention, kernels, mlp, preference
-from theory.mean_field import Stack, profile
-from theory.predict import contraction, predict, scatter
+from bornbiased_jax.theory import attention, kernels, mlp, preference
+from bornbiased_jax.theory.mean_field import Stack, profile
+from bornbiased_jax.theory.predict import contraction, predict, scatter
 
 
 def test_the_printed_decomposition_is_not_the_finite_size_correction():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import theory
+from bornbiased_jax import theory
 
 EXAMPLES = {
     "attention": 4,

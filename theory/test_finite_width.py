@@ -13,12 +13,22 @@ from scipy import integrate, special, stats
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.prediction import stack_of
-from theory import finite_width, positions, seeds
-from theory.attention_weights import participation
-from theory.mean_field import profile
-from theory.predict import SECOND_ORDER, contraction, predict
-from theory.quadrature import normal_nodes
-from theory.test_blocks import CASES, CONTROL, ERRORS, NUM_INPUTS, SEEDS, control, excess, measure, predicted
+from bornbiased_jax.theory import finite_width, positions, seeds
+from bornbiased_jax.theory.attention_weights import participation
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.predict import SECOND_ORDER, contraction, predict
+from bornbiased_jax.theory.quadrature import normal_nodes
+from bornbiased_jax.theory.test_blocks import (
+    CASES,
+    CONTROL,
+    ERRORS,
+    NUM_INPUTS,
+    SEEDS,
+    control,
+    excess,
+    measure,
+    predicted,
+)
 
 SIGNIFICANCE = 1e-3
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from theory.given_head import TOLERANCE, _normal_score, fractions_given_head, largest_logit
-from theory.logits import Scatter
-from theory.preference import expected_fraction
+from bornbiased_jax.theory.given_head import TOLERANCE, _normal_score, fractions_given_head, largest_logit
+from bornbiased_jax.theory.logits import Scatter
+from bornbiased_jax.theory.preference import expected_fraction
 
 
 @settings(max_examples=40)

@@ -17,9 +17,9 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.prediction import predict_gradients
-from theory.gradients import Head, gradients
-from theory.mean_field import profile
-from theory.stack import Stack
+from bornbiased_jax.theory.gradients import Head, gradients
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.stack import Stack
 
 SIZES = dict(num_layers=4, num_heads=4, d_model=160, d_ff=320, vocab_size=700)
 CASES = {

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from theory import kernels
-from theory.activations import CENTERED
-from theory.quadrature import normal_panels
+from bornbiased_jax.theory import kernels
+from bornbiased_jax.theory.activations import CENTERED
+from bornbiased_jax.theory.quadrature import normal_panels
 
 NAMES = sorted(name for name in kernels.ACTIVATIONS if not name.startswith("shifted") and not name.endswith(CENTERED))
 STANDARD_ERRORS = 5.5  # Two-sided 4e-8 a comparison: no false alarm in a suite of this size.

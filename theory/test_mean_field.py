@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theory import attention, attention_weights, mlp, positions, seeds, sublayers, variance
-from theory.mean_field import Profile, Stack, profile
+from bornbiased_jax.theory import attention, attention_weights, mlp, positions, seeds, sublayers, variance
+from bornbiased_jax.theory.mean_field import Profile, Stack, profile
 
 
 def gpt2(layers: int, width: int, **changes: object) -> Stack:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bornbiased_jax import keys
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, mlp0_config
+from bornbiased_jax.theory import kernels, mlp
 from tests.compilation import THOROUGH
-from theory import kernels, mlp
 
 STANDARD_ERRORS = 5.0
 SEEDS = 400

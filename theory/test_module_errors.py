@@ -12,10 +12,10 @@ import math
 import numpy as np
 import pytest
 
-from theory import kernels
-from theory.activations import ACTIVATIONS
-from theory.mean_field import profile
-from theory.stack import Stack
+from bornbiased_jax.theory import kernels
+from bornbiased_jax.theory.activations import ACTIVATIONS
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.stack import Stack
 
 PERCENTILES = (50, 90, 99)
 PUBLISHED = {"attention": (1.4, 4.1, 7.8), "GELU": (0.2, 0.6, 1.3)}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from theory import finite_width, mlp
-from theory.quadrature import normal_nodes
+from bornbiased_jax.theory import finite_width, mlp
+from bornbiased_jax.theory.quadrature import normal_nodes
 
 
 def test_covariance_of_products_of_two_normals():

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from theory import preference
+from bornbiased_jax.theory import preference
 
 STANDARD_ERRORS = 5.0
 

@@ -8,9 +8,18 @@ import numpy as np
 import pytest
 from scipy import special
 
-from theory import activations, attention, attention_weights, finite_width, kernels, preference, quadrature, variance
-from theory.attention_weights import LARGEST_VARIANCE, participation
-from theory.logits import Scatter
+from bornbiased_jax.theory import (
+    activations,
+    attention,
+    attention_weights,
+    finite_width,
+    kernels,
+    preference,
+    quadrature,
+    variance,
+)
+from bornbiased_jax.theory.attention_weights import LARGEST_VARIANCE, participation
+from bornbiased_jax.theory.logits import Scatter
 
 
 def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray]:

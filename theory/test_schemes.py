@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import theory.predict
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.prediction import predict, stack_of
 from bornbiased_jax.probes import probe, untrained
 from bornbiased_jax.probes.inputs import random_tokens
-from theory import finite_width, kernels
-from theory.activations import ACTIVATIONS, CENTERED, DERIVATIVES, ODD_PARTS, UNIT_MEANS
-from theory.mean_field import profile
-from theory.stack import Stack
+from bornbiased_jax.theory import finite_width, kernels
+from bornbiased_jax.theory import predict as whole_model
+from bornbiased_jax.theory.activations import ACTIVATIONS, CENTERED, DERIVATIVES, ODD_PARTS, UNIT_MEANS
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.stack import Stack
 
 NEW = ("relu_squared", "leaky_relu", "signed_square")
 WEDGES = np.polynomial.legendre.leggauss(200)
@@ -117,7 +117,7 @@ def test_stds_by_group_that_are_all_alike_change_nothing():
         group_stds=(*groups, ("output", (0.01,)), ("down", (0.01, 0.01, 0.01)), ("output_gate", (0.02,))),
     )  # fmt: skip
     np.testing.assert_array_equal(profile(plain, 9).inter_cosine, profile(spelled, 9).inter_cosine)
-    one, other = (theory.predict.contraction(profile(stack, 9)) for stack in (plain, spelled))
+    one, other = (whole_model.contraction(profile(stack, 9)) for stack in (plain, spelled))
     np.testing.assert_array_equal(one.seed_std, other.seed_std)
 
 
@@ -184,7 +184,7 @@ PUBLISHED = {
 def test_cosines_of_initializations_without_bias(name):
     measured, changes = PUBLISHED[name]
     cfg = preset("gpt2-tiny", num_layers=6, d_model=256, d_ff=1024, **changes)
-    expected = theory.predict.contraction(profile(stack_of(cfg), 32), 1500)
+    expected = whole_model.contraction(profile(stack_of(cfg), 32), 1500)
     # Pairs of sequences that share their last token are counted there.
     mean = expected.mean[-1] + (1 - expected.mean[-1]) / cfg.vocab_size
     digits = 5e-4 if measured > 0.1 else 5e-5

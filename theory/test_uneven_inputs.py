@@ -14,12 +14,12 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.prediction import stack_of
+from bornbiased_jax.theory import preference
+from bornbiased_jax.theory.logits import Scatter
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.predict import contraction, scatter
+from bornbiased_jax.theory.test_preference_theory import distribution_accepts
 from tests.compilation import THOROUGH
-from theory import preference
-from theory.logits import Scatter
-from theory.mean_field import profile
-from theory.predict import contraction, scatter
-from theory.test_preference_theory import distribution_accepts
 
 # The model, written out: unit vectors √ρ û + a part of their own, whose covariance is that of a product of Gaussian
 # matrices; tokens are Gaussian rows.

@@ -11,8 +11,8 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, attn0
+from bornbiased_jax.theory import attention, attention_weights, variance
 from tests.compilation import THOROUGH
-from theory import attention, attention_weights, variance
 
 STANDARD_ERRORS = 5.0
 MITIGATIONS = [

@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from theory import checks, kernels
-from theory.activations import ACTIVATIONS, Array
-from theory.softmax_rows import participation, row_entropy, row_overlap
+from bornbiased_jax.theory import checks, kernels
+from bornbiased_jax.theory.activations import ACTIVATIONS, Array
+from bornbiased_jax.theory.softmax_rows import participation, row_entropy, row_overlap
 
 DIGITS = 9
 """To which cosines and variances are rounded before integrals over rows, which are stored."""

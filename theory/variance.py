@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from theory import attention_weights, checks, kernels
-from theory.activations import Array
+from bornbiased_jax.theory import attention_weights, checks, kernels
+from bornbiased_jax.theory.activations import Array
 
 POSITIONAL_SCALES = ("none", "amplify", "attenuate")
 ATTENTION_KERNELS = ("softmax", "sigmoid", "softpick", "clipped", "centred")

@@ -50,9 +50,9 @@ def reproduce(
       bornbiased reproduce table1 calibration --out out/laptop \\
         --engine processes --workers 4
     """
-    import experiments
+    from bornbiased_jax import experiments
+    from bornbiased_jax.experiments import runner
     from bornbiased_jax.results.run_reports import Reproduction
-    from experiments import runner
 
     outputs.prepare_json(json_file)
     # --list: the experiments and their cost.
@@ -93,7 +93,7 @@ MOST_LINES = 20
 def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] | None]:
     """Compare with the committed records: by experiment place, old and new value; None where it has none."""
     from bornbiased_jax import io
-    from experiments import results, runner
+    from bornbiased_jax.experiments import results, runner
 
     moved: dict[str, list[list[Any]] | None] = {}
     for name in names:
@@ -105,7 +105,7 @@ def _moved(names: list[str], scale: str, out: str) -> dict[str, list[list[Any]] 
 
 def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
     """Describe what moved, for a reader."""
-    from experiments import results
+    from bornbiased_jax.experiments import results
 
     within = f"within {results.TOLERANCE:g} of the committed record"
     for name, rows in moved.items():

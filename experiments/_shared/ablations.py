@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from experiments._shared import probing
-from experiments.base import Record
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Record
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "full model": {},

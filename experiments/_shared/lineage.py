@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments._shared.baselines import reef
 from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.lineage_tests import lineage_test
@@ -16,7 +17,6 @@ from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, parse_inputs
-from experiments._shared.baselines import reef
 
 _RECORDED_KEYS = (
     *("verdict", "reason", "p_value", "log10_p", "z", "p_t", "log10_p_t", "p_u", "log10_p_u", "num_dims"),

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments.base import Context, Record
 from bornbiased_jax.prediction import predict
 from bornbiased_jax.probes.inputs import KINDS, parse_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
@@ -17,7 +18,6 @@ from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.record import measure
 from bornbiased_jax.report import figures
 from bornbiased_jax.training.throughput import flops_per_token
-from experiments.base import Context, Record
 
 
 def of_sequence(cfg: ModelConfig, seq_len: int, *, head: bool) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:

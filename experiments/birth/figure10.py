@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import from_log10, identifier, integer
 from bornbiased_jax.report.tables import Panel, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def panels(record: Record) -> Sequence[Panel]:

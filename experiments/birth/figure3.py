@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bornbiased_jax.experiments._shared import ablations, probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import from_log10, percent
 from bornbiased_jax.report.tables import Panel, Quantity, Row, Table
-from experiments._shared import ablations, probing
-from experiments.base import Experiment, Record
 
 NUM_RANKED = 20
 

@@ -10,14 +10,14 @@ from scipy.special import ndtr
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.activation import preactivation
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Context, Experiment, Record, by_scale
 
 NORMS = {"layernorm": "with LayerNorm", "none": "without"}
 # In standard deviations of the pre-activation, so that both histograms show their shape.

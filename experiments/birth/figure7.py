@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments._shared import ablations, probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import ablations, probing
-from experiments.base import Experiment, Record
 
 
 def measured_by_layer(probed: probing.Probed) -> np.ndarray:

@@ -8,10 +8,10 @@ from typing import Any
 
 from scipy import stats
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def overlap(probed: probing.Probed) -> tuple[int, int, float, float]:

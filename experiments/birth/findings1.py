@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 
 def tables(record: Record) -> Sequence[Table]:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
+from bornbiased_jax.experiments.base import Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
-from experiments.base import Record
 
 CONTRAST = ("ReLU balanced", "ReLU")
 """The pair that is tested alongside the differences to the reference."""

@@ -42,6 +42,10 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
+from bornbiased_jax.experiments.base import Context, Experiment, by_scale, chunked
+from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, panels, tables
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES
@@ -54,12 +58,8 @@ from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.schemes import SCHEMES
+from bornbiased_jax.theory.softmax_rows import row_entropy
 from bornbiased_jax.training.setup import load_data
-from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from experiments.base import Context, Experiment, by_scale, chunked
-from experiments.birth.scheme_tables import claims, headline, panels, tables
-from experiments.lineage.sketched import sketch
-from theory.softmax_rows import row_entropy
 
 REFERENCE = "gpt2-scaled"
 ROWS: Mapping[str, Mapping[str, str]] = {

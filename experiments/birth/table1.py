@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 # (model, T, seed) -> (share, log10 p) as printed; None where the paper prints an underflow. Its token ids belong to
 # its own weights and have no counterpart here.

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments._shared.probing import of_sequence
+from bornbiased_jax.experiments.base import Experiment, Record, by_scale
+from bornbiased_jax.experiments.birth import figure2, figure10, table1
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Table
-from experiments._shared import probing
-from experiments._shared.probing import of_sequence
-from experiments.base import Experiment, Record, by_scale
-from experiments.birth import figure2, figure10, table1
 
 PARTS = {"a": "gpt2-nano", "b": "llama-nano", "c": "gpt2-1.2b"}
 """The part of Table 1 -> its model."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from scipy import stats
 
+from bornbiased_jax.experiments._shared import ablations, probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report.numbers import from_log10, integer, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.tails import LN10, log10_chi2_tail
-from experiments._shared import ablations, probing
-from experiments.base import Experiment, Record
 
 # Variant -> (average similarity, p) as printed; None where the paper prints an underflow.
 PRINTED: dict[str, tuple[float, float | None]] = {

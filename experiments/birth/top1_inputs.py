@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
 from bornbiased_jax.report.numbers import fixed, identifier, integer
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Context, Experiment, Record, by_scale
 
 
 def run(context: Context) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.birth import figure1, figure2, table1
 from bornbiased_jax.report.numbers import fixed, from_log10, percent
 from bornbiased_jax.report.tables import Claim, Table
-from experiments._shared import probing
-from experiments.base import Experiment, Record
-from experiments.birth import figure1, figure2, table1
 
 
 def tables(record: Record) -> Sequence[Table]:

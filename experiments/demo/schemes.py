@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Experiment, Record
 
 SCHEMES = ("gpt2-scaled", "kaiming", "gpt2-scaled-balanced", "gpt2-scaled-mirrored")
 """GPT-2's scheme, one with larger weights, and two that remove the mean of the MLPs' outputs, or their even part."""

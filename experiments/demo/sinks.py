@@ -8,16 +8,16 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_growth, sink_training
+from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.theory.figure9 import block, mean_field_theory, uniform_theory
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record
-from experiments.sinks import sink_growth, sink_training
-from experiments.sinks.settings import settings_of
-from experiments.theory.figure9 import block, mean_field_theory, uniform_theory
 
 
 class Variance(TypedDict):

@@ -14,6 +14,9 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.symmetries import random_rotation, rotate
+from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -23,9 +26,6 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate, write
 from bornbiased_jax.training.setup import load_data
-from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from experiments.base import Context, Experiment, Record, by_scale
-from experiments.lineage.sketched import sketch
 
 
 class Comparison(TypedDict):

@@ -11,6 +11,9 @@ import numpy as np
 
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared import calibration
+from bornbiased_jax.experiments._shared.calibration import summarize, summarize_verdicts
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
 from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.population import population_test
@@ -19,9 +22,6 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, percent, rate_interval, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments._shared import calibration
-from experiments._shared.calibration import summarize, summarize_verdicts
-from experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared Gaussian vectors"}
 SHORT = {"tokens": "tokens", "gaussian": "vectors"}

@@ -24,19 +24,25 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.experiments._shared.baselines import phi_match
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
+from bornbiased_jax.experiments.lineage import descendants_readings, unrelated_tables
+from bornbiased_jax.experiments.lineage.descendants_readings import (
+    EVIDENCE,
+    Reads,
+    Subject,
+    output_verdicts,
+    read_published,
+)
+from bornbiased_jax.experiments.lineage.sketched import matched
+from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
+from bornbiased_jax.experiments.lineage.unrelated_tables import SCORE_LEVEL
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.stats.intervals import model_interval
-from experiments._shared.baselines import phi_match
-from experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
-from experiments.lineage import descendants_readings, unrelated_tables
-from experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, output_verdicts, read_published
-from experiments.lineage.sketched import matched
-from experiments.lineage.unrelated_models import initializations, trained
-from experiments.lineage.unrelated_tables import SCORE_LEVEL
 
 MATCHED_UNITS = "weights, matched units"
 """The test that claims something only where one model of a pair is an initialization."""

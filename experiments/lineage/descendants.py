@@ -46,11 +46,10 @@ import numpy as np
 
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.loss import loss_sum
-from experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
-from experiments.lineage import descendants_tables
-from experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
-from experiments.lineage.descendants_readings import (
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
+from bornbiased_jax.experiments.lineage import descendants_tables
+from bornbiased_jax.experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
+from bornbiased_jax.experiments.lineage.descendants_readings import (
     Origin,
     Reading,
     Subject,
@@ -59,8 +58,9 @@ from experiments.lineage.descendants_readings import (
     read_published,
     read_weights,
 )
-from experiments.lineage.descendants_summary import fold_of, summarize
-from experiments.lineage.unrelated_models import draw
+from bornbiased_jax.experiments.lineage.descendants_summary import fold_of, summarize
+from bornbiased_jax.experiments.lineage.unrelated_models import draw
+from bornbiased_jax.model.loss import loss_sum
 
 _MOST = 1e6
 

@@ -23,15 +23,15 @@ from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import Context as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments._shared.training import in_memory
+from bornbiased_jax.experiments.base import Context, Entry
+from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, packed, stacked, unpacked
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.training import load_data, train
 from bornbiased_jax.training.data.windows import batches
 from bornbiased_jax.training.step import over_seeds
-from experiments._shared.training import in_memory
-from experiments.base import Context, Entry
-from experiments.lineage.unrelated_models import cached_run, packed, stacked, unpacked
 
 TUNED, LORA, DISTILLED = "fine-tuned", "LoRA, merged", "distilled"
 ALL_AT_ONCE = "rotated, units and heads renumbered"

@@ -17,6 +17,16 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments._shared.baselines import (
+    Activations,
+    mlp_activations,
+    phi_h,
+    phi_match,
+    reef,
+    reef_features,
+)
+from bornbiased_jax.experiments.base import Entry
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, awm, ics, intrinsic, pcs, phi_u
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
@@ -30,9 +40,6 @@ from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
-from experiments._shared.baselines import Activations, mlp_activations, phi_h, phi_match, reef, reef_features
-from experiments.base import Entry
-from experiments.lineage.sketched import matched, sketch
 
 FEW = 199
 """Permutations of the first stage."""

@@ -10,10 +10,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
+from bornbiased_jax.experiments.base import Entry
+from bornbiased_jax.experiments.lineage.descendants_families import Change
+from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Reads
 from bornbiased_jax.stats.intervals import binomial_interval
-from experiments.base import Entry
-from experiments.lineage.descendants_families import Change
-from experiments.lineage.descendants_readings import EXACT, TESTS, Reads
 
 Place = TypeVar("Place", int, np.ndarray)
 

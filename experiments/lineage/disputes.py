@@ -28,16 +28,16 @@ from typing import NamedTuple
 import numpy as np
 
 from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
+from bornbiased_jax.experiments.lineage import disputes_tables
+from bornbiased_jax.experiments.lineage.descendants_summary import Pairs, area, roc
+from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
 from bornbiased_jax.lineage.baselines import weight_scores
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.sheet import STATISTICS, compare
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.stats.intervals import binomial_interval, model_interval
-from experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
-from experiments.lineage import disputes_tables
-from experiments.lineage.descendants_summary import Pairs, area, roc
-from experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
 
 EVIDENCE = (COORDINATES, SIGNLESS, RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS)
 AGREEMENT_OF_MATCHINGS = "agreement of matchings"

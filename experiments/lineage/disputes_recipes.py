@@ -23,12 +23,8 @@ from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import Context as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
-from bornbiased_jax.parameters import Params
-from experiments.base import Context, Entry
-from experiments.lineage.descendants_families import (
+from bornbiased_jax.experiments.base import Context, Entry
+from bornbiased_jax.experiments.lineage.descendants_families import (
     batches_of,
     cached_fit,
     first_factors,
@@ -37,7 +33,11 @@ from experiments.lineage.descendants_families import (
     mean_loss,
     tuning_loss,
 )
-from experiments.lineage.unrelated_models import cached_run, draw, stacked
+from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, draw, stacked
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
+from bornbiased_jax.parameters import Params
 
 TOWER = "vision"
 KINDS = (

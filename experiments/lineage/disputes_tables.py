@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bornbiased_jax.experiments.base import Entry, Record
+from bornbiased_jax.experiments.lineage.descendants_summary import FALSE_POSITIVES
 from bornbiased_jax.report import figures as plots
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
-from experiments.base import Entry, Record
-from experiments.lineage.descendants_summary import FALSE_POSITIVES
 
 _POWERFUL = 0.9
 _OURS = "this package"

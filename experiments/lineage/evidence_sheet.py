@@ -13,12 +13,12 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
+from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, Reading, compare, probe_ids, read_model
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Entry, Experiment, Record, by_scale
-from experiments.lineage.descendants_readings import Origin, Subject
-from experiments.lineage.unrelated_models import initializations, trained
 
 Model = tuple[Origin, Reading]
 _ENDS = ("least", "5%", "median", "95%", "largest")

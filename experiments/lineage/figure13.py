@@ -13,14 +13,14 @@ from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.kendall import tau_b
-from experiments.base import Context, Entry, Experiment, Record
-from experiments.lineage.calibration import INPUTS
 
 _BINS = 81
 _REACH = 6.0

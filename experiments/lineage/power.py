@@ -27,6 +27,9 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.descendants_families import batches_of, cached_fit, fit, tuning_loss
+from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -35,9 +38,6 @@ from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments.base import Context, Entry, Experiment, Record, by_scale
-from experiments.lineage.descendants_families import batches_of, cached_fit, fit, tuning_loss
-from experiments.lineage.sketched import matched
 
 EVIDENCE = (TOKEN_NEURONS, RAW_NEURONS, COORDINATES)
 PUBLISHED_K = Settings().dim

@@ -16,16 +16,16 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared.baselines import reef_features
+from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, sentences, verdicts
+from bornbiased_jax.experiments._shared.probing import of_sequence
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.lineage.outputs import embedding_moments, last_outputs
 from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments._shared.baselines import reef_features
-from experiments._shared.lineage import BASELINES, baseline_scores, sentences, verdicts
-from experiments._shared.probing import of_sequence
-from experiments.base import Context, Entry, Experiment, Record
 
 PRINTED = {
     ("llama", 42, 2000): (0.357, 0.532),

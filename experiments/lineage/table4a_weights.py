@@ -15,15 +15,15 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked
+from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments.base import Context, Entry, Experiment, Record, chunked
-from experiments.lineage import table4a
-from experiments.lineage.sketched import sketch
 
 TESTS: dict[str, str] = {
     "coordinates": SIGNLESS,

@@ -13,14 +13,14 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared.baselines import reef_features
+from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, compared
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, split_data, where_attempted
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
 from bornbiased_jax.lineage.outputs import embedding_moments
 from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
 from bornbiased_jax.report.tables import Cells, Table, Value, tabulate
-from experiments._shared.baselines import reef_features
-from experiments._shared.lineage import BASELINES, baseline_scores, compared
-from experiments.base import Context, Entry, Experiment, Record, split_data, where_attempted
 
 PRINTED: dict[str, Entry] = {
     "finance": {"tokens": "5M", "U-test": 1.34e-41, "intrinsic": 1.0, "reef": 0.9950, "pcs": 0.9979, "ics": 0.9952},

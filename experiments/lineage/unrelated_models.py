@@ -18,12 +18,12 @@ from jax.flatten_util import ravel_pytree
 
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared.training import in_memory, token_batches
+from bornbiased_jax.experiments.base import Context, Entry
+from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.training import begin, fit, load_data
-from experiments._shared.training import in_memory, token_batches
-from experiments.base import Context, Entry
-from experiments.lineage.descendants_readings import Origin, Subject
 
 ORDERS = (0, 1)
 _INITIALIZATIONS = 500_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments.base import Entry, Record
 
 _WORDS = {True: "kept", False: "EXCEEDED", None: "not tried"}
 SCORE_LEVEL = 0.05

@@ -21,14 +21,14 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared import calibration
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import calibration
-from experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
-from experiments.lineage.sketched import sketch
 
 
 class Case(NamedTuple):

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import experiments
-from bornbiased_jax import io
+from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.base import SCALES, Record, split_data
 from bornbiased_jax.record import OF_THE_MACHINE, Verification, largest_difference
-from experiments import runner
-from experiments.base import SCALES, Record, split_data
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-3

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bornbiased_jax.errors import InputError
-from experiments import results
+from bornbiased_jax.experiments import results
 
 
 def main(arguments: list[str]) -> int:

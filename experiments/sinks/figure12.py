@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_training
+from bornbiased_jax.experiments.sinks.mitigations import FIGURE_12
+from bornbiased_jax.experiments.sinks.settings import settings_of
 from bornbiased_jax.report import sink_figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Experiment, Record
-from experiments.sinks import sink_training
-from experiments.sinks.mitigations import FIGURE_12
-from experiments.sinks.settings import settings_of
 
 SMALL = (
     "At this scale the baseline grows no sink, so nothing is shown about mitigations: compare the largest score "

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.sinks.mitigations import MITIGATIONS
 from bornbiased_jax.report.numbers import fixed, percent, significant, times
 from bornbiased_jax.report.tables import Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
-from experiments.base import Record
-from experiments.sinks.mitigations import MITIGATIONS
 
 BASELINE, HEAD_GATE, ELEMENT_GATE = "baseline", "head-wise gate", "element-wise gate"
 

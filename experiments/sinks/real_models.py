@@ -19,12 +19,12 @@ import numpy as np
 
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.subject import about, read_subject
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
 

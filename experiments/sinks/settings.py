@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from experiments.base import by_scale
+from bornbiased_jax.experiments.base import by_scale
 
 HELD_OUT = "held out"
 """The text of which nothing was trained on, among ``texts``."""

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.sinks import price_tables, sink_training
+from bornbiased_jax.experiments.sinks.figure12 import setting_note
+from bornbiased_jax.experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
+from bornbiased_jax.experiments.sinks.settings import FIVE_SEEDS, PRICED, PRICED_SHORT, PRICED_SMOKE, settings_of
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training import PretrainConfig, State, begin
-from experiments.base import Context, Experiment, Record
-from experiments.sinks import price_tables, sink_training
-from experiments.sinks.figure12 import setting_note
-from experiments.sinks.mitigations import HEAD_NORM, MITIGATIONS
-from experiments.sinks.settings import FIVE_SEEDS, PRICED, PRICED_SHORT, PRICED_SMOKE, settings_of
 
 
 def _paired(run: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[float, float] | float:

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_training
+from bornbiased_jax.experiments.sinks.settings import HELD_OUT, settings_of
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record
-from experiments.sinks import sink_training
-from experiments.sinks.settings import HELD_OUT, settings_of
 
 ONE_LAYER = {"num_layers": 1, "num_heads": 4}
 """What the smallest model that grew a sink in every seed changes in the laptop's setting."""

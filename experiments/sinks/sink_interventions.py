@@ -11,6 +11,8 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.subject import ABSENT
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
@@ -19,8 +21,6 @@ from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report.numbers import fixed, identifier, integer, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import read_text
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import ABSENT
 
 
 def run(context: Context) -> dict[str, Any]:

@@ -33,13 +33,13 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.subject import about, read_subject
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import about, read_subject
 
 AS_IT_IS, SILENCED, CONTROL, RESTORED = "as it is", "silenced", "control pair silenced", "restored"
 ELSEWHERE, CLEARED, FIRST_TOKEN = "written elsewhere", "channel cleared", "another first token"

@@ -16,15 +16,11 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.report.numbers import fixed, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
-from bornbiased_jax.training.data.windows import prepend_bos
-from bornbiased_jax.training.setup import load_data
-from experiments._shared.training import train_with_snapshots
-from experiments.base import Context, Experiment, Record
-from experiments.sinks import sink_knockout, sink_sweep, sink_training
-from experiments.sinks.settings import settings_of
-from experiments.sinks.sink_knockout import (
+from bornbiased_jax.experiments._shared.training import train_with_snapshots
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_knockout, sink_sweep, sink_training
+from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.sinks.sink_knockout import (
     AS_IT_IS,
     CLEARED,
     CONTROL,
@@ -34,6 +30,10 @@ from experiments.sinks.sink_knockout import (
     SILENCED,
     change,
 )
+from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.training.data.windows import prepend_bos
+from bornbiased_jax.training.setup import load_data
 
 
 def run(context: Context) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.sinks import sink_growth, sink_training
+from bornbiased_jax.experiments.sinks.settings import settings_of
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.training import PretrainConfig
-from experiments.base import Experiment, Record
-from experiments.sinks import sink_growth, sink_training
-from experiments.sinks.settings import settings_of
 
 SCHEDULE = ("steps", "learning_rate", "tokenizer", "batch_size", "context", "weight_decay")
 """Changes that are the training's, not the model's."""

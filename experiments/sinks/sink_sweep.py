@@ -28,14 +28,14 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.sinks.subject import about, read_subject
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
 from bornbiased_jax.report.numbers import fixed, integer, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, where_attempted
-from experiments.sinks.subject import about, read_subject
 
 EPSILON = 0.25
 MASK, AMPLIFICATION, CONTROL = "mask", "variance amplification", "control λ·o"

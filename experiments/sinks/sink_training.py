@@ -19,6 +19,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import cut_sequences
+from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
+from bornbiased_jax.experiments.base import Context, cache_folder, chunked
+from bornbiased_jax.experiments.sinks.mitigations import MITIGATIONS
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
 from bornbiased_jax.parameters import Params
@@ -33,9 +36,6 @@ from bornbiased_jax.training import PretrainConfig, pretrain
 from bornbiased_jax.training.data.windows import prepend_bos
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.setup import Data, load_data
-from experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
-from experiments.base import Context, cache_folder, chunked
-from experiments.sinks.mitigations import MITIGATIONS
 
 BIN = 8
 """Positions whose streaming losses are averaged, to keep records small."""

@@ -10,8 +10,8 @@ import numpy as np
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments.base import Context, split_data
 from bornbiased_jax.text import read_text
-from experiments.base import Context, split_data
 
 LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
 """By how a file's name begins; the models' own, as their publishers state them."""

@@ -26,6 +26,10 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.survival import run_folder, settings
+from bornbiased_jax.experiments.survival.decay import trace_z
+from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
@@ -33,10 +37,6 @@ from bornbiased_jax.probes.inputs import Inputs, from_tokens
 from bornbiased_jax.report.numbers import fixed, integer, percent, value_range
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
-from experiments.base import Context, Entry, Experiment, Record, by_scale
-from experiments.survival import run_folder, settings
-from experiments.survival.decay import trace_z
-from experiments.survival.run_folder import RunFolder
 
 PARTS = ("embedding", "attention", "MLP", "norms", "head")
 BLOCKS = ("attention", "MLP", "norms")

@@ -9,6 +9,11 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared.lineage import verdicts
+from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.calibration import INPUTS
+from bornbiased_jax.experiments.survival.persistence import moved
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params
@@ -16,11 +21,6 @@ from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, integer, value_range
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.training.setup import load_data
-from experiments._shared.lineage import verdicts
-from experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from experiments.base import Context, Entry, Experiment, Record, by_scale
-from experiments.lineage.calibration import INPUTS
-from experiments.survival.persistence import moved
 
 KINDS = ("tokens", "gaussian")
 

@@ -10,6 +10,11 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.survival import persistence, persistence_tables
+from bornbiased_jax.experiments.survival.persistence import Model
+from bornbiased_jax.experiments.survival.settings import PRECISION, settings, shared_cost
+from bornbiased_jax.experiments.survival.trained_pairs import brief
 from bornbiased_jax.lineage.paper import paper_test, top_mean
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
@@ -17,11 +22,6 @@ from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.kendall import tau_b
-from experiments.base import Context, Entry, Experiment, Record
-from experiments.survival import persistence, persistence_tables
-from experiments.survival.persistence import Model
-from experiments.survival.settings import PRECISION, settings, shared_cost
-from experiments.survival.trained_pairs import brief
 
 TOP = 50
 """m of Section 5: the coordinates with the largest mean output of the initialization."""

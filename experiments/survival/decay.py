@@ -25,14 +25,14 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.survival import run_folder, settings
+from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
+from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.parameters import GROUPS, parameter_table
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.permutations import moments
-from experiments.base import Context, Entry, Experiment, Record
-from experiments.survival import run_folder, settings
-from experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
-from experiments.survival.run_folder import RunFolder
 
 _TINY = 1e-30
 _VOCABULARY = ("embed", "head")

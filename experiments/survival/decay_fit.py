@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from bornbiased_jax.errors import InputError
-from experiments.base import Entry
+from bornbiased_jax.experiments.base import Entry
 
 TENFOLD = 10.0
 """The last checkpoint's tokens over the end of the fitted window, and the farthest extrapolation over the last ones."""

@@ -22,16 +22,16 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch
+from bornbiased_jax.experiments.survival import persistence
+from bornbiased_jax.experiments.survival.settings import PRECISION, changed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
-from experiments.base import Context, Entry, Experiment, Record
-from experiments.lineage.sketched import matched, sketch
-from experiments.survival import persistence
-from experiments.survival.settings import PRECISION, changed
 
 Model = tuple[ModelConfig, Params]
 

@@ -31,6 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.survival import run_folder, settings
+from bornbiased_jax.experiments.survival.anatomy import BLOCKS, SEEN, UNSEEN, hybrids_of, pools, probes, transplant
+from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.model import logits_of
@@ -39,10 +43,6 @@ from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
-from experiments.base import Context, Entry, Experiment, Record, by_scale
-from experiments.survival import run_folder, settings
-from experiments.survival.anatomy import BLOCKS, SEEN, UNSEEN, hybrids_of, pools, probes, transplant
-from experiments.survival.run_folder import RunFolder
 
 OWN = "own initialization"
 BASES: dict[str, tuple[str, ...]] = {

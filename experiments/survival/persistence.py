@@ -22,14 +22,14 @@ from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
+from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of
+from bornbiased_jax.experiments.base import Context, Entry, cached, split_data
+from bornbiased_jax.experiments.survival.stories import stories
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.probes.inputs import Inputs, from_tokens, random_inputs
 from bornbiased_jax.training import PretrainConfig, pretrain
 from bornbiased_jax.training.setup import load_data
-from experiments._shared.training import held_out_rows, loss_of
-from experiments.base import Context, Entry, cached, split_data
-from experiments.survival.stories import stories
 
 STORIES = "stories of a grammar"
 """The name of the generated corpus among the settings' corpora."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bornbiased_jax.experiments._shared.lineage import BASELINES
+from bornbiased_jax.experiments.base import Entry, Record
+from bornbiased_jax.experiments.survival.settings import PAPER_TOKENS
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
-from experiments._shared.lineage import BASELINES
-from experiments.base import Entry, Record
-from experiments.survival.settings import PAPER_TOKENS
 
 ALPHA = 0.01
 MOVED, LOSS, ENTROPY = "‖W−W₀‖/‖W₀‖", "held-out loss", "unigram entropy"

@@ -16,6 +16,9 @@ import numpy as np
 
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, token_batches
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale
+from bornbiased_jax.experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, tables
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.adapters import (
     Adapter,
@@ -34,9 +37,6 @@ from bornbiased_jax.training.data.windows import Windows
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state, first_state
 from bornbiased_jax.training.setup import load_data
-from experiments._shared.training import held_out_rows, in_memory, token_batches
-from experiments.base import Context, Entry, Experiment, by_scale
-from experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, tables
 
 
 def run(context: Context) -> Entry:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments.base import Entry, Record
 
 NEW, OLD, LORA = "prefix-plus", "prefix", "lora"
 NAMES = {NEW: "Prefix-Tuning+", OLD: "prefix tuning", LORA: "LoRA"}

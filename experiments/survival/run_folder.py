@@ -21,14 +21,14 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.formats.run import RunRecord, find_steps, read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments.base import Context, Entry
+from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.data.windows import held_out
 from bornbiased_jax.training.optimizer import learning_rate
 from bornbiased_jax.training.setup import Data, load_data
-from experiments.base import Context, Entry
-from experiments.survival import persistence
 
 
 def runs_of(context: Context) -> dict[str, RunFolder]:

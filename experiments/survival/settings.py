@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from experiments.base import Entry, by_scale
-from experiments.survival.persistence import STORIES
+from bornbiased_jax.experiments.base import Entry, by_scale
+from bornbiased_jax.experiments.survival.persistence import STORIES
 
 SEEDS = (42, 123, 1000, 2000)
 PAPER_TOKENS = 10_000_000_000

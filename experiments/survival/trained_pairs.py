@@ -13,6 +13,12 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.experiments._shared.baselines import against_null, reef, reef_features
+from bornbiased_jax.experiments._shared.lineage import BASELINES
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.survival import persistence, persistence_tables
+from bornbiased_jax.experiments.survival.persistence import Model
+from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
 from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
 from bornbiased_jax.lineage.iclr import iclr_test
 from bornbiased_jax.lineage.outputs import embedding_moments
@@ -20,12 +26,6 @@ from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.report.tables import Claim
-from experiments._shared.baselines import against_null, reef, reef_features
-from experiments._shared.lineage import BASELINES
-from experiments.base import Context, Entry, Experiment, Record
-from experiments.survival import persistence, persistence_tables
-from experiments.survival.persistence import Model
-from experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
 
 Moments = tuple[float, float]
 

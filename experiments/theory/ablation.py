@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Table, tabulate
-from experiments.base import Context, Experiment, Record
-from theory.mean_field import profile
-from theory.predict import SECOND_ORDER, contraction
-from theory.stack import Stack
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.predict import SECOND_ORDER, contraction
+from bornbiased_jax.theory.stack import Stack
 
 ROWS = {
     "limit": "infinite width, uniform attention, no ε in norms",

@@ -13,13 +13,13 @@ import numpy as np
 
 from bornbiased_jax import keys, progress
 from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, chunked, spans
 from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
-from theory import transition
-from theory.transition import Encoder
+from bornbiased_jax.theory import transition
+from bornbiased_jax.theory.transition import Encoder
 
 PREDICTIONS = {"T → ∞": transition.limit, "Y₁₁ alone": transition.own_alone, "Y₁₁ and Y₁₂": transition.finite}
 EXACT = "Y₁₁ and Y₁₂"

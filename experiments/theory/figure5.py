@@ -13,6 +13,8 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.theory.table3 import mlp0_theory
 from bornbiased_jax.model.model import mlp0_config
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -20,11 +22,9 @@ from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, mean_std, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record
-from experiments.theory.table3 import mlp0_theory
-from theory.mean_field import profile
-from theory.mlp import prop2
-from theory.predict import contraction
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.mlp import prop2
+from bornbiased_jax.theory.predict import contraction
 
 RELU, TANH, BLOCK = "ReLU MLP₀", "tanh MLP₀", "ReLU MLP block"
 EPSILON = 1e-8

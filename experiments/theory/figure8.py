@@ -14,6 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, chunked, spans
 from bornbiased_jax.model.model import attn0
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -21,9 +22,8 @@ from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale, chunked, spans
-from theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
-from theory.mean_field import profile
+from bornbiased_jax.theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
+from bornbiased_jax.theory.mean_field import profile
 
 ATTN0 = "Attn₀"
 REAL: dict[str, dict[str, Any]] = {

@@ -9,6 +9,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.sinks.mitigations import MITIGATIONS
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -16,10 +18,8 @@ from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments.base import Context, Experiment, Record, by_scale
-from experiments.sinks.mitigations import MITIGATIONS
-from theory.mean_field import profile
-from theory.variance import output_variance
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.variance import output_variance
 
 
 def block(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> ModelConfig:

@@ -10,17 +10,17 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared import ablations, probing
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.birth import findings1
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
-from experiments._shared import ablations, probing
-from experiments.base import Context, Experiment, Record, by_scale
-from experiments.birth import findings1
-from theory.logits import Scatter
-from theory.mean_field import profile
-from theory.predict import SECOND_ORDER, contraction, scatter
-from theory.preference import TopFraction, top1_distribution
+from bornbiased_jax.theory.logits import Scatter
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.predict import SECOND_ORDER, contraction, scatter
+from bornbiased_jax.theory.preference import TopFraction, top1_distribution
 
 RESAMPLES = 10_000
 """Of models, for the interval of how many measurements lie inside theirs."""

@@ -13,6 +13,7 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.base import Context, Experiment, Record
 from bornbiased_jax.model.model import attn0, mlp0_config
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes import contraction
@@ -24,11 +25,10 @@ from bornbiased_jax.probes.observe import Observation
 from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.sweep import Probe, SweepOptions, sweep
-from experiments.base import Context, Experiment, Record
-from theory.attention import prop4
-from theory.mean_field import profile
-from theory.mlp import mlp0_finite_width
-from theory.predict import contraction as predicted_contraction
+from bornbiased_jax.theory.attention import prop4
+from bornbiased_jax.theory.mean_field import profile
+from bornbiased_jax.theory.mlp import mlp0_finite_width
+from bornbiased_jax.theory.predict import contraction as predicted_contraction
 
 SETTINGS = ("MLP₀", "MLP₀ ∘ MLP₀", "Attn₀ ∘ MLP₀")
 PRINTED = {"MLP₀": 0.31, "MLP₀ ∘ MLP₀": 0.49, "Attn₀ ∘ MLP₀": 0.98}

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments._shared import probing
+from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.report.numbers import fixed, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-from experiments._shared import probing
-from experiments.base import Context, Experiment, Record, by_scale
-from experiments.theory import predicted
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "kaiming": {"init": "kaiming"},

@@ -12,11 +12,11 @@ from bornbiased_jax import results
 from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.runner import Outcome
 from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.results import initialization, lineage_reports, run_reports
 from bornbiased_jax.training.scaling import Scaling
-from experiments.runner import Outcome
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import CALLS
 

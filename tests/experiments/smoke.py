@@ -2,9 +2,9 @@
 
 import json
 
+from bornbiased_jax.experiments.base import Context
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
-from experiments.base import Context
 
 
 def context_of(experiment, work, data=None, **changes):

@@ -9,10 +9,10 @@ from scipy.spatial.distance import cdist
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared import baselines
+from bornbiased_jax.experiments._shared.baselines import Activations, phi_h, phi_match, reef, reef_block, reef_features
 from bornbiased_jax.lineage.baselines import Score, pcs
 from bornbiased_jax.probes import inputs
-from experiments._shared import baselines
-from experiments._shared.baselines import Activations, phi_h, phi_match, reef, reef_block, reef_features
 from tests.lineage.pairs import initial, jittered
 from tests.lineage.test_baselines import CFG, GPT2, LLAMA, fisher, matched_by_cosine
 

@@ -9,6 +9,14 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.results import leaves
+from bornbiased_jax.experiments.survival import anatomy, decay, persistence, run_folder
+from bornbiased_jax.experiments.survival.anatomy import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
+from bornbiased_jax.experiments.survival.decay import trace_z
+from bornbiased_jax.experiments.survival.decay_fit import check, fit, z_of_cosine
+from bornbiased_jax.experiments.survival.run_folder import open_run
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -16,14 +24,6 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
-from experiments import results
-from experiments.base import Context
-from experiments.results import leaves
-from experiments.survival import anatomy, decay, persistence, run_folder
-from experiments.survival.anatomy import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
-from experiments.survival.decay import trace_z
-from experiments.survival.decay_fit import check, fit, z_of_cosine
-from experiments.survival.run_folder import open_run
 from tests.experiments.smoke import check_shown
 
 pytestmark = pytest.mark.slow

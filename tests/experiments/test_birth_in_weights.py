@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments.lineage import unrelated_tables
+from bornbiased_jax.experiments.survival import birth_in_weights
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import Term
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.lineage.matching import UNRELATED_AGREEMENT, Matching
 from bornbiased_jax.model import apply
-from experiments import results
-from experiments.lineage import unrelated_tables
-from experiments.survival import birth_in_weights
 from tests.experiments.smoke import record_of
 
 pytestmark = pytest.mark.slow

@@ -6,12 +6,12 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs, shared_inputs
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.stats.kendall import tau_b
-from experiments._shared import calibration
 
 SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=8, d_ff=48)
 

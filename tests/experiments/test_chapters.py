@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-import experiments
-from bornbiased_jax import io
-from experiments import runner
+from bornbiased_jax import experiments, io
+from bornbiased_jax.experiments import runner
 
 ROOT = Path(experiments.__file__).parent
 CHAPTERS = sorted({module.split(".")[1] for module in experiments.MODULES.values()})

@@ -10,20 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import experiments
-from bornbiased_jax import code
+from bornbiased_jax import code, experiments
 from bornbiased_jax.errors import InputError
-from experiments import runner
-from experiments.base import cache_folder, cached
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.base import cache_folder, cached
 
 PROBE = '''"""An experiment that needs theory and a probe."""
 from bornbiased_jax.report.tables import Quantity, Row, Table
-from experiments.base import Experiment
+from bornbiased_jax.experiments.base import Experiment
 
 
 def run(context):
     from bornbiased_jax.probes import outliers
-    from theory import attention
+    from bornbiased_jax.theory import attention
 
     assert attention.__name__ and outliers.__name__
 
@@ -201,7 +200,7 @@ def test_damaged_work_is_named_set_aside_and_computed_again(tmp_path, capsys, ki
 
 
 def test_other_libraries_are_another_key(tmp_path, monkeypatch):
-    from experiments import base
+    from bornbiased_jax.experiments import base
 
     def value(folder):
         return 1

@@ -7,10 +7,10 @@ from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.experiments.lineage import court, evidence_sheet, unrelated_models, weights_calibration
+from bornbiased_jax.experiments.lineage.unrelated_models import packed, stacked, unpacked
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
-from experiments.lineage import court, evidence_sheet, unrelated_models, weights_calibration
-from experiments.lineage.unrelated_models import packed, stacked, unpacked
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow

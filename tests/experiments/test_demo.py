@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from smoke import record_of, show
 
-import experiments
-from experiments import runner
-from experiments.demo import preference, schemes, sinks, traces
+from bornbiased_jax import experiments
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.demo import preference, schemes, sinks, traces
 
 PILLARS = {
     "demo_preference": "Preference",

@@ -10,15 +10,21 @@ from scipy import stats
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.changes import KINDS
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.lineage import (
+    court,
+    descendants,
+    descendants_families,
+    descendants_summary,
+    descendants_tables,
+)
+from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
+from bornbiased_jax.experiments.lineage.descendants_summary import Pairs
+from bornbiased_jax.experiments.lineage.unrelated_models import packed, unpacked
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.record import jsonable
-from experiments import results
-from experiments.base import Context
-from experiments.lineage import court, descendants, descendants_families, descendants_summary, descendants_tables
-from experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
-from experiments.lineage.descendants_summary import Pairs
-from experiments.lineage.unrelated_models import packed, unpacked
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
+from bornbiased_jax.experiments.lineage import descendants_families, disputes, disputes_recipes, power, unrelated_models
+from bornbiased_jax.experiments.lineage.descendants_summary import FALSE_POSITIVES
+from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, TOWER, TowerRoles
+from bornbiased_jax.experiments.lineage.unrelated_models import draw
 from bornbiased_jax.model import apply
-from experiments.lineage import descendants_families, disputes, disputes_recipes, power, unrelated_models
-from experiments.lineage.descendants_summary import FALSE_POSITIVES
-from experiments.lineage.disputes_recipes import KINDS, TOWER, TowerRoles
-from experiments.lineage.unrelated_models import draw
 from tests.experiments.smoke import context_of, record_of
 from tests.experiments.test_court import noisy_initializations
 

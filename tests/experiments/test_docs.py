@@ -5,10 +5,10 @@ import types
 import pytest
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import docs, front_figure, results
+from bornbiased_jax.experiments.markdown import MOST_COLUMNS
 from bornbiased_jax.report.numbers import percent
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
-from experiments import docs, front_figure, results
-from experiments.markdown import MOST_COLUMNS
 
 RECORD = {
     "experiment": "table1",

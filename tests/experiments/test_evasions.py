@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments import results
+from bornbiased_jax.experiments.survival import evasions
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from experiments import results
-from experiments.survival import evasions
 from tests.experiments.smoke import record_of
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.survival import finding7
+from bornbiased_jax.experiments.survival import finding7
 from tests.experiments.smoke import record_of
 
 

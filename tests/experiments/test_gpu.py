@@ -12,13 +12,12 @@ from pathlib import Path
 import jax
 import pytest
 
-import experiments
-from bornbiased_jax import hardware, io
+from bornbiased_jax import experiments, hardware, io
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments import gpu
+from bornbiased_jax.experiments.gpu import Step
 from bornbiased_jax.model.memory import weights_bytes
 from bornbiased_jax.training import from_schedule, memory
-from experiments import gpu
-from experiments.gpu import Step
 
 COMPLETE = {"status": "complete"}
 

@@ -4,8 +4,8 @@ import copy
 import json
 from pathlib import Path
 
-from experiments import runner
-from experiments.birth.table1 import headline
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.birth.table1 import headline
 
 RECORD = json.loads((Path(__file__).parents[2] / "experiments" / "results" / "laptop" / "table1.json").read_text())
 

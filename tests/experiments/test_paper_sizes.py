@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-import experiments
+from bornbiased_jax import experiments
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
-from experiments import docs, results, runner
-from experiments.birth import table1, table1_rows
-from experiments.lineage import figure13, table4a, table4a_weights
+from bornbiased_jax.experiments import docs, results, runner
+from bornbiased_jax.experiments.birth import table1, table1_rows
+from bornbiased_jax.experiments.lineage import figure13, table4a, table4a_weights
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.errors import InputError
-from experiments.survival import checkpoints, persistence, persistence_tables, stories
-from experiments.survival.trained_pairs import EXPERIMENTS as PAIRS
+from bornbiased_jax.experiments.survival import checkpoints, persistence, persistence_tables, stories
+from bornbiased_jax.experiments.survival.trained_pairs import EXPERIMENTS as PAIRS
 from tests.experiments.smoke import context_of, record_of, show
 
 pytestmark = pytest.mark.slow

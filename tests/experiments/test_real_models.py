@@ -5,7 +5,7 @@ import pytest
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import open_checkpoint
-from experiments.sinks import real_models, sink_knockout, sink_sweep, subject
+from bornbiased_jax.experiments.sinks import real_models, sink_knockout, sink_sweep, subject
 from tests.experiments.smoke import record_of
 from tests.fixtures.llama2c_files import write_pair
 

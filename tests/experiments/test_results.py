@@ -5,9 +5,9 @@ from click.testing import CliRunner
 
 from bornbiased_jax.cli.main import cli
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import results, runner
+from bornbiased_jax.experiments.results.__main__ import main
 from bornbiased_jax.record import content_digest
-from experiments import results, runner
-from experiments.results.__main__ import main
 
 GIT = {"revision": "a" * 40, "dirty": False}
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 import bornbiased_jax
-import experiments
-from bornbiased_jax import io
+from bornbiased_jax import experiments, io
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.base import SCALES, Experiment
+from bornbiased_jax.experiments.runner import reproduce
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Claim, Panel, Quantity, Row, Table
 from bornbiased_jax.text.corpora import corpus
-from experiments import runner
-from experiments.base import SCALES, Experiment
-from experiments.runner import reproduce
 
 
 class Catalogue:

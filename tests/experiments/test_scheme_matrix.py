@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bornbiased_jax.experiments.birth.scheme_tables import compare, inside, seeds_needed
+from bornbiased_jax.experiments.birth.schemes import REFERENCE, ROWS
 from bornbiased_jax.schemes import SCHEMES
-from experiments.birth.scheme_tables import compare, inside, seeds_needed
-from experiments.birth.schemes import REFERENCE, ROWS
 
 
 def _result(losses, reference="a"):

@@ -9,12 +9,12 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared import lineage
+from bornbiased_jax.experiments.lineage import calibration, figure13, lineage_pairs, table4a, table6
+from bornbiased_jax.experiments.survival import birth_to_life
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.probes import inputs
-from experiments._shared import lineage
-from experiments.lineage import calibration, figure13, lineage_pairs, table4a, table6
-from experiments.survival import birth_to_life
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,9 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import AttentionKernel, ModelConfig, OutputGate, PositionalScale, SinkLogit, preset
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.executors import local
-from bornbiased_jax.init import parameter_shapes
-from bornbiased_jax.parameters import count_parameters
-from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
-from bornbiased_jax.text import read_text
-from experiments.base import Context
-from experiments.birth import figure6
-from experiments.sinks import (
+from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.birth import figure6
+from bornbiased_jax.experiments.sinks import (
     figure12,
     price_tables,
     sink_cures,
@@ -25,9 +21,13 @@ from experiments.sinks import (
     sink_search,
     sink_training,
 )
-from experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
-from experiments.sinks.settings import settings_of
-from experiments.theory import figure9
+from bornbiased_jax.experiments.sinks.mitigations import FIGURE_12, HEAD_NORM, MITIGATIONS
+from bornbiased_jax.experiments.sinks.settings import settings_of
+from bornbiased_jax.experiments.theory import figure9
+from bornbiased_jax.init import parameter_shapes
+from bornbiased_jax.parameters import count_parameters
+from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
+from bornbiased_jax.text import read_text
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.engines import elsewhere
 from tests.fixtures.llama2c_files import write_pair

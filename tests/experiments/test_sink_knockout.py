@@ -9,10 +9,10 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.evaluation.intervention import effect
+from bornbiased_jax.experiments.sinks import sink_knockout
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.interventions import parse_neuron
 from bornbiased_jax.record import jsonable
-from experiments.sinks import sink_knockout
 
 pytestmark = pytest.mark.slow
 

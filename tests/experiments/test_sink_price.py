@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.sinks import sink_training
+from bornbiased_jax.experiments.sinks.sink_training import sites
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from experiments.sinks import sink_training
-from experiments.sinks.sink_training import sites
 
 CFG = preset("llama-tiny", num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, vocab_size=41)
 TOKENS = np.random.default_rng(0).integers(0, 41, (5, 9))

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments.sinks import sink_own, sink_sweep
+from bornbiased_jax.experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, MASK
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.interventions import amplify_variance, scale_output, self_only
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean
-from experiments.sinks import sink_own, sink_sweep
-from experiments.sinks.sink_sweep import AMPLIFICATION, CONTROL, MASK
 from tests.experiments.smoke import record_of
 from tests.fixtures.llama2c_files import write_pair
 

@@ -11,16 +11,16 @@ from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments._shared import ablations
+from bornbiased_jax.experiments.base import SCALES, Context
+from bornbiased_jax.experiments.birth import table2
+from bornbiased_jax.experiments.theory import ablation, figure5, figure8, predicted, table3
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
-from experiments import runner
-from experiments._shared import ablations
-from experiments.base import SCALES, Context
-from experiments.birth import table2
-from experiments.theory import ablation, figure5, figure8, predicted, table3
-from theory.attention import prop5_correlations
-from theory.preference import top1_distribution
+from bornbiased_jax.theory.attention import prop5_correlations
+from bornbiased_jax.theory.preference import top1_distribution
 
 pytestmark = pytest.mark.slow
 

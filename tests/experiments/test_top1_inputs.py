@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.birth import top1_inputs
+from bornbiased_jax.experiments.birth import top1_inputs
 from tests.experiments.smoke import record_of
 
 

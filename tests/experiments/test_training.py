@@ -8,9 +8,9 @@ import pytest
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.config import preset
+from bornbiased_jax.experiments._shared.training import loss_of, train_with_snapshots
 from bornbiased_jax.training import PretrainConfig, load_data, pretrain
 from bornbiased_jax.training.data import prepend_bos
-from experiments._shared.training import loss_of, train_with_snapshots
 
 pytestmark = pytest.mark.slow
 

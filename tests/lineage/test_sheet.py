@@ -9,6 +9,7 @@ import pytest
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
@@ -20,7 +21,6 @@ from bornbiased_jax.lineage.sheet import (
     probe_ids,
     read_model,
 )
-from experiments.results import committed
 from tests.lineage.descendants import config, descend, reader, rotated
 
 CFG = config(num_layers=2, d_model=64, d_ff=96, qkv_bias=True)

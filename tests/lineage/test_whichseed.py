@@ -14,13 +14,13 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments._shared.calibration import drifted
 from bornbiased_jax.init import distribution, init
 from bornbiased_jax.lineage import seed_search, whichseed
 from bornbiased_jax.lineage.evidence import SIGNLESS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
-from experiments._shared.calibration import drifted
 from tests.fixtures.engines import PicklingExecutor, elsewhere
 
 SMALL = dict(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=64)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import theory.predict
 from bornbiased_jax import prediction
 from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
@@ -17,6 +16,7 @@ from bornbiased_jax.init import distribution, parameter_shapes
 from bornbiased_jax.model import apply, attention
 from bornbiased_jax.model.fields import TABLE
 from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.theory import predict as whole_model
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=40, vocab_size=64, max_seq_len=48)
 GPT2, LLAMA = preset("gpt2-tiny", **SIZES), preset("llama-tiny", **SIZES)
@@ -145,7 +145,7 @@ def asked_of_theory(monkeypatch, cfg: ModelConfig):
     def stop(*args, **kwargs):
         raise ValueError((args, sorted(kwargs.items())))
 
-    monkeypatch.setattr(theory.predict, "predict", stop)
+    monkeypatch.setattr(whole_model, "predict", stop)
     with pytest.raises(InputError) as raised:
         prediction.predict(cfg, 16)
     return raised.value.__cause__.args[0]

@@ -11,9 +11,9 @@ from bornbiased_jax.checkpoints.formats import hf_config
 from bornbiased_jax.config import Activation, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import ACTIVATIONS, HUGGING_FACE, UNIT_MEANS
-from theory import kernels
-from theory.activations import ACTIVATIONS as KERNELS
-from theory.activations import DERIVATIVES
+from bornbiased_jax.theory import kernels
+from bornbiased_jax.theory.activations import ACTIVATIONS as KERNELS
+from bornbiased_jax.theory.activations import DERIVATIVES
 
 POINTS = np.linspace(-6, 6, 97)
 

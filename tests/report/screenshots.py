@@ -18,8 +18,8 @@ from pathlib import Path
 from PIL import Image
 
 from bornbiased_jax import io
+from bornbiased_jax.experiments import runner
 from bornbiased_jax.report import page
-from experiments import runner
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "images"

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from bornbiased_jax.experiments.base import cached
+from bornbiased_jax.experiments.runner import is_complete, load
 from bornbiased_jax.folders import MARKER, Folder
 from bornbiased_jax.model import scratch
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.training.checkpoint import INTERRUPTED, _read_interrupted
 from bornbiased_jax.training.data.shards import INDEX, prepare
-from experiments.base import cached
-from experiments.runner import is_complete, load
 
 TEXT = "\n".join(f"the quick brown fox {i} jumps over the lazy dogs" for i in range(60))
 MAKER = "bornbiased export"
