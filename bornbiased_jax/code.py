@@ -17,29 +17,29 @@ import numpy as np
 from bornbiased_jax.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The folder of the packages."""
-PACKAGES = ("theory", "bornbiased_jax", "experiments")
+"""The folder of the package."""
+PACKAGE = "bornbiased_jax"
 SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
     *("bornbiased_jax.code", "bornbiased_jax.executors", "bornbiased_jax.store", "bornbiased_jax.chunk_store"),
-    *("experiments.base", "experiments.runner"),
+    *("bornbiased_jax.experiments.base", "bornbiased_jax.experiments.runner"),
 )
 """Modules that no number depends on: display, the command line, and the machinery that keeps records."""
 # "bornbiased_jax.lineage.paper:paper_test" in a table of functions that are imported when first used.
-_LOADED_BY_NAME = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+(:\w+)?$")
+_LOADED_BY_NAME = re.compile(rf"{PACKAGE}(\.\w+)+(:\w+)?$")
 _NO_CODE = ("ctx", "kind", "type_comment")
 
 
 def code_digest(compute: Callable[..., Any]) -> str:
     """Compute a digest of the code that a function runs, as it lies on disk: 16 hexadecimal digits.
 
-    Covered are the modules of the static import closure of the function's module within :data:`PACKAGES`, with imports
+    Covered are the modules of the static import closure of the function's module within :data:`PACKAGE`, with imports
     inside functions and modules that a string names in full. A package's ``__init__`` counts where a name is imported
     from it. Comments, docstrings, layout, ``__version__``, paths and :data:`SILENT` modules are left out: the digest is
     the same on every machine and Python. A process computes it once for each module.
 
     Args:
-        compute: a function. Outside the packages (in a test) its own file is where the closure begins.
+        compute: a function. Outside the package (in a test) its own file is where the closure begins.
 
     Raises:
         InputError: the function's source, or a file of the closure, cannot be read.
@@ -47,7 +47,7 @@ def code_digest(compute: Callable[..., Any]) -> str:
     while isinstance(compute, functools.partial):
         compute = compute.func
     compute = inspect.unwrap(compute)
-    if compute.__module__.split(".")[0] in PACKAGES:
+    if compute.__module__.split(".")[0] == PACKAGE:
         return _digest(compute.__module__, ROOT, None)
     try:
         source = inspect.getsourcefile(compute)
@@ -107,7 +107,7 @@ def closure(module: str, root: Path = ROOT, source: Path | None = None) -> dict[
 
 
 def _find(root: Path, module: str) -> Path | None:
-    if module.split(".")[0] not in PACKAGES:
+    if module.split(".")[0] != PACKAGE:
         return None
     path = root.joinpath(*module.split("."))
     return next((place for place in (path.with_suffix(".py"), path / "__init__.py") if place.is_file()), None)

@@ -95,11 +95,11 @@ _SIZES = [
 ]
 MODULES: dict[str, str] = {
     **{
-        name: f"experiments.{place}" if "." in place else f"experiments.{place}.{name}"
+        name: f"bornbiased_jax.experiments.{place}" if "." in place else f"bornbiased_jax.experiments.{place}.{name}"
         for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER).items()
     },
-    **dict.fromkeys(_ROWS, "experiments.birth.table1_rows"),
-    **dict.fromkeys(_SIZES, "experiments.lineage.table4a"),
+    **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1_rows"),
+    **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a"),
 }
 """Name on the command line -> module with an ``EXPERIMENT``, or with ``EXPERIMENTS`` by name; the page's order."""
 

@@ -79,7 +79,7 @@ def reproduce(
 
     Args:
         names: experiments or selections ("demo", "all"); none means "demo".
-        scale: one of :data:`experiments.base.SCALES`.
+        scale: one of :data:`bornbiased_jax.experiments.base.SCALES`.
         out: the folder to write to.
         data: text for the experiments that read some, in place of their default.
         quiet: show no progress.

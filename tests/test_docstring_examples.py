@@ -83,6 +83,8 @@ def with_examples() -> list[str]:
             if ">>>" not in text:
                 continue
             module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            if room != "bornbiased_jax":
+                module = f"bornbiased_jax.{module}"
             for node in ast.parse(text).body:
                 members = node.body if isinstance(node, ast.ClassDef) else []
                 for entry, name in [(node, ""), *((member, f"{getattr(node, 'name', '')}.") for member in members)]:

@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the ground up. A room imports rooms of lower floors, and of its own floor as long as there is no circle.
 FLOORS: tuple[set[str], ...] = (
+    {"__init__"},
     {"theory"},
-    {"__init__", "errors"},
+    {"errors"},
     {"code", "config", "folders", "hardware", "hub", "io", "keys", "progress", "ranges", "record", "schema", "schemes"},
     {"parameters", "init", "parallel", "sweep"},
     {"executors"},
@@ -39,7 +40,7 @@ TOP = {("cli", "experiments")}
 
 
 def _room(module: str) -> str:
-    """The room of a module's dotted name: its package below ``bornbiased_jax``, or the top package."""
+    """Return the room of a module's dotted name: its package below ``bornbiased_jax``, or the top package."""
     package, _, rest = module.partition(".")
     if package != "bornbiased_jax":
         return package
@@ -50,6 +51,8 @@ def _room(module: str) -> str:
 
 def _module(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
+    if parts[0] in ("theory", "experiments"):
+        parts = ("bornbiased_jax", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -113,10 +116,17 @@ def test_neither_rooms_nor_modules_import_in_a_circle():
 
 
 @pytest.mark.parametrize("module", ["theory", "theory.predict", "theory.preference"])
-def test_theory_needs_neither_jax_nor_the_package(module):
-    code = f"import sys, {module}; print([name for name in ('jax', 'bornbiased_jax') if name in sys.modules])"
+def test_theory_needs_neither_jax_nor_another_room(module):
+    code = f"import sys, bornbiased_jax.{module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    loaded = done.stdout.split()
+    rooms = {_room(name) for name in loaded if name.startswith("bornbiased_jax")}
+    assert "jax" not in loaded and rooms == {"__init__", "theory"}
+
+
+@pytest.mark.parametrize("package", ["theory", "experiments"])
+def test_packages_of_the_top_level_lie_in_the_package_by_a_link(package):
+    assert (ROOT / "bornbiased_jax" / package).resolve() == ROOT / package
 
 
 # Any connection, lookup of a name or bound socket is told; sockets as such are made by event loops without a network.

@@ -109,8 +109,8 @@ __all__ = sorted(_HOME_OF)  # noqa: PLE0605
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (any name of the package)
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'theory' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"theory.{_HOME_OF[name]}"), name)
+        raise AttributeError(f"module 'bornbiased_jax.theory' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bornbiased_jax.theory.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

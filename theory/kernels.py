@@ -139,7 +139,7 @@ def lattice_dual(phi: Function, theta: Array, s: float, t: float, psi: Function 
     """Compute E[φ(s z) ψ(t (z cos θ + w sin θ))] (ψ = φ if None), by the trapezoidal rule on a square lattice.
 
     For φ, ψ analytic within π/2 of the real axis (every activation here but ReLU): see
-    :func:`theory.quadrature.normal_lattice`. Shape of theta (one axis).
+    :func:`bornbiased_jax.theory.quadrature.normal_lattice`. Shape of theta (one axis).
 
     Raises:
         ValueError: s or t outside 0 to ``LARGEST_STD``, or both 0.

@@ -24,7 +24,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str) -> None:
-    module = importlib.import_module(f"theory.{name}")
+    module = importlib.import_module(f"bornbiased_jax.theory.{name}")
     with_examples = [test for test in doctest.DocTestFinder().find(module) if test.examples]
     assert len(with_examples) >= EXAMPLES[name]
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
@@ -50,5 +50,6 @@ def test_the_map_names_what_is_exported() -> None:
 
 
 def test_importing_the_package_loads_no_module_of_it() -> None:
-    code = "import sys, theory; assert not [m for m in sys.modules if m.startswith(('theory.', 'scipy'))]"
+    loaded = "[m for m in sys.modules if m.startswith(('bornbiased_jax.theory.', 'scipy'))]"
+    code = f"import sys, bornbiased_jax.theory; assert not {loaded}"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,7 +2,8 @@
 
 This is the one list of them: the experiments, Figure 9's predictions and their tests take it from here. A new one is a
 field of :class:`~bornbiased_jax.config.ModelConfig` (or a new value of one), what it does in
-:mod:`bornbiased_jax.model.attention`, and its line here; where theory knows it, :mod:`theory.variance` as well.
+:mod:`bornbiased_jax.model.attention`, and its line here; where theory knows it,
+:mod:`bornbiased_jax.theory.variance` as well.
 """
 
 from __future__ import annotations

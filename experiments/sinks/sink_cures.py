@@ -1,7 +1,7 @@
 """Every mitigation side by side: sinks, dimension disparity, loss and cost, same data and same seeds.
 
 Beside them what practitioners pay: rounding by scheme and scale with the first token rounded or not, the spread of the
-activations, and the loss with a rolling cache (:mod:`experiments.sinks.price_tables`).
+activations, and the loss with a rolling cache (:mod:`bornbiased_jax.experiments.sinks.price_tables`).
 """
 
 from __future__ import annotations

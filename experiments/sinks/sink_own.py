@@ -1,9 +1,10 @@
 """Causes of the sinks of our own trained models: every cut, join and sweep of the real ones, on several seeds.
 
-Stated before any number: the runs and controls are those of :mod:`experiments.sinks.sink_knockout` and
-:mod:`experiments.sinks.sink_sweep`, on the baseline of the two settings that grow sinks (the smallest, and one more
-than eight times as large), every seed of them; a link holds where it does in every seed. The first token of every
-sequence is the BOS token here, so that *another first token* takes away what the model can recognize, not only a word.
+Stated before any number: the runs and controls are those of :mod:`bornbiased_jax.experiments.sinks.sink_knockout` and
+:mod:`bornbiased_jax.experiments.sinks.sink_sweep`, on the baseline of the two settings that grow sinks
+(the smallest, and one more than eight times as large), every seed of them; a link holds where it does in every seed.
+The first token of every sequence is the BOS token here, so that *another first token* takes away what the model
+can recognize, not only a word.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ WORK = {
     "bornbiased_jax.derive.derive:derive": DERIVED,
     "bornbiased_jax.derive.tune:adapt": SUMMARY,
     "bornbiased_jax.lineage.audit.audit:audit_folder": AUDITED,
-    "experiments.runner:reproduce": OUTCOME,
+    "bornbiased_jax.experiments.runner:reproduce": OUTCOME,
     "bornbiased_jax.store:status": LEDGER,
 }
 KEYS = {

@@ -25,7 +25,8 @@ def scratch_copy(target: Path) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target / name, ignore=ignore)
+            # The links of the package lead to the folders of the copy.
+            shutil.copytree(ROOT / name, target / name, ignore=ignore, symlinks=True)
     for name in COPIED_FILES:
         shutil.copy2(ROOT / name, target / name)
     return target

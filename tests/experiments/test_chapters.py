@@ -12,7 +12,7 @@ CHAPTERS = sorted({module.split(".")[1] for module in experiments.MODULES.values
 
 
 def test_the_template_is_an_experiment(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiments, "MODULES", {"_template": "experiments._template"})
+    monkeypatch.setattr(experiments, "MODULES", {"_template": "bornbiased_jax.experiments._template"})
     outcome = runner.reproduce(["_template"], "smoke", tmp_path, quiet=True)
     assert outcome.done == ("_template",) and not outcome.failed
     record = io.read_json(runner.record_path(tmp_path, "_template"))

@@ -49,16 +49,17 @@ EXPERIMENT = Experiment(
 def scratch(tmp_path, monkeypatch):
     """A copy of the packages with one more experiment, in the place of the packages for whoever takes digests."""
     root = tmp_path / "tree"
-    for package in code.PACKAGES:
-        shutil.copytree(code.ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
-    path = root / "experiments" / "tiny.py"
+    # The folders that links of the package lead to lie in it, as in an installed one.
+    ignore = shutil.ignore_patterns("__pycache__", "test_*")
+    shutil.copytree(code.ROOT / code.PACKAGE, root / code.PACKAGE, ignore=ignore)
+    path = root / code.PACKAGE / "experiments" / "tiny.py"
     path.write_text(PROBE)
-    spec = importlib.util.spec_from_file_location("experiments.tiny", path)
+    spec = importlib.util.spec_from_file_location("bornbiased_jax.experiments.tiny", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setitem(sys.modules, "experiments.tiny", module)
+    monkeypatch.setitem(sys.modules, "bornbiased_jax.experiments.tiny", module)
     monkeypatch.setattr(code, "ROOT", root)
-    monkeypatch.setattr(experiments, "MODULES", {"tiny": "experiments.tiny"})
+    monkeypatch.setattr(experiments, "MODULES", {"tiny": "bornbiased_jax.experiments.tiny"})
     monkeypatch.setattr(experiments, "SELECTIONS", {"all": ("tiny",)})
     return root
 
@@ -82,9 +83,9 @@ def change(path, old, new):
 
 
 CONSTANTS = {
-    "theory": ("theory/kernels.py", "TAIL = 2e-14", "TAIL = 1e-14"),
+    "theory": ("bornbiased_jax/theory/kernels.py", "TAIL = 2e-14", "TAIL = 1e-14"),
     "a probe": ("bornbiased_jax/probes/outliers.py", "100.0", "101.0"),
-    "the experiment": ("experiments/tiny.py", '"numbers/n"', '"numbers/m"'),
+    "the experiment": ("bornbiased_jax/experiments/tiny.py", '"numbers/n"', '"numbers/m"'),
 }
 
 
@@ -101,9 +102,9 @@ def test_a_changed_constant_is_computed_again(scratch, tmp_path, what):
 @pytest.mark.slow
 def test_key_ignores_code_without_effect_on_numbers(scratch, tmp_path):
     assert ran(tmp_path) == (True, True)
-    kernels = scratch / "theory" / "kernels.py"
+    kernels = scratch / "bornbiased_jax" / "theory" / "kernels.py"
     kernels.write_text("# A comment.\n" + kernels.read_text().replace('"""', '"""Another docstring. ', 1))
-    change(scratch / "experiments" / "__init__.py", '"table1": "birth"', '"table0": "birth"')
+    change(scratch / "bornbiased_jax" / "experiments" / "__init__.py", '"table1": "birth"', '"table0": "birth"')
     change(scratch / "bornbiased_jax" / "__init__.py", "__version__ = .*", '__version__ = "99"')
     (scratch / "bornbiased_jax" / "report" / "tables.py").write_text("nothing = 0")
     (scratch / "bornbiased_jax" / "probes" / "unused.py").write_text("nothing = 0")
@@ -111,24 +112,24 @@ def test_key_ignores_code_without_effect_on_numbers(scratch, tmp_path):
 
 
 def test_the_digest_does_not_know_where_the_packages_lie(scratch):
-    assert code.closure("experiments._shared.probing", scratch) == code.closure(
-        "experiments._shared.probing", Path(code.__file__).parent.parent
+    assert code.closure("bornbiased_jax.experiments._shared.probing", scratch) == code.closure(
+        "bornbiased_jax.experiments._shared.probing", Path(code.__file__).parent.parent
     )
 
 
 def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
-    found = code.closure("experiments._shared.probing")
-    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.model", "theory.seeds"):
+    found = code.closure("bornbiased_jax.experiments._shared.probing")
+    for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.model", "bornbiased_jax.theory.seeds"):
         assert module in found
-    for module in ("bornbiased_jax.report.tables", "bornbiased_jax.probes", "experiments", "theory.test_kernels"):
-        assert module not in found
+    for name in ("report.tables", "probes", "experiments", "theory.test_kernels"):
+        assert f"bornbiased_jax.{name}" not in found
 
 
 def test_no_module_is_imported_out_of_sight():
     dynamic = re.compile(r"import_module\(|__import__\(|spec_from_file_location")
     seen = {
         str(path.relative_to(code.ROOT))
-        for package in code.PACKAGES
+        for package in ("bornbiased_jax", "theory", "experiments")
         for path in (code.ROOT / package).rglob("*.py")
         if dynamic.search(path.read_text()) and not path.name.startswith("test_")
     }
@@ -157,8 +158,9 @@ def test_no_module_is_imported_out_of_sight():
 
 def test_modules_named_in_full_by_strings_are_followed(tmp_path):
     assert "bornbiased_jax.lineage.paper" in code.closure("bornbiased_jax.lineage.lineage_tests")
-    (tmp_path / "odd.py").write_text("from theory import prop5_correlations\n")
-    with pytest.raises(InputError, match="prop5_correlations of theory is found by name: import it from its module"):
+    (tmp_path / "odd.py").write_text("from bornbiased_jax.theory import prop5_correlations\n")
+    refusal = "prop5_correlations of bornbiased_jax.theory is found by name: import it from its module"
+    with pytest.raises(InputError, match=refusal):
         code.closure("odd", source=tmp_path / "odd.py")
 
 

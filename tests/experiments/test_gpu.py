@@ -162,7 +162,8 @@ CHEAP = [
 
 @pytest.mark.slow
 def test_cheap_steps_make_their_records_at_smoke_size(tmp_path):
-    code = f"import sys; from experiments import gpu; gpu.STEPS = [step for step in gpu.STEPS if step.name in {CHEAP}]"
+    chosen = f"[step for step in gpu.STEPS if step.name in {CHEAP}]"
+    code = f"import sys; from bornbiased_jax.experiments import gpu; gpu.STEPS = {chosen}"
     command = [sys.executable, "-c", f"{code}; sys.exit(gpu.main())", "--scale", "smoke", "--out", str(tmp_path)]
     for outcome in ("made", "there"):
         done = subprocess.run(command, cwd=gpu.ROOT, capture_output=True, text=True, check=False)

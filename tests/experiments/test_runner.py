@@ -353,9 +353,9 @@ def test_the_catalogue_names_modules_that_exist_and_agree():
 
 
 def test_importing_the_catalogue_imports_no_experiment():
-    program = "import sys, experiments; print(*(name for name in sys.modules if 'experiments' in name))"
+    program = "import sys, bornbiased_jax.experiments; print(*(name for name in sys.modules if 'experiments' in name))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["experiments"]
+    assert done.stdout.split() == ["bornbiased_jax.experiments"]
 
 
 def test_a_folder_of_other_things_is_refused_and_taken_when_told_to(catalogue, tmp_path):
