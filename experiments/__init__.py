@@ -99,7 +99,7 @@ MODULES: dict[str, str] = {
         for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER).items()
     },
     **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1"),
-    **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a_sizes"),
+    **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a"),
 }
 """Name on the command line -> module with an ``EXPERIMENT``, or with ``EXPERIMENTS`` by name; the page's order."""
 

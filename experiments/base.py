@@ -112,6 +112,20 @@ class Context:
         outcomes = fulfill(request, self.work.parent / name, self.engine, advance)
         return [json.loads(str(part["value"])) for part in outcomes]
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where another process finds what this one has cached; see :func:`once_a_process`."""
+        return {"work": str(self.work.resolve())}
+
+    def rows(
+        self, name: str, compute: Compute, settings: Entry, total: int, *, size: int = 1, unit: str = "pairs"
+    ) -> list[Any]:
+        """Join the lists that :meth:`parts` computes of the chunks of ``range(total)``, under a progress bar."""
+        with progress.bar(total, name, unit=unit, quiet=self.quiet) as advance:
+            chunks = spans(total, size)
+            values = self.parts(name, compute, settings, chunks, sources=self.sources, advance=advance)
+        return [row for value in values for row in value]
+
 
 def chunked(value_of: Callable[[Any, Any, Chunk], object]) -> Compute:
     """Make the ``compute`` of a store from a function of settings, sources and one chunk: its value, JSON-ready."""
@@ -124,6 +138,23 @@ def chunked(value_of: Callable[[Any, Any, Chunk], object]) -> Compute:
             yield {"value": np.asarray(json.dumps(jsonable(value_of(settings, sources, chunk)), allow_nan=False))}
 
     return compute
+
+
+def once_a_process(make: Callable[[Context], T]) -> Callable[[Entry, Entry], T]:
+    """Keep what every chunk of a loop needs (:meth:`Context.rows`): called with settings and :attr:`Context.sources`.
+
+    What ``make`` caches in its context is found again by every process.
+    """
+
+    @functools.lru_cache(maxsize=1)
+    def made(settings: str, work: str) -> T:
+        return make(Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True))
+
+    @functools.wraps(make)
+    def lookup(settings: Entry, sources: Entry) -> T:
+        return made(json.dumps(jsonable(settings)), sources["work"])
+
+    return lookup
 
 
 def spans(total: int, size: int = 1) -> list[Chunk]:

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.experiments.birth import table1
-from bornbiased_jax.experiments.lineage import table4a, table4a_sizes
+from bornbiased_jax.experiments.lineage import table4a
 from bornbiased_jax.record import git_revision
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ REPRODUCE = "bornbiased_jax reproduce {} --out OUT/reproduce --quiet --scale pap
 EXPERIMENTS = {
     **dict.fromkeys(table1.ROWS, 180),
     "finding2": 300,  # about a thousand in all: each seed is kept
-    **{table4a_sizes.name_of("llama", 1_024, pair): 240 for pair in table4a.PAIRS["llama"]},
+    **{f"table4a_llama_1024_{base}_{suspect}": 240 for base, suspect in table4a.PAIRS["llama"]},
 }
 PRETRAIN = (
     "bornbiased_jax pretrain --model {0}-nano --data builtin:prose --seeds 42,123,1000,2000 --schedule paper "

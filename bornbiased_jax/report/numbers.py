@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -125,3 +125,14 @@ def mean_std(values: Iterable[float]) -> tuple[float, float] | float:
     """
     known = [float(value) for value in values]
     return (float(np.mean(known)), float(np.std(known, ddof=1))) if len(known) > 1 else known[0]
+
+
+def value_range(values: Sequence[float], digits: int = 1) -> str | None:
+    """The smallest and the largest of some numbers; None where there is none.
+
+    Example:
+        >>> value_range([2.5, -1.0])
+        '−1.0 … 2.5'
+    """
+    write = fixed(digits)
+    return f"{write(min(values))} … {write(max(values))}" if values else None

@@ -7,11 +7,11 @@ the inputs and a binomial interval holds for the false-positive rate. Pairs that
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,6 @@ LEVELS = (0.01, 0.05)
 Pair = tuple[np.ndarray, np.ndarray]
 NUM_PERMUTATIONS = 1999
 """Permutations a pair: p < 0.01 has probability 0.0095 then, and thousands of pairs take minutes."""
-_QQ_POINTS = 200
 
 
 def permutation_verdict(
@@ -95,63 +94,101 @@ def population_pairs(
         yield population_test(base_ND, suspect_ND, references)
 
 
-def summarize(verdicts: Sequence[Verdict], *, confidence: float = 0.95) -> dict[str, Any]:
-    """Summarize the distribution of p over pairs, JSON-ready.
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """Pairs with p below a level, with Clopper and Pearson's interval and the exact test of the level."""
 
-    Undefined verdicts are counted and left out. For unrelated pairs a calibrated test has rates that its
-    intervals cover (``binomial_p`` is the two-sided exact test of that) and a p that is uniform (``ks_p``);
-    for related ones the rates are its power.
+    level: float
+    count: int
+    rate: float
+    low: float
+    high: float
+    confidence: float
+    binomial_p: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The distribution of p over pairs; None and no rates where no p is defined.
+
+    Attributes:
+        num_pairs: of all.
+        num_undefined: of those that are left out of the rest.
+        rates: one for each of :data:`LEVELS`.
+        ks_statistic: of Kolmogorov and Smirnov, against uniform.
+        ks_p: its p.
+        z_mean: of the defined z.
+        z_std: of the same, of two or more.
+    """
+
+    num_pairs: int
+    num_undefined: int
+    rates: list[Rate]
+    ks_statistic: float | None
+    ks_p: float | None
+    z_mean: float | None
+    z_std: float | None
+
+
+def summarize(
+    p_values: Sequence[float | None], z_values: Sequence[float | None] = (), *, confidence: float = 0.95
+) -> Summary:
+    """Summarize the distribution of p over pairs.
+
+    For unrelated pairs a calibrated test has rates that its intervals cover (``binomial_p`` is the two-sided exact test
+    of that) and a p that is uniform (``ks_p``); for related ones the rates are its power.
 
     Args:
-        verdicts: of one test.
-        confidence: of the intervals (Clopper and Pearson).
-
-    Returns:
-        ``num_pairs``, ``num_undefined``, ``rates`` (a list, one of ``LEVELS`` each), ``ks_statistic``, ``ks_p``,
-        ``z_mean``, ``z_std`` and ``qq`` (``expected`` and ``observed`` quantiles of p, 200 at most).
+        p_values: of one test, None where it is undefined.
+        z_values: of the same pairs.
+        confidence: of the intervals.
     """
-    defined = [verdict for verdict in verdicts if verdict.p_value is not None]
-    p_values = np.sort(np.array([verdict.p_value for verdict in defined], np.float64))
-    z_values = np.array([verdict.z for verdict in defined if verdict.z is not None], np.float64)
-    count = len(p_values)
-    summary: dict[str, Any] = {
-        "num_pairs": len(verdicts),
-        "num_undefined": len(verdicts) - count,
-        "rates": [],
-        "ks_statistic": None,
-        "ks_p": None,
-        "z_mean": float(z_values.mean()) if len(z_values) else None,
-        "z_std": float(z_values.std(ddof=1)) if len(z_values) > 1 else None,
-        "qq": {"expected": [], "observed": []},
-    }
-    if count == 0:
-        return summary
-    # Rejection rates with their intervals and the exact test of each.
-    for level in LEVELS:
-        below = int((p_values < level).sum())
-        low, high = binomial_interval(below, count, confidence)
-        summary["rates"].append(
-            {
-                "level": level,
-                "count": below,
-                "rate": below / count,
-                "low": low,
-                "high": high,
-                "confidence": confidence,
-                "binomial_p": float(stats.binomtest(below, count, level).pvalue),
-            }
-        )
-    # Uniformity over all levels, and quantiles for a plot.
-    ks = stats.kstest(p_values, "uniform")
-    quantile_ranks = np.unique(np.linspace(0, count - 1, min(count, _QQ_POINTS)).round().astype(int))
-    return summary | {
-        "ks_statistic": float(ks.statistic),
-        "ks_p": float(ks.pvalue),
-        "qq": {"expected": ((quantile_ranks + 0.5) / count).tolist(), "observed": p_values[quantile_ranks].tolist()},
-    }
+    p_N = np.array([p for p in p_values if p is not None], np.float64)
+    z_N = np.array([z for z in z_values if z is not None], np.float64)
+    ks = stats.kstest(p_N, "uniform") if len(p_N) else None
+    return Summary(
+        num_pairs=len(p_values),
+        num_undefined=len(p_values) - len(p_N),
+        rates=[_rate(p_N, level, confidence) for level in LEVELS if len(p_N)],
+        ks_statistic=None if ks is None else float(ks.statistic),
+        ks_p=None if ks is None else float(ks.pvalue),
+        z_mean=float(z_N.mean()) if len(z_N) else None,
+        z_std=float(z_N.std(ddof=1)) if len(z_N) > 1 else None,
+    )
 
 
-def check_family(summaries: dict[str, dict[str, Any]], *, family_error: float = 0.05) -> dict[str, Any]:
+def _rate(p_N: np.ndarray, level: float, confidence: float) -> Rate:
+    below, count = int((p_N < level).sum()), len(p_N)
+    low, high = binomial_interval(below, count, confidence)
+    exact_p = float(stats.binomtest(below, count, level).pvalue)
+    return Rate(level, below, below / count, low, high, confidence, exact_p)
+
+
+def summarize_verdicts(verdicts: Sequence[Verdict]) -> Summary:
+    """Summarize p and z of one test's verdicts."""
+    return summarize([verdict.p_value for verdict in verdicts], [verdict.z for verdict in verdicts])
+
+
+@dataclasses.dataclass
+class Check:
+    """One check of a case: what it checks, its p, and the p that is corrected for all checks."""
+
+    case: str
+    check: str
+    p: float
+    adjusted_p: float = math.nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Checks that are held together, and whether none rejects."""
+
+    calibrated: bool
+    num_checks: int
+    checks: list[Check]
+
+
+def check_family(summaries: Mapping[str, Summary], *, family_error: float = 0.05) -> Family:
     """Test whether a family of summaries of unrelated pairs is calibrated, corrected for the number of checks.
 
     Each summary brings one binomial check a level and one Kolmogorov–Smirnov check, all held together by
@@ -160,18 +197,13 @@ def check_family(summaries: dict[str, dict[str, Any]], *, family_error: float = 
     Args:
         summaries: by the name of the case.
         family_error: probability of rejecting anything when all are calibrated.
-
-    Returns:
-        ``calibrated``, ``num_checks`` and ``checks``: a list of ``case``, ``check``, ``p``, ``adjusted_p``.
     """
-    checks: list[dict[str, Any]] = []
+    checks = []
     for case, summary in summaries.items():
-        for rate in summary["rates"]:
-            checks.append({"case": case, "check": f"rate below {rate['level']:g}", "p": rate["binomial_p"]})
-        if summary["ks_p"] is not None:
-            checks.append({"case": case, "check": "uniform", "p": summary["ks_p"]})
-    adjusted = holm([check["p"] for check in checks])
-    for check, value in zip(checks, adjusted, strict=True):
-        check["adjusted_p"] = float(value)
-    least = min((check["adjusted_p"] for check in checks), default=math.nan)
-    return {"calibrated": bool(least >= family_error), "num_checks": len(checks), "checks": checks}
+        checks += [Check(case, f"rate below {rate.level:g}", rate.binomial_p) for rate in summary.rates]
+        if summary.ks_p is not None:
+            checks.append(Check(case, "uniform", summary.ks_p))
+    for check, value in zip(checks, holm([check.p for check in checks]), strict=True):
+        check.adjusted_p = float(value)
+    least = min((check.adjusted_p for check in checks), default=math.nan)
+    return Family(bool(least >= family_error), len(checks), checks)

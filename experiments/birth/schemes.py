@@ -45,10 +45,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked
 from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, panels, tables
-from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES
+from bornbiased_jax.lineage.weights_verdict import single_verdict as verdict
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.model.model import apply, head_path
 from bornbiased_jax.parameters import Params, flatten, parameter_table

@@ -16,10 +16,11 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.derive.symmetries import random_rotation, rotate
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
-from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.weights_verdict import single_verdict as verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, integer

@@ -1,16 +1,26 @@
-"""Calibration: the false-positive rate of each lineage test on unrelated models, beside its power."""
+"""Calibration: the false-positive rate of each lineage test on unrelated models, alongside its power."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Experiment, Record, by_scale
-from bornbiased_jax.experiments.lineage.calibrating import run
+from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.experiments._shared import calibration
+from bornbiased_jax.experiments._shared.calibration import summarize, summarize_verdicts
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
+from bornbiased_jax.lineage.paper import iclr_test, paper_test
+from bornbiased_jax.lineage.population import population_test
+from bornbiased_jax.lineage.untrained_outputs import final_outputs
+from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, percent, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared Gaussian vectors"}
 SHORT = {"tokens": "tokens", "gaussian": "vectors"}
@@ -21,49 +31,224 @@ NAMES = {
     "paper U": "paper, U-test",
     "iclr": "iclr, analytic",
 }
+"""Every test by its name in records, and as a table has it."""
+
+# Seeds of one case; a case takes far fewer.
+_SEEDS_A_CASE = 10_000_000
+
+Columns = Mapping[str, Sequence[float | None]]
+"""p, log10 p and z of each verdict of one test."""
 
 
-def _rate(summary: Mapping[str, Any], level: float) -> Mapping[str, Any] | None:
-    return next((rate for rate in summary["rates"] if rate["level"] == level), None)
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One architecture, initialization and kind of inputs; the number sets its seeds and its inputs apart."""
+
+    model: str
+    init: str
+    inputs: str
+    number: int
 
 
-def _interval(summary: Mapping[str, Any], level: float) -> str | None:
-    rate = _rate(summary, level)
-    if rate is None:
-        return None
-    return rate_interval(rate, percent_digits=2)
+def cases(settings: Entry) -> list[Case]:
+    """Combine every architecture with both initializations and both kinds of inputs."""
+    combinations = itertools.product(settings["models"], settings["inits"], INPUTS)
+    return [Case(*combination, number) for number, combination in enumerate(combinations)]
 
 
-def _rates(summary: Mapping[str, Any]) -> dict[str, Any]:
+def config(settings: Entry, model: str, init: str, **changes: int) -> ModelConfig:
+    """Return an architecture, with embeddings of each seed's own."""
+    return preset(model, **{**settings["changes"], "init": init, **changes})
+
+
+def results(context: Context, part: str) -> list[Any]:
+    """Compute what :data:`PARTS` has under a name for every case; a killed run resumes from the store."""
+    # What only by_size and the page read does not change a case.
+    power = {name: context.settings["power"][name] for name in ("drifts", "num_pairs")}
+    settings = {"part": part, "settings": {**context.settings, "power": power}}
+    return context.rows(f"calibration/{part}", compute, settings, len(cases(context.settings)), unit="cases")
+
+
+@chunked
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[object]:
+    """Compute the outcome of the case that a chunk names by its number."""
+    case_settings = settings["settings"]
+    return [PARTS[settings["part"]](case_settings, cases(case_settings)[chunk.start])]
+
+
+def published(base_ND: np.ndarray, suspect_ND: np.ndarray) -> dict[str, Verdict]:
+    """Run the published tests on one pair; the two p of Algorithm 1 share one computation of its taus."""
+    t = paper_test(base_ND, suspect_ND)
+    return {"paper t": t, "paper U": by_u(t), "iclr": iclr_test(base_ND, suspect_ND)}
+
+
+def by_u(verdict: Verdict) -> Verdict:
+    """Decide a verdict of Algorithm 1 by its U-test in place of its t-test."""
+    if verdict.p_value is None:
+        return verdict
+    detail: Entry = verdict.detail
+    p, log10_p = detail["p_u"], detail["log10_p_u"]
+    decision: Any = "same-lineage" if p < verdict.alpha else "unrelated"
+    return Verdict(decision, "", p, log10_p, None, verdict.test, verdict.num_inputs, verdict.alpha, verdict.detail)
+
+
+def unrelated(settings: Entry, case: Case) -> dict[str, Columns]:
+    """Run all tests on disjoint pairs of initializations; each test has its own number of pairs."""
+    cfg = config(settings, case.model, case.init)
+    inputs = random_inputs(case.inputs, settings["num_inputs"], settings["seq_len"], cfg, seed=case.number)
+    pairs = settings["pairs"]
+    num_permutation = pairs["permutation"][case.inputs]
+    first = case.number * _SEEDS_A_CASE
+    verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in NAMES}
+    count = max(num_permutation, pairs["published"])
+    initializations = calibration.unrelated_pairs(cfg, inputs, count, first_seed=first)
+    for index, (base_ND, suspect_ND) in enumerate(initializations):
+        if index < num_permutation:
+            verdicts_by_test["permutation"].append(calibration.permutation_verdict(base_ND, suspect_ND, index))
+        if index < pairs["published"]:
+            for name, verdict in published(base_ND, suspect_ND).items():
+                verdicts_by_test[name].append(verdict)
+    verdicts_by_test["population"] = list(
+        calibration.population_pairs(
+            cfg,
+            inputs,
+            pairs["population"],
+            num_references=settings["num_references"],
+            first_seed=first + 2 * count,
+        )
+    )
     return {
-        "below 0.01": _interval(summary, 0.01),
-        "below 0.05": _interval(summary, 0.05),
-        "KS p": _uniformity(summary),
+        name: {field: [getattr(verdict, field) for verdict in verdicts] for field in ("p_value", "log10_p", "z")}
+        for name, verdicts in verdicts_by_test.items()
     }
 
 
-def _uniformity(summary: Mapping[str, Any]) -> str | None:
-    """Format p of the Kolmogorov–Smirnov test; where it is beyond doubt, no more than that."""
+def related(settings: Entry, case: Case) -> Sequence[Entry]:
+    """Run all tests on initializations and their descendants at several drifts: how often each finds the seed."""
+    cfg, power = config(settings, case.model, case.init), settings["power"]
+    inputs = random_inputs(case.inputs, settings["num_inputs"], settings["seq_len"], cfg, seed=case.number)
+    # Seeds that the unrelated pairs do not use. Power needs no independent references: they are shared.
+    first = case.number * _SEEDS_A_CASE + _SEEDS_A_CASE // 2
+    seeds = range(first + 2 * power["num_pairs"], first + 2 * power["num_pairs"] + settings["num_references"])
+    references = np.concatenate(list(final_outputs(cfg, seeds, inputs)))
+    by_drift = []
+    for drift in power["drifts"]:
+        verdicts_by_test: dict[str, list[Verdict]] = {name: [] for name in NAMES}
+        pairs = calibration.related_pairs(cfg, inputs, power["num_pairs"], drift=drift, first_seed=first)
+        for index, (base_ND, suspect_ND) in enumerate(pairs):
+            verdicts_by_test["permutation"].append(calibration.permutation_verdict(base_ND, suspect_ND, index))
+            verdicts_by_test["population"].append(population_test(base_ND, suspect_ND, references))
+            for name, verdict in published(base_ND, suspect_ND).items():
+                verdicts_by_test[name].append(verdict)
+        by_drift.append({"drift": drift, "tests": {name: _power_of(row) for name, row in verdicts_by_test.items()}})
+    return by_drift
+
+
+def _power_of(verdicts: Sequence[Verdict]) -> Entry:
+    summary = dataclasses.asdict(summarize_verdicts(verdicts))
+    return {name: summary[name] for name in ("num_pairs", "num_undefined", "rates", "z_mean", "z_std")}
+
+
+PARTS: dict[str, Callable[[Entry, Case], object]] = {"unrelated": unrelated, "related": related}
+
+
+def by_size(settings: Entry) -> Iterator[Entry]:
+    """Measure the permutation test's power on tokens against n, length and width, all else as in the settings."""
+    power = settings["power"]
+    base = {"num_inputs": settings["num_inputs"], "seq_len": settings["seq_len"], "d_model": None}
+    variations = [(axis, value) for axis, values in power["sizes"].items() for value in values]
+    for number, (axis, value) in enumerate(variations):
+        sizes = {**base, axis: value}
+        width = {"d_model": sizes["d_model"], "d_ff": 2 * sizes["d_model"]} if sizes["d_model"] else {}
+        cfg = config(settings, power["model"], power["init"], **width)
+        inputs = random_inputs("tokens", sizes["num_inputs"], sizes["seq_len"], cfg, seed=number)
+        pairs = calibration.related_pairs(
+            cfg, inputs, power["num_pairs"], drift=power["drift"], first_seed=number * 100_000
+        )
+        verdicts = [calibration.permutation_verdict(*pair, index) for index, pair in enumerate(pairs)]
+        summary = summarize_verdicts(verdicts)
+        yield {
+            "what": axis, "value": value, "rates": summary.rates, "z_mean": summary.z_mean, "z_std": summary.z_std
+        }  # fmt: skip
+
+
+def run(context: Context) -> Entry:
+    """Summarize every test in every case, pool over cases, measure power, and check calibration.
+
+    The family holds the tests that claim to be calibrated: the permutation test on tokens, and the
+    population test on both kinds of inputs, three checks each (rates at 1% and 5%, uniformity). Each is
+    checked at 0.05 divided by their number (Bonferroni).
+    """
+    all_cases = cases(context.settings)
+    # Outcomes of all cases under both hypotheses.
+    null = results(context, "unrelated")
+    alternative = results(context, "related")
+    # Checks of the tests that claim calibration share one family-wise level.
+    claimed = [(case, test) for case in all_cases for test in NAMES if claims_calibration(test, case.inputs)]
+    confidence = 1.0 - 0.05 / max(1, 3 * len(claimed))
+    # A row for every case and test.
+    table, family = [], {}
+    for case, columns_by_test, powers in zip(all_cases, null, alternative, strict=True):
+        for test in NAMES:
+            columns = columns_by_test[test]
+            summary = summarize(columns["p_value"], columns["z"], confidence=confidence)
+            row = {**dataclasses.asdict(case), "test": test, "claims_calibration": (case, test) in claimed}
+            power = [{"drift": entry["drift"], **entry["tests"][test]} for entry in powers]
+            table.append(row | dataclasses.asdict(summary) | {"power": power})
+            if (case, test) in claimed:
+                family[f"{case.model}, {case.init}, {case.inputs}, {test}"] = summary
+    # The same tests, pooled over architectures and initializations.
+    pooled = []
+    for kind, test in itertools.product(INPUTS, NAMES):
+        of_kind = [columns[test] for case, columns in zip(all_cases, null, strict=True) if case.inputs == kind]
+        p, log10_p, z = ([x for columns in of_kind for x in columns[name]] for name in ("p_value", "log10_p", "z"))
+        if test in ("permutation", "population"):
+            # Ranks, and not the normal approximation.
+            log10_p = [np.log10(value) for value in p if value]
+        logs = [round(float(value), 4) for value in log10_p if value is not None]
+        pooled.append({"inputs": kind, "test": test, "log10_p": logs, **dataclasses.asdict(summarize(p, z))})
+    return {
+        "cases": table,
+        "pooled": pooled,
+        "by_size": list(by_size(context.settings)),
+        "confidence": confidence,
+        "family": calibration.check_family(family),
+    }
+
+
+def claims_calibration(test: str, kind: str) -> bool:
+    """Return whether a test says that its false-positive rate is alpha on such inputs."""
+    return test == "population" or (test == "permutation" and kind == "tokens")
+
+
+def _rate(summary: Entry, level: float) -> Entry | None:
+    return next((rate for rate in summary["rates"] if rate["level"] == level), None)
+
+
+def _interval(summary: Entry, level: float) -> str | None:
+    rate = _rate(summary, level)
+    return None if rate is None else rate_interval(rate, percent_digits=2)
+
+
+def _rates(summary: Entry) -> Cells:
     p = summary["ks_p"]
-    if p is None:
-        return None
-    return "< 10⁻¹²" if p < 1e-12 else significant(2)(p)
+    return {
+        "below 0.01": _interval(summary, 0.01),
+        "below 0.05": _interval(summary, 0.05),
+        # Where it is beyond doubt, no more than that.
+        "KS p": "< 10⁻¹²" if p is not None and p < 1e-12 else (significant(2), p),
+    }
 
 
-def _power(row: Mapping[str, Any], drift: float) -> float | None:
-    drift_entry = next((entry for entry in row["power"] if entry["drift"] == drift), None)
-    rate = None if drift_entry is None else _rate(drift_entry, 0.01)
-    return None if rate is None else rate["rate"]
-
-
-def _drift(record: Record) -> float:
-    return record["settings"]["power"]["drift"]
+def _power(row: Entry, drift: float) -> float | None:
+    rates = [_rate(entry, 0.01) for entry in row["power"] if entry["drift"] == drift]
+    return rates[0]["rate"] if rates and rates[0] else None
 
 
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate rates pooled over architectures, then every case, then power against sizes."""
     result, settings = record["result"], record["settings"]
-    drift, size = _drift(record), _size(settings)
+    drift, size = settings["power"]["drift"], _size(settings)
     # Rates pooled over architectures, with the mean power.
     pooled = []
     for entry in result["pooled"]:
@@ -121,7 +306,7 @@ def tables(record: Record) -> Sequence[Table]:
     return [*sections, tabulate("Power against inputs, length and width", ["size", "value"], sizes, note)]
 
 
-def _size(settings: Mapping[str, Any]) -> str:
+def _size(settings: Entry) -> str:
     changes = settings["changes"]
     width = f"D = {changes['d_model']}, {changes['num_layers']} layers, " if "d_model" in changes else ""
     return f"{width}N = {settings['num_inputs']:,}, T = {settings['seq_len']}."
@@ -148,7 +333,7 @@ def claims(record: Record) -> Sequence[Claim]:
             f"({entry['num_pairs']:,} pairs, {size}; 95% interval "
             f"{percent(2)(rate['low'])} to {percent(2)(rate['high'])})"
         )
-        statements.append(Claim(statement, rate["rate"], theory=0.01, format=percent(2), configuration="ours", key=key))
+        statements.append(Claim(statement, rate["rate"], theory=0.01, format=percent(2), key=key))
     return statements
 
 

@@ -16,90 +16,68 @@ Matchings: units of each block that two independent matchings pair alike, 1 by c
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments._shared.baselines import phi_match
-from bornbiased_jax.experiments.base import Context, Experiment, by_scale, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import descendants_readings, unrelated_tables
-from bornbiased_jax.experiments.lineage.descendants_readings import EVIDENCE, Reads, Subject, read_published
-from bornbiased_jax.experiments.lineage.sketched import matched, verdict
+from bornbiased_jax.experiments.lineage.descendants_readings import (
+    EVIDENCE,
+    Reads,
+    Subject,
+    output_verdicts,
+    read_published,
+)
+from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.experiments.lineage.unrelated_tables import SCORE_LEVEL
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED
-from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.stats.intervals import model_interval
 
-Signs = Literal["kept", "free"]
-Correlation = Literal["spearman", "kendall"]
+MATCHED_UNITS = "weights, matched units"
+"""The test that claims something only where one model of a pair is an initialization."""
 
-Draw = dict[str, Any]
-"""``num_permutations`` and ``seed`` of a pair's permutations."""
-
-
-class Tested(NamedTuple):
-    """One test of this package.
-
-    Attributes:
-        verdict: of base, suspect and permutations.
-        initializations: 0, or how many of a pair must be initializations for the test to claim anything.
-    """
-
-    verdict: Callable[[Subject, Subject, Draw], Verdict]
-    initializations: int = 0
-
-
-def _outputs(
-    signs: Signs = "kept", correlation: Correlation = "spearman"
-) -> Callable[[Subject, Subject, Draw], Verdict]:
-    return lambda a, b, draw: permutation_test(
-        a.outputs["tokens"], b.outputs["tokens"], **draw, signs=signs, correlation=correlation
-    )
-
-
-def _weights(evidence: str, has_untrained: bool = False) -> Callable[[Subject, Subject, Draw], Verdict]:
-    return lambda a, b, draw: verdict(a.sketches, b.sketches, evidence, Options(**draw, has_untrained=has_untrained))
-
-
-PACKAGE_TESTS: dict[str, Tested] = {
-    "outputs, permutation": Tested(_outputs()),
-    "outputs, signs free": Tested(_outputs(signs="free")),
-    "outputs, Kendall": Tested(_outputs(correlation="kendall")),
-    **{name: Tested(_weights(evidence)) for name, evidence in EVIDENCE.items()},
-    "weights, matched units": Tested(_weights(MATCHED, has_untrained=True), initializations=1),
-}
-
-TESTS: dict[str, Reads] = {name: test for name, test in descendants_readings.TESTS.items() if test.published}
-TESTS |= {
-    name: Reads(False, LEVEL, base="birth" if test.initializations else "model") for name, test in PACKAGE_TESTS.items()
+TESTS: dict[str, Reads] = {
+    **{name: test for name, test in descendants_readings.TESTS.items() if test.published},
+    **dict.fromkeys(
+        ("outputs, permutation", "outputs, signs free", "outputs, Kendall", *EVIDENCE), Reads(False, LEVEL)
+    ),
+    MATCHED_UNITS: Reads(False, LEVEL, base="birth"),
 }
 
 
-def examine(base: Subject, suspect: Subject, draw: Draw) -> dict[str, float | None]:
-    """Run every test that claims anything of such a pair; the base is the initialization where the test needs one."""
-    values: dict[str, float | None] = {}
+def package_verdicts(base: Subject, suspect: Subject, num_permutations: int, seed: int) -> dict[str, Verdict]:
+    """Run every test of this package that claims anything of such a pair."""
+    pair, options = (base.sketches, suspect.sketches), Options(num_permutations=num_permutations, seed=seed)
+    verdicts = output_verdicts(base, suspect, num_permutations, seed)
+    verdicts |= {name: single_verdict(*pair, evidence, options) for name, evidence in EVIDENCE.items()}
+    if base.is_initial or suspect.is_initial:
+        options = dataclasses.replace(options, has_untrained=True)
+        verdicts[MATCHED_UNITS] = single_verdict(*pair, MATCHED, options)
+    return verdicts
+
+
+def examine(base: Subject, suspect: Subject, num_permutations: int, seed: int) -> dict[str, float | None]:
+    """Run every test that claims anything of such a pair: its p, or its score."""
+    values = {
+        name: verdict.p_value for name, verdict in package_verdicts(base, suspect, num_permutations, seed).items()
+    }
     for name, (score, log10_p) in read_published(base, suspect).items():
         values[name] = score if not TESTS[name].by_p else None if log10_p is None else 10.0**log10_p
-    num_untrained = base.is_initial + suspect.is_initial
-    for name, test in PACKAGE_TESTS.items():
-        if test.initializations <= num_untrained:
-            values[name] = test.verdict(base, suspect, draw).p_value
     return {name: None if value is None else float(f"{value:.6g}") for name, value in values.items()}
 
 
-def matchings(base: Subject, suspect: Subject) -> dict[str, Any]:
+def matchings(base: Subject, suspect: Subject) -> Entry:
     """Measure how often independent matchings of hidden units agree, block by block.
 
     Returns:
@@ -123,24 +101,15 @@ _CHUNK = 32
 Pair = tuple[str, Subject, Subject]
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run every test on every pair, then summarize each test on each kind of pair."""
     settings = context.settings
-    rows: list[dict[str, Any]] = []
+    rows: list[Entry] = []
     # Readings of every pair, width by width.
     for width in settings["widths"]:
-        work = str(context.work.resolve())
-        total = len(_pairs(json.dumps(settings), width, work))
-        with progress.bar(total, f"calibration benchmark, width {width}", unit="pairs", quiet=context.quiet) as advance:
-            parts = context.parts(
-                "court/pairs",
-                compute,
-                {"settings": settings, "width": width},
-                spans(total, _CHUNK),
-                sources={"work": work},
-                advance=advance,
-            )
-        rows += [row for part in parts for row in part]
+        of_width = {**settings, "width": width}
+        total = len(_pairs(of_width, context.sources))
+        rows += context.rows("court/pairs", compute, of_width, total, size=_CHUNK)
     # Each test on each kind of pair.
     summaries = [
         summary
@@ -170,28 +139,21 @@ def pairs_of(models: Sequence[Subject], untrained: Sequence[Subject]) -> Iterato
         yield MIXED, untrained[at], models[(at + step) % len(models)]
 
 
-def examined(settings: Mapping[str, Any], pairs: Sequence[Pair], chunk: Chunk) -> list[dict[str, Any]]:
-    """Run every test on some pairs of one width."""
+@chunked
+def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
+    """Run every test on some pairs of one width; trained models are read from where the first process kept them."""
     rows = []
-    for index in range(chunk.start, chunk.stop):
-        kind, base, suspect = pairs[index]
-        draw = {"num_permutations": settings["num_permutations"], "seed": index}
-        values = examine(base, suspect, draw)
+    pairs = _pairs(settings, sources)[chunk.start : chunk.stop]
+    for index, (kind, base, suspect) in enumerate(pairs, chunk.start):
         names = [_name(model) for model in (base, suspect)]
+        values = examine(base, suspect, settings["num_permutations"], index)
         rows.append({"kind": kind, "models": names, "values": values, **matchings(base, suspect)})
     return rows
 
 
-@chunked
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> list[dict[str, Any]]:
-    """Run some pairs in any process: trained models are read from where the first one kept them."""
-    pairs = _pairs(json.dumps(settings["settings"]), settings["width"], sources["work"])
-    return examined(settings["settings"], pairs, chunk)
-
-
-@functools.lru_cache(maxsize=1)
-def _pairs(settings: str, width: int, work: str) -> list[Pair]:
-    context = Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True)
+@once_a_process
+def _pairs(context: Context) -> list[Pair]:
+    width = context.settings["width"]
     return list(pairs_of(trained(context, width), initializations(context.settings, width)))
 
 
@@ -200,45 +162,35 @@ def _name(model: Subject) -> str:
     return f"{origin.width}/{origin.corpus or 'birth'}/{origin.order}/{origin.seed}"
 
 
-def summarize(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> dict[str, Any] | None:
+def summarize(rows: Sequence[Entry], name: str, kind: str) -> Entry | None:
     """Summarize one test on one kind of pair; None where it claims nothing of it."""
     test_rows = [row for row in rows if row["kind"] == kind and name in row["values"]]
     if not test_rows:
         return None
     defined = [row for row in test_rows if row["values"][name] is not None]
-    # Counts, before any rate.
-    summary: dict[str, Any] = {
+    values = np.array([row["values"][name] for row in defined])
+    names = [tuple(row["models"]) for row in defined]
+    # Marks by level; uniformity on disjoint pairs alone.
+    by_p = TESTS[name].by_p
+    disjoint = disjoint_pairs(names) if by_p else []
+    marks = {level: values <= level for level in LEVELS} if by_p else {THRESHOLD: values > THRESHOLD}
+    # Rates with intervals, for this test alone and for all together.
+    rates = []
+    for level, hits in marks.items() if defined else ():
+        low, high = model_interval(hits, names)
+        least, _ = model_interval(hits, names, 1 - 0.05 / (len(marks) * len(KINDS)))
+        rates.append({"level": level, "rate": float(hits.mean()), "low": low, "high": high, "low_together": least})
+    quantiles = np.quantile(values, [0.0, 0.5, 1.0]) if defined else ()
+    return {
         "test": name,
         "kind": kind,
         "num_pairs": len(test_rows),
         "num_undefined": len(test_rows) - len(defined),
-        "rates": [],
-        "ks_p": None,
-        "ks_pairs": 0,
+        "rates": rates,
+        "ks_p": float(stats.kstest(values[disjoint], "uniform").pvalue) if disjoint else None,
+        "ks_pairs": len(disjoint),
+        **dict(zip(("least", "median", "largest"), quantiles, strict=False)),
     }
-    if not defined:
-        return summary
-    values = np.array([row["values"][name] for row in defined])
-    names = [tuple(row["models"]) for row in defined]
-    # Marks by level; uniformity on disjoint pairs alone.
-    num_tried = len(LEVELS) * len(KINDS)
-    if not TESTS[name].by_p:
-        marks = {THRESHOLD: values > THRESHOLD}
-        num_tried = len(KINDS)
-    else:
-        marks = {level: values <= level for level in LEVELS}
-        disjoint = disjoint_pairs(names)
-        summary["ks_pairs"] = len(disjoint)
-        summary["ks_p"] = float(stats.kstest(values[disjoint], "uniform").pvalue)
-    # Rates with intervals, for this test alone and for all together.
-    for level, hits in marks.items():
-        low, high = model_interval(hits, names)
-        least, _ = model_interval(hits, names, 1 - 0.05 / num_tried)
-        summary["rates"].append(
-            {"level": level, "rate": float(hits.mean()), "low": low, "high": high, "low_together": least}
-        )
-    quantiles = np.quantile(values, [0.0, 0.5, 1.0])
-    return {**summary, "least": quantiles[0], "median": quantiles[1], "largest": quantiles[2]}
 
 
 def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
@@ -252,7 +204,7 @@ def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
     return chosen
 
 
-def promise(name: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def promise(name: str, summaries: Sequence[Entry]) -> Entry:
     """Check whether a test is calibrated on these pairs, and where not."""
     broken = []
     for summary in summaries:
@@ -269,7 +221,7 @@ def promise(name: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     }
 
 
-def agreed(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
+def agreed(rows: Sequence[Entry], kind: str) -> Entry:
     """Summarize coincidences of matchings on one kind of pair, by block, and agreement over the blocks of a pair."""
     kind_rows = [row for row in rows if row["kind"] == kind]
     agreement_PL = np.array([row["agreement"] for row in kind_rows])

@@ -38,29 +38,19 @@ an exact one by the accusations of that kind, any other by calling at most 5% of
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Experiment, by_scale, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import descendants_tables
-from bornbiased_jax.experiments.lineage.descendants_families import (
-    FREE,
-    Change,
-    Families,
-    all_changes,
-    make_families,
-    params_of,
-)
+from bornbiased_jax.experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
 from bornbiased_jax.experiments.lineage.descendants_readings import (
+    Origin,
     Reading,
     Subject,
     read_initialization,
@@ -69,33 +59,22 @@ from bornbiased_jax.experiments.lineage.descendants_readings import (
     read_weights,
 )
 from bornbiased_jax.experiments.lineage.descendants_summary import fold_of, summarize
-from bornbiased_jax.init import init_seed
+from bornbiased_jax.experiments.lineage.unrelated_models import draw
 from bornbiased_jax.model.loss import loss_sum
-
-Row = dict[str, Any]
 
 _MOST = 1e6
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run every test after every change, stored change by change, then summarize each test after each change."""
-    work = str(context.work.resolve())
-    families, bases, _ = _stand(json.dumps(context.settings), work)
-    changes = all_changes(context.settings)
-    # One task a change.
-    with progress.bar(len(changes), "changes", unit="changes", quiet=context.quiet) as advance:
-        outcomes = context.parts(
-            "descendants/pairs",
-            compute,
-            {"settings": context.settings},
-            spans(len(changes)),
-            sources={"work": work},
-            advance=advance,
-        )
+    settings = context.settings
+    stand = _stand(settings, context.sources)
+    changes = all_changes(settings)
+    outcomes = context.rows("descendants/pairs", compute, settings, len(changes), unit="changes")
     return {
-        "num_families": len(families.seeds),
-        "loss": _loss(families, [(base.cfg, base.params) for base in bases]),
-        **summarize(changes, [each["rows"] for each in outcomes], len(families.seeds)),
+        "num_families": len(stand.bases),
+        "loss": _loss(stand.families, [(base.cfg, base.params) for base in stand.bases]),
+        **summarize(changes, [each["rows"] for each in outcomes], len(stand.bases)),
         "changes": [
             {
                 "change": change.name,
@@ -111,16 +90,6 @@ def run(context: Context) -> dict[str, Any]:
     }
 
 
-def _subject(context: Context, families: Families, place: int) -> Subject:
-    return Subject(families.cfg, params_of(families, place), context.settings, families.cfg)
-
-
-def _initialization(context: Context, families: Families, place: int) -> Subject:
-    seed = families.seeds[place]
-    params = jax.tree.map(np.asarray, init_seed(families.cfg, seed))
-    return Subject(families.cfg, params, context.settings, families.cfg, seed=seed, is_initial=True)
-
-
 class Stand(NamedTuple):
     """What every change is tried on: families, their trained models, and their initializations."""
 
@@ -129,34 +98,27 @@ class Stand(NamedTuple):
     initializations: list[Subject]
 
 
-@functools.lru_cache(maxsize=1)
-def _stand(settings: str, work: str) -> Stand:
+@once_a_process
+def _stand(context: Context) -> Stand:
     """Read what the first process trained and kept, or train it."""
-    context = Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True)
-    families = make_families(context)
+    families, settings = make_families(context), context.settings
+    cfg = families.cfg
+    drawn = [(seed, draw(cfg, np.uint32(seed))) for seed in families.seeds[: settings["num_born"]]]
     return Stand(
         families,
-        [_subject(context, families, place) for place in range(len(families.seeds))],
-        [_initialization(context, families, place) for place in range(context.settings["num_born"])],
+        [Subject(cfg, params, settings, cfg) for params in families.bases],
+        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in drawn],
     )
 
 
-def tried(settings: Mapping[str, Any], stand: Stand, change: Change) -> dict[str, Any]:
-    """Run every test after one change."""
+@chunked
+def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
+    """Run every test after the change that a chunk names by its number; families are read from where they lie."""
+    stand, change = _stand(settings, sources), all_changes(settings)[chunk.start]
     families = stand.families
     models = [change.make(families, place) for place in range(len(stand.bases))]
     suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
-    return {
-        "loss": _loss(families, models),
-        "rows": _rows(settings, change, stand.bases, stand.initializations, suspects),
-    }
-
-
-@chunked
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> dict[str, Any]:
-    """Run a change by its number in any process: families are read from where the first one kept them."""
-    stand = _stand(json.dumps(settings["settings"]), sources["work"])
-    return tried(settings["settings"], stand, all_changes(settings["settings"])[chunk.start])
+    return [{"loss": _loss(families, models), "rows": _rows(settings, change, stand, suspects)}]
 
 
 def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> float:
@@ -168,14 +130,9 @@ def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> floa
 _loss_of = jax.jit(loss_sum, static_argnums=0)
 
 
-def _rows(
-    settings: Mapping[str, Any],
-    change: Change,
-    bases: Sequence[Subject],
-    initializations: Sequence[Subject],
-    suspects: Sequence[Subject],
-) -> list[Row]:
+def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[Subject]) -> Sequence[Entry]:
     """Compute the readings of every pair of one change."""
+    bases, initializations = stand.bases, stand.initializations
     beside = neighbors(len(bases), settings["num_offsets"])
     rows = []
     for base, base_model in enumerate(bases):

@@ -1,7 +1,7 @@
 """Families of initializations, trained; and trained further: fine-tuned, with LoRA merged in, distilled.
 
 All families see the same text in the same order, the hardest case for a test: unrelated models differ in their
-initialization and in nothing else. Everything is kept as one array a stage, parameters by their paths.
+initialization and in nothing else.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bornbiased_jax.derive.changes import Context as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments._shared.training import in_memory
-from bornbiased_jax.experiments.base import Context
-from bornbiased_jax.experiments.lineage.unrelated_models import train_run, unpacked
+from bornbiased_jax.experiments.base import Context, Entry
+from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, packed, stacked, unpacked
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
@@ -67,48 +67,30 @@ class Change(NamedTuple):
         return f"{self.kind} {self.strength}".strip()
 
 
-def all_changes(settings: Mapping[str, Any]) -> list[Change]:
+def all_changes(settings: Entry) -> list[Change]:
     """List the changes in the order of the tables: training, damage, mixtures, blocks, free ones, distillation."""
     further, strengths = settings["further"], settings["strengths"]
-    changes = [
-        *_trained(TUNED, "tuned", further["tuned"]),
-        *_trained(LORA, "adapted", further["tuned"]),
-    ]
-    # Damage, at several strengths.
-    for kind in ("noise", "prune", "round"):
+    changes = [*_trained(TUNED, "tuned", further["tuned"]), *_trained(LORA, "adapted", further["tuned"])]
+    # Damage and mixtures with a partner; the middle strength is the usual one.
+    for kind in ("noise", "prune", "round", *_MIXES):
         values = strengths[kind]
-        changes += [
-            Change(kind, f"{value:g}", value, functools.partial(_derived, (f"{kind}:{value:g}",)), usual=value == usual)
-            for value, usual in ((value, _middle(values)) for value in values)
-        ]
-    # Mixtures with a partner.
-    for kind, mix in (("merge", damage.merge), ("slerp", damage.slerp)):
-        values = strengths[kind]
-        changes += [
-            Change(kind, f"{value:g}", value, functools.partial(_mixed, mix, value), usual=value == _middle(values))
-            for value in values
-        ]
-    # Blocks dropped and repeated.
-    for kind in ("drop-layers", "repeat-layers"):
-        changes += [
-            Change(kind, blocks, None, functools.partial(_derived, (f"{kind}:{blocks}",)), usual=not place)
-            for place, blocks in enumerate(strengths[kind])
-        ]
-    # Changes that preserve the function.
-    for kind in ("insert-layer", "rotate", "renumber", "negate", "permute", "rescale", "heads"):
-        changes.append(Change(kind, "", None, functools.partial(_derived, (kind + ":{seed}",))))
-    free_changes = ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}")
-    changes.append(Change(ALL_AT_ONCE, "", None, functools.partial(_derived, free_changes)))
-    changes += [
-        Change("resize-vocab", f"{size}", None, functools.partial(_derived, (f"resize-vocab:{size}",)), usual=not place)
-        for place, size in enumerate(strengths["resize-vocab"])
-    ]
-    changes.append(Change("unused-rows", "1000", None, functools.partial(_derived, ("unused-rows:1000",))))
+        for value in values:
+            make = functools.partial(_mixed if kind in _MIXES else _derived, kind, f"{value:g}")
+            changes.append(Change(kind, f"{value:g}", value, make, usual=value == values[len(values) // 2]))
+    # Blocks dropped and repeated, and changes that preserve the function; the first is the usual one.
+    listed = {
+        **{kind: strengths[kind] for kind in ("drop-layers", "repeat-layers")},
+        **dict.fromkeys(
+            ("insert-layer", "rotate", "renumber", "negate", "permute", "rescale", "heads", ALL_AT_ONCE), [""]
+        ),
+        "resize-vocab": strengths["resize-vocab"],
+        "unused-rows": [1000],
+    }
+    for kind, values in listed.items():
+        for value in values:
+            make = functools.partial(_derived, kind, f"{value}")
+            changes.append(Change(kind, f"{value}", None, make, usual=value == values[0]))
     return changes + _trained(DISTILLED, "students", further["distilled"], related=False)
-
-
-def _middle(values: list[float]) -> float:
-    return values[len(values) // 2]
 
 
 def _trained(kind: str, stage: str, steps: list[int], *, related: bool = True) -> list[Change]:
@@ -118,28 +100,26 @@ def _trained(kind: str, stage: str, steps: list[int], *, related: bool = True) -
     ]
 
 
-def params_of(families: Families, place: int) -> Params:
-    """Return a family's trained model."""
-    return unpacked(families.cfg, families.bases[place])
-
-
 def _taken(stage: str, step: int, families: Families, place: int) -> Model:
-    return families.cfg, unpacked(families.cfg, getattr(families, stage)[step][place])
+    return families.cfg, getattr(families, stage)[step][place]
 
 
-def _derived(texts: tuple[str, ...], families: Families, place: int) -> Model:
+def _derived(kind: str, strength: str, families: Families, place: int) -> Model:
     """Run ``derive`` with draws of the family's own."""
-    model: Model = (families.cfg, params_of(families, place))
-    for text in texts:
-        model = parse_change(text.format(seed=1_000 + place)).apply(model, Drawing(seed=1_000 + place))
+    model: Model = (families.cfg, families.bases[place])
+    for name in ("permute", "heads", "rescale", "rotate") if kind == ALL_AT_ONCE else (kind,):
+        model = parse_change(f"{name}:{strength or 1_000 + place}").apply(model, Drawing(seed=1_000 + place))
     return model
 
 
-def _mixed(mix: Callable[..., Params], weight: float, families: Families, place: int) -> Model:
+_MIXES = {"merge": damage.merge, "slerp": damage.slerp}
+
+
+def _mixed(kind: str, weight: str, families: Families, place: int) -> Model:
     """Mix with a partner, which no family is, and which no other family has."""
-    other = unpacked(families.cfg, families.partners[place % len(families.partners)])
-    base = (families.cfg, params_of(families, place))
-    return families.cfg, mix(base, (families.cfg, other), weight, "the partner")
+    other = families.partners[place % len(families.partners)]
+    base = (families.cfg, families.bases[place])
+    return families.cfg, _MIXES[kind](base, (families.cfg, other), float(weight), "the partner")
 
 
 Loss = Callable[[Any, Any, jax.Array], jax.Array]
@@ -151,7 +131,7 @@ _ORDER = 0
 
 
 class Families(NamedTuple):
-    """Models by family, as arrays [S, P] of parameters.
+    """Models by family.
 
     Attributes:
         cfg: the architecture of all.
@@ -166,11 +146,11 @@ class Families(NamedTuple):
 
     cfg: ModelConfig
     seeds: list[int]
-    bases: np.ndarray
-    partners: np.ndarray
-    tuned: dict[int, np.ndarray]
-    adapted: dict[int, np.ndarray]
-    students: dict[int, np.ndarray]
+    bases: list[Params]
+    partners: list[Params]
+    tuned: dict[int, list[Params]]
+    adapted: dict[int, list[Params]]
+    students: dict[int, list[Params]]
     batch: np.ndarray
 
 
@@ -184,73 +164,69 @@ def make_families(context: Context) -> Families:
     """Train everything that has to be trained, stage by stage; a killed call resumes at its last stage."""
     settings = context.settings
     cfg = preset(settings["model"], **settings["changes"])
-    count, schedule = settings["families"], settings["schedule"]
+    count = settings["families"]
     seeds = list(range(_FIRST, _FIRST + count))
     first_text, other_text = settings["corpora"]
+    further, rate = settings["further"], settings["further"]["learning_rate"]
+    steps, taught = further["tuned"], further["distilled"]
 
-    def cached_stage(stage: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-        def computed(_folder: Path) -> np.ndarray:
-            return compute()
-
+    def stage(name: str, marks: list[int], make: Callable[[], Mapping[int, Params]]) -> dict[int, list[Params]]:
         sizes = {name: settings[name] for name in ("families", "partners", "schedule", "corpora", "further", "rank")}
-        weights: np.ndarray = context.cached("descendants/models", [stage, cfg.to_dict(), jsonable(sizes)], computed)
-        return weights
+        weights = cached_fit(context, "descendants/models", [name, sizes], cfg, make)
+        return dict(zip(marks, weights, strict=True))
 
     def tokens(text: str, steps: int) -> Iterator[np.ndarray]:
         return batches_of(settings, cfg, text, steps)
 
     # Bases and partners, from their initial weights.
-    further, rate = settings["further"], settings["further"]["learning_rate"]
-    partner_seeds = list(range(_PARTNERS, _PARTNERS + settings["partners"]))
-    trained = cached_stage("trained", lambda: train_run(schedule, cfg, first_text, _ORDER, [*seeds, *partner_seeds]))
+    partner_seeds = range(_PARTNERS, _PARTNERS + settings["partners"])
+    trained = cached_run(context, "descendants/bases", cfg, first_text, _ORDER, [*seeds, *partner_seeds])
     bases, partners = trained[:count], trained[count:]
-    params_S = stacked(cfg, bases)
-    # Fine-tuning on the other text, all weights.
-    steps = further["tuned"]
-    tuned = cached_stage(
-        "tuned", lambda: packed(fit(tuning_loss(cfg), params_S, None, tokens(other_text, steps[-1]), rate, steps))
-    )
-    # Low-rank adapters, folded into the weights.
+    params_S = stacked(bases)
     adapter = first_factors(cfg, settings["rank"], seeds)
-    adapted = cached_stage(
-        "adapted",
-        lambda: packed(
-            {
-                step: jax.vmap(add_factors)(params_S, factors)
-                for step, factors in fit(
-                    adapter_loss(cfg), adapter, params_S, tokens(other_text, steps[-1]), 5 * rate, steps
-                ).items()
-            }
+    return Families(
+        cfg,
+        seeds,
+        bases,
+        partners,
+        # Fine-tuning on the other text, all weights.
+        stage(
+            "tuned", steps, lambda: fit(tuning_loss(cfg), params_S, None, tokens(other_text, steps[-1]), rate, steps)
         ),
-    )
-    # Students from other initial weights, taught by the bases.
-    taught = further["distilled"]
-    students = cached_stage(
-        "students",
-        lambda: packed(
-            fit(
+        # Low-rank adapters, folded into the weights.
+        stage(
+            "adapted", steps, lambda: fit_adapters(cfg, adapter, params_S, tokens(other_text, steps[-1]), rate, steps)
+        ),
+        # Students from other initial weights, taught by the bases.
+        stage(
+            "students",
+            taught,
+            lambda: fit(
                 _distilling(cfg),
                 initializations(cfg, count),
                 params_S,
                 tokens(first_text, taught[-1]),
                 2 * rate,
                 taught,
-            )
+            ),
         ),
-    )
-    return Families(
-        cfg,
-        seeds,
-        bases,
-        partners,
-        dict(zip(steps, tuned, strict=True)),
-        dict(zip(steps, adapted, strict=True)),
-        dict(zip(taught, students, strict=True)),
         next(tokens(first_text, 1)),
     )
 
 
-def batches_of(settings: Mapping[str, Any], cfg: ModelConfig, text: str, steps: int) -> Iterator[np.ndarray]:
+def cached_fit(
+    context: Context, place: str, identity: Sequence[object], cfg: ModelConfig, make: Callable[[], Mapping[int, Params]]
+) -> list[list[Params]]:
+    """Keep what :func:`fit` gives in a folder: the parameters by mark, then by family."""
+
+    def compute(_folder: Path) -> np.ndarray:
+        return np.stack([packed(params_S) for params_S in make().values()])
+
+    weights_MSP = context.cached(place, jsonable([cfg.to_dict(), *identity]), compute)
+    return [[unpacked(cfg, weights_P) for weights_P in weights_SP] for weights_SP in weights_MSP]
+
+
+def batches_of(settings: Entry, cfg: ModelConfig, text: str, steps: int) -> Iterator[np.ndarray]:
     """Yield batches [B, T + 1] of a text, bytes as tokens."""
     run = in_memory(cfg, text, settings["schedule"])
     rows = batches(load_data(run).train, batch_size=run.batch_size, data_seed=_ORDER)
@@ -300,24 +276,28 @@ def fit(
     return snapshots
 
 
+def fit_adapters(
+    cfg: ModelConfig, factors: Params, params_S: Params, tokens: Iterator[np.ndarray], rate: float, marks: list[int]
+) -> dict[int, Params]:
+    """Train LoRA's factors at five times the rate, and merge them at each mark."""
+    snapshots = fit(adapter_loss(cfg), factors, params_S, tokens, 5 * rate, marks)
+    return {mark: jax.vmap(add_factors)(params_S, trained) for mark, trained in snapshots.items()}
+
+
+def mean_loss(cfg: ModelConfig, params: Params, tokens_BT1: jax.Array) -> jax.Array:
+    """Compute the mean loss of a batch, in nats a token."""
+    total, number = loss_sum(cfg, params, tokens_BT1)
+    return total / number
+
+
 def tuning_loss(cfg: ModelConfig) -> Loss:
     """Return the mean loss of a model all of whose parameters are trained."""
-
-    def loss(params: Params, _fixed: None, tokens_BT1: jax.Array) -> jax.Array:
-        total, number = loss_sum(cfg, params, tokens_BT1)
-        return total / number
-
-    return loss
+    return lambda params, _fixed, tokens_BT1: mean_loss(cfg, params, tokens_BT1)
 
 
 def adapter_loss(cfg: ModelConfig) -> Loss:
     """Return the mean loss of fixed parameters with LoRA's factors added, which alone are trained."""
-
-    def loss(factors: Params, params: Params, tokens_BT1: jax.Array) -> jax.Array:
-        total, number = loss_sum(cfg, add_factors(params, factors), tokens_BT1)
-        return total / number
-
-    return loss
+    return lambda factors, params, tokens_BT1: mean_loss(cfg, add_factors(params, factors), tokens_BT1)
 
 
 def _distilling(cfg: ModelConfig) -> Loss:
@@ -351,19 +331,3 @@ def add_factors(params: Params, factors: Mapping[str, Mapping[str, jax.Array]]) 
     for path, pair in factors.items():
         flat[path] = flat[path] + jnp.einsum("lir,lro->lio", pair["a"], pair["b"])
     return models.unflatten(flat)
-
-
-def stacked(cfg: ModelConfig, weights_SP: np.ndarray) -> Params:
-    """Stack parameters with families first, leaves [S, ...]."""
-    rows = [models.flatten(unpacked(cfg, weights_P)) for weights_P in weights_SP]
-    return models.unflatten({path: np.stack([row[path] for row in rows]) for path in rows[0]})
-
-
-def packed(by_step: Mapping[int, Params]) -> np.ndarray:
-    """Pack the parameters of all families after each number of steps: [steps, S, P] float32, by their paths."""
-    rows = []
-    for params in by_step.values():
-        flat = models.flatten(jax.tree.map(np.asarray, params))
-        count = len(next(iter(flat.values())))
-        rows.append(np.concatenate([flat[path].reshape(count, -1) for path in sorted(flat)], axis=1))
-    return np.stack(rows).astype(np.float32)

@@ -8,10 +8,10 @@ as the verdict's.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from bornbiased_jax.experiments._shared.baselines import (
     reef,
     reef_features,
 )
-from bornbiased_jax.experiments.lineage.sketched import matched, sketch, verdict
-from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, Score, awm, ics, intrinsic, pcs, phi_u
+from bornbiased_jax.experiments.base import Entry
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch
+from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, awm, ics, intrinsic, pcs, phi_u
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -34,6 +35,7 @@ from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -120,41 +122,43 @@ class Origin(NamedTuple):
     width: int
     corpus: str | None
     order: int
-    seed: int
+    seed: int | None
 
 
+DERIVED = Origin(0, "", 0, None)
+"""Of a model that training or a change made of a family."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
     """One model with what the tests read of it, each computed when first asked for.
 
-    All models are asked the same inputs, made for the architecture ``probe_cfg``, so that a changed vocabulary does not
-    change the questions.
+    Attributes:
+        cfg: the architecture.
+        params: the weights.
+        settings: of the experiment; ``probe`` says what is read.
+        probe_cfg: the architecture that inputs are made for, those of all models alike: a changed vocabulary changes
+            no input.
+        tokenizer: of the text that models read.
+        origin: where the model comes from.
     """
 
-    def __init__(
-        self,
-        cfg: ModelConfig,
-        params: Params,
-        settings: Mapping[str, Any],
-        probe_cfg: ModelConfig,
-        seed: int | None = None,
-        is_initial: bool = False,
-        tokenizer: str | None = "bytes",
-        origin: Origin | None = None,
-    ) -> None:
-        self.cfg, self.params, self.seed, self.is_initial = cfg, params, seed, is_initial
-        self._origin = origin
-        self._probe, self._probe_cfg, self._tokenizer = settings.get("probe", {}), probe_cfg, tokenizer
+    cfg: ModelConfig
+    params: Params
+    settings: Entry
+    probe_cfg: ModelConfig
+    tokenizer: str | None = "bytes"
+    origin: Origin = DERIVED
 
     @property
-    def origin(self) -> Origin:
-        """Where the model comes from, for those who want to know."""
-        assert self._origin is not None
-        return self._origin
+    def is_initial(self) -> bool:
+        """Whether these are initial weights."""
+        return self.origin.corpus is None
 
     @functools.cached_property
     def reader(self) -> Checkpoint:
         """Its weights, tensor by tensor."""
-        return Checkpoint.from_params(self.cfg, self.params, seed=self.seed, is_initial=self.is_initial)
+        return Checkpoint.from_params(self.cfg, self.params, seed=self.origin.seed, is_initial=self.is_initial)
 
     @functools.cached_property
     def sketches(self) -> Fingerprint:
@@ -164,28 +168,28 @@ class Subject:
     @functools.cached_property
     def outputs(self) -> dict[str, np.ndarray]:
         """Last outputs [N, D] on random tokens, and on Gaussian vectors that all models share."""
-        num, length = self._probe["num_inputs"], self._probe["seq_len"]
-        tokens = random_tokens(num, length, self._probe.get("vocab_size", self._probe_cfg.vocab_size))
-        vectors = gaussian(num, length, self._probe_cfg.d_model)
+        probe, cfg = self.settings["probe"], self.probe_cfg
+        num, length = probe["num_inputs"], probe["seq_len"]
+        tokens = random_tokens(num, length, probe.get("vocab_size", cfg.vocab_size))
+        vectors = gaussian(num, length, cfg.d_model)
         return {
             "tokens": last_outputs(self.cfg, self.params, tokens),
-            "vectors": last_outputs(
-                self.cfg, self.params, vectors, OutputOptions((0.0, self._probe_cfg.embedding_std))
-            ),
+            "vectors": last_outputs(self.cfg, self.params, vectors, OutputOptions((0.0, cfg.embedding_std))),
         }
 
     @functools.cached_property
     def features(self) -> np.ndarray:
         """REEF's features of sentences."""
-        return reef_features(self.cfg, self.params, self._text(self._probe["num_sentences"]))
+        return reef_features(self.cfg, self.params, self._text("num_sentences"))
 
     @functools.cached_property
     def activations(self) -> Activations:
         """Of the gate and up projections on the tokens of some sentences."""
-        return mlp_activations(self.cfg, self.params, self._text(self._probe["num_matched"]))
+        return mlp_activations(self.cfg, self.params, self._text("num_matched"))
 
-    def _text(self, number: int) -> Inputs:
-        return _sentences(self._probe["text"], number, self._probe["sentence_len"], self._probe_cfg, self._tokenizer)
+    def _text(self, number: str) -> Inputs:
+        probe = self.settings["probe"]
+        return _sentences(probe["text"], probe[number], probe["sentence_len"], self.probe_cfg, self.tokenizer)
 
 
 @functools.lru_cache(maxsize=8)
@@ -196,35 +200,46 @@ def _sentences(text: str, number: int, length: int, cfg: ModelConfig, tokenizer:
 def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:
     """Compute every published test and score."""
     base_model, suspect_model = (base.cfg, base.params), (suspect.cfg, suspect.params)
-    readings = {
-        "φ_U": _by_p(phi_u(*base_model, *suspect_model)),
-        "φ_H": _by_p(phi_h(base.activations, suspect.activations)),
-        "φ_MATCH": _by_p(phi_match(base.activations, suspect.activations)),
-    }
     score = awm(*base_model, *suspect_model)
-    readings["AWM, its z as normal"] = (score.value, score.log10_p)
+    readings = {
+        "φ_U": _p_alone(phi_u(*base_model, *suspect_model).log10_p),
+        "φ_H": _p_alone(phi_h(base.activations, suspect.activations).log10_p),
+        "φ_MATCH": _p_alone(phi_match(base.activations, suspect.activations).log10_p),
+        "AWM, its z as normal": (score.value, score.log10_p),
+    }
     for kind in ("vectors", "tokens"):
-        verdict = paper_test(base.outputs[kind], suspect.outputs[kind])
-        for which in ("t", "U"):
-            log10_p = None if verdict.p_value is None else cast(float, verdict.detail[f"log10_p_{which.lower()}"])
-            readings[f"Algorithm 1, {which}, {kind}"] = NOTHING if log10_p is None else (-log10_p, log10_p)
-        readings[f"iclr, {kind}"] = _p_alone(iclr_test(base.outputs[kind], suspect.outputs[kind]))
-    readings["HuRef (ICS)"] = _value(ics(*base_model, *suspect_model))
-    readings["HuRef (PCS)"] = _value(pcs(base.params, suspect.params))
-    readings["Intrinsic"] = _value(intrinsic(base.params, suspect.params))
-    readings["REEF"] = _value(reef(base.features, suspect.features))
-    return readings
+        outputs = base.outputs[kind], suspect.outputs[kind]
+        detail: Entry = paper_test(*outputs).detail
+        readings[f"Algorithm 1, t, {kind}"] = _p_alone(detail.get("log10_p_t"))
+        readings[f"Algorithm 1, U, {kind}"] = _p_alone(detail.get("log10_p_u"))
+        readings[f"iclr, {kind}"] = _p_alone(iclr_test(*outputs).log10_p)
+    return readings | {
+        "HuRef (ICS)": (ics(*base_model, *suspect_model).value, None),
+        "HuRef (PCS)": (pcs(base.params, suspect.params).value, None),
+        "Intrinsic": (intrinsic(base.params, suspect.params).value, None),
+        "REEF": (reef(base.features, suspect.features).value, None),
+    }
+
+
+def output_verdicts(
+    base: Subject, suspect: Subject, num_permutations: int, seed: int, *, kendall: bool = True
+) -> dict[str, Verdict]:
+    """Run this package's tests on outputs; Kendall's form takes as long as all others."""
+    test = functools.partial(
+        permutation_test,
+        base.outputs["tokens"],
+        suspect.outputs["tokens"],
+        num_permutations=num_permutations,
+        seed=seed,
+    )
+    verdicts = {"outputs, permutation": test(), "outputs, signs free": test(signs="free")}
+    return verdicts | ({"outputs, Kendall": test(correlation="kendall")} if kendall else {})
 
 
 def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -> dict[str, Reading]:
-    """Run this package's tests on outputs."""
-    options: dict[str, dict[str, Any]] = {"outputs, permutation": {}, "outputs, signs free": {"signs": "free"}}
-    if kendall:
-        options["outputs, Kendall"] = {"correlation": "kendall"}
-    pair = base.outputs["tokens"], suspect.outputs["tokens"]
-    return {
-        name: _z(permutation_test(*pair, num_permutations=FEW, seed=seed, **kind)) for name, kind in options.items()
-    }
+    """Run this package's tests on outputs, with a few permutations."""
+    verdicts = output_verdicts(base, suspect, FEW, seed, kendall=kendall)
+    return {name: _z(verdict) for name, verdict in verdicts.items()}
 
 
 def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Reading]:
@@ -240,35 +255,26 @@ def read_initialization(
 ) -> dict[str, Reading]:
     """Run this package's test of an initialization against any model."""
     options = Options(ALPHA, num_permutations, seed, has_untrained=True)
-    return {"birth: matched units": _z(verdict(initialization.sketches, suspect.sketches, MATCHED, options))}
+    return {"birth: matched units": _z(single_verdict(initialization.sketches, suspect.sketches, MATCHED, options))}
 
 
 def _staged(base: Subject, suspect: Subject, evidence: str, seed: int) -> Reading:
     """Compute z and log₁₀ p of one piece of evidence, by two stages of permutations."""
-    answer = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, FEW, seed))
+    pair = base.sketches, suspect.sketches
+    answer = single_verdict(*pair, evidence, Options(ALPHA, FEW, seed))
     # Valid: what follows has draws of its own, and p of 2/200 and more are the first stage's.
     if answer.p_value is not None and ALPHA < answer.p_value < 1.5 / (1 + FEW):
-        answer = verdict(base.sketches, suspect.sketches, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
+        answer = single_verdict(*pair, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
     return _z(answer)
 
 
-def _by_p(score: Score) -> Reading:
-    return NOTHING if score.log10_p is None else (-score.log10_p, score.log10_p)
-
-
-def _value(score: Score) -> Reading:
-    return score.value, None
-
-
-def _p_alone(verdict: Verdict) -> Reading:
-    return NOTHING if verdict.log10_p is None else (-verdict.log10_p, verdict.log10_p)
+def _p_alone(log10_p: float | None) -> Reading:
+    return NOTHING if log10_p is None else (-log10_p, float(log10_p))
 
 
 def _z(verdict: Verdict) -> Reading:
+    """Return z and p; −log₁₀ p in place of a z that is no number."""
     if verdict.log10_p is None:
         return NOTHING
-    return _finite(verdict.z, -verdict.log10_p), verdict.log10_p
-
-
-def _finite(value: float | None, instead: float) -> float:
-    return instead if value is None or not math.isfinite(value) else float(value)
+    is_finite = verdict.z is not None and math.isfinite(verdict.z)
+    return verdict.z if is_finite else -verdict.log10_p, verdict.log10_p

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
 
+from bornbiased_jax.experiments.base import Entry
 from bornbiased_jax.experiments.lineage.descendants_families import Change
-from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Reading, Reads
+from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Reads
 from bornbiased_jax.stats.intervals import binomial_interval
 
 Place = TypeVar("Place", int, np.ndarray)
@@ -21,6 +23,15 @@ CALIBRATED = 0.01
 """Fraction of unrelated pairs that a calibrated threshold may call the same."""
 FALSE_POSITIVES = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Where ROC curves are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A rate with its 95% interval; None where nothing was counted."""
+
+    rate: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 class Pairs(NamedTuple):
@@ -39,7 +50,7 @@ class Pairs(NamedTuple):
         return Pairs(*(values[which_N] for values in self))
 
 
-def pairs_of(rows: Sequence[Mapping[str, Any]], name: str, test: Reads) -> Pairs:
+def pairs_of(rows: Sequence[Entry], name: str, test: Reads) -> Pairs:
     """Collect the readings of one test in rows ``{"base", "suspect", "values": {test: [score, log10 p]}}``."""
     test_rows = [(row, row["values"][name]) for row in rows if name in row["values"]]
     scores = [-np.inf if value[0] is None else value[0] for _, value in test_rows]
@@ -47,12 +58,8 @@ def pairs_of(rows: Sequence[Mapping[str, Any]], name: str, test: Reads) -> Pairs
         np.array([row["base"] for row, _ in test_rows], int),
         np.array([row["suspect"] for row, _ in test_rows], int),
         np.array(scores, float),
-        np.array([test.same(_reading(value)) for _, value in test_rows], bool),
+        np.array([test.same((value[0], value[1])) for _, value in test_rows], bool),
     )
-
-
-def _reading(value: Sequence[float | None]) -> Reading:
-    return value[0], value[1]
 
 
 def fold_of(place: Place) -> Place:
@@ -86,25 +93,26 @@ def _drawn(count: int) -> np.ndarray:
     return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(float)
 
 
-def rate(hits_N: np.ndarray, pairs: Pairs, count: int) -> dict[str, Any]:
+def rate(hits_N: np.ndarray, pairs: Pairs, count: int) -> Rate:
     """Return a fraction of pairs with its 95% interval, families resampled; related pairs are of one family each.
 
     Where all agree, resampling shows no variation: then as many trials count as there are families among the bases,
     half of them where base and suspect are two.
     """
     if not len(hits_N):
-        return {"rate": None, "low": None, "high": None}
-    value = float(hits_N.mean())
+        return Rate()
     if hits_N.all() or not hits_N.any():
         paired = bool((pairs.bases_N != pairs.suspects_N).any())
         trials = max(1, len(set(pairs.bases_N.tolist())) // (2 if paired else 1))
-        low, high = binomial_interval(trials if hits_N.any() else 0, trials)
-        return {"rate": value, "low": low, "high": high}
+        return Rate(float(hits_N.mean()), *binomial_interval(trials if hits_N.any() else 0, trials))
     weights_RN = _weights(pairs, count)
-    totals_R = weights_RN.sum(axis=1)
-    rates_R = (weights_RN @ hits_N)[totals_R > 0] / totals_R[totals_R > 0]
-    low, high = np.quantile(rates_R, [0.025, 0.975])
-    return {"rate": value, "low": float(low), "high": float(high)}
+    return _resampled(float(hits_N.mean()), weights_RN @ hits_N, weights_RN.sum(axis=1))
+
+
+def _resampled(value: float, sums_R: np.ndarray, totals_R: np.ndarray) -> Rate:
+    """Return a rate with the quantiles of its resamples, those that drew any pair."""
+    low, high = np.quantile(sums_R[totals_R > 0] / totals_R[totals_R > 0], [0.025, 0.975])
+    return Rate(value, float(low), float(high))
 
 
 def _weights(pairs: Pairs, count: int) -> np.ndarray:
@@ -113,27 +121,22 @@ def _weights(pairs: Pairs, count: int) -> np.ndarray:
     return np.where(same_N, drawn_RS[:, pairs.bases_N], drawn_RS[:, pairs.bases_N] * drawn_RS[:, pairs.suspects_N])
 
 
-def area(related: Pairs, unrelated: Pairs, count: int) -> dict[str, Any]:
+def area(related: Pairs, unrelated: Pairs, count: int) -> Rate:
     """Compute the area under the ROC curve, ties counted half, with its 95% interval, families resampled.
 
     Where every related pair is above every unrelated one, the lower end is what :func:`rate` gives for related pairs.
     """
     if not len(related) or not len(unrelated):
-        return {"rate": None, "low": None, "high": None}
-    wins_PN = _wins(related.scores_N, unrelated.scores_N)
+        return Rate()
+    # What is undefined in both is a tie: −∞ minus −∞ is no number.
+    related_P1, unrelated_N = related.scores_N[:, None], unrelated.scores_N
+    wins_PN = (related_P1 > unrelated_N) + 0.5 * (related_P1 == unrelated_N)
     value = float(wins_PN.mean())
     if value in (0.0, 1.0):
-        return {**rate(np.full(len(related), bool(value)), related, count), "rate": value}
+        return rate(np.full(len(related), bool(value)), related, count)
     related_RP, unrelated_RN = _weights(related, count), _weights(unrelated, count)
-    totals_R = related_RP.sum(axis=1) * unrelated_RN.sum(axis=1)
     sums_R = np.einsum("rp,rp->r", related_RP, unrelated_RN @ wins_PN.T)
-    low, high = np.quantile(sums_R[totals_R > 0] / totals_R[totals_R > 0], [0.025, 0.975])
-    return {"rate": value, "low": float(low), "high": float(high)}
-
-
-def _wins(related_P: np.ndarray, unrelated_N: np.ndarray) -> np.ndarray:
-    # What is undefined in both is a tie: −∞ minus −∞ is no number.
-    return (related_P[:, None] > unrelated_N) + 0.5 * (related_P[:, None] == unrelated_N)
+    return _resampled(value, sums_R, related_RP.sum(axis=1) * unrelated_RN.sum(axis=1))
 
 
 def balanced(related_N: np.ndarray, unrelated_N: np.ndarray) -> float | None:
@@ -172,10 +175,10 @@ TRUSTED = 0.9
 TOO_MANY = 0.05
 """A test without an exact p may call this fraction of unrelated pairs the same at its own threshold."""
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Entry]
 
 
-def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> dict[str, Any]:
+def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: int) -> Entry:
     """Compute the result of the benchmark.
 
     Args:
@@ -188,9 +191,9 @@ def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
         ``tests`` (over all changes), ``cells`` (change × test), ``accusations`` (kind × exact test), ``roc`` and its
         ``false_positives``.
     """
-    cells: list[dict[str, Any]] = []
-    tests = []
-    curves = []
+    # Trust needs the false positives of every kind of change.
+    accusations = _accusations(changes, rows_by_change)
+    cells, tests, curves = [], [], []
     for name, test in TESTS.items():
         chosen = [pairs_of([row for row in rows if row["chosen"]], name, test) for rows in rows_by_change]
         split = [_split(change, pairs) for change, pairs in zip(changes, chosen, strict=True)]
@@ -201,17 +204,16 @@ def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
             continue
         # Thresholds of one fold come from the other.
         limits = thresholds(apart)
-        tests.append(_overall(name, test, related, apart, limits, count))
+        overall: dict[str, object] = {"test": name, "published": test.published, "by_p": test.by_p, "limit": test.limit}
+        overall["calibrated"] = [limit if np.isfinite(limit) else None for limit in limits]
+        overall["ks"] = distance(related, apart)
+        tests.append(overall | _rates(related, apart, limits, count))
         curves.append({"test": name, "found": roc(related, apart)})
         for change, (related_pairs, unrelated_pairs) in zip(changes, split, strict=True):
             if len(unrelated_pairs):
-                cells.append(
-                    {"change": change.name, "test": name, **_cell(related_pairs, unrelated_pairs, limits, count)}
-                )
-    # Trust needs the false positives of every kind of change.
-    accusations = _accusations(changes, rows_by_change)
-    for cell in cells:
-        cell["trusted"] = _trusted(cell, changes, accusations)
+                cell = {"change": change.name, "test": name, **_cell(related_pairs, unrelated_pairs, limits, count)}
+                counted = [row for row in accusations if (row["test"], row["kind"]) == (name, change.kind)]
+                cells.append(cell | {"trusted": _is_trusted(cell, counted)})
     return {
         "tests": tests,
         "cells": cells,
@@ -231,85 +233,70 @@ def _joined(parts: Sequence[Pairs]) -> Pairs:
     return Pairs(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
-def _overall(
-    name: str, test: Reads, related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int
-) -> dict[str, Any]:
-    """Summarize one test over all changes together."""
+def _rates(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, object]:
+    """Summarize one test on pairs of one change, or of all: at its own level, and at calibrated thresholds."""
+    related_N, unrelated_N = above(related, limits), above(unrelated, limits)
     return {
-        "test": name,
-        "published": test.published,
-        "by_p": test.by_p,
-        "limit": test.limit,
-        "calibrated": [limit if np.isfinite(limit) else None for limit in limits],
         "num_related": len(related),
         "num_unrelated": len(unrelated),
         "auc": area(related, unrelated, count),
-        "ks": distance(related, unrelated),
         "found": rate(related.same_N, related, count),
         "accused": rate(unrelated.same_N, unrelated, count),
-        "tpr": rate(above(related, limits), related, count),
-        "fpr": rate(above(unrelated, limits), unrelated, count),
+        "tpr": rate(related_N, related, count),
+        "fpr": rate(unrelated_N, unrelated, count),
         "accuracy": balanced(related.same_N, unrelated.same_N),
-        "accuracy_calibrated": balanced(above(related, limits), above(unrelated, limits)),
+        "accuracy_calibrated": balanced(related_N, unrelated_N),
     }
 
 
-def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, Any]:
+def _cell(related: Pairs, unrelated: Pairs, limits: Sequence[float], count: int) -> dict[str, object]:
     """Summarize one test after one change."""
     teacher_N = unrelated.bases_N == unrelated.suspects_N
     taught, apart = unrelated.of(teacher_N), unrelated.of(~teacher_N)
-    return {
-        "num_related": len(related),
-        "num_unrelated": len(apart),
-        "num_undefined": int(np.isneginf(related.scores_N).sum() + np.isneginf(unrelated.scores_N).sum()),
-        "auc": area(related if len(related) else taught, apart, count),
-        "found": rate(related.same_N, related, count),
-        "tpr": rate(above(related, limits), related, count),
-        "accused": rate(apart.same_N, apart, count),
-        "fpr": rate(above(apart, limits), apart, count),
-        # Of distillation alone: students called descendants of their teachers.
-        "teachers": rate(taught.same_N, taught, count),
-        "teachers_calibrated": rate(above(taught, limits), taught, count),
-        "accuracy": balanced(related.same_N, apart.same_N),
-        "accuracy_calibrated": balanced(above(related, limits), above(apart, limits)),
-    }
+    cell = _rates(related, apart, limits, count)
+    # Of distillation alone: students called descendants of their teachers.
+    cell["teachers"] = rate(taught.same_N, taught, count)
+    cell["teachers_calibrated"] = rate(above(taught, limits), taught, count)
+    if not len(related):
+        cell["auc"] = area(taught, apart, count)
+    cell["num_undefined"] = int(np.isneginf(related.scores_N).sum() + np.isneginf(unrelated.scores_N).sum())
+    return cell
 
 
-def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> list[dict[str, Any]]:
+def _accusations(changes: Sequence[Change], rows_by_change: Sequence[Rows]) -> Sequence[Entry]:
     """Count the unrelated pairs of each kind of change that each exact test calls the same at its own level."""
     entries = []
     for name in EXACT:
         test = TESTS[name]
-        for kind in dict.fromkeys(change.kind for change in changes):
-            # At the usual strength.
-            [(change, rows)] = [
-                (change, rows)
-                for change, rows in zip(changes, rows_by_change, strict=True)
-                if change.kind == kind and change.usual
-            ]
+        # At the usual strength of each kind.
+        for change, rows in zip(changes, rows_by_change, strict=True):
+            if not change.usual:
+                continue
             # Two families once, and the students' teachers.
             rows = [row for row in rows if row["base"] < row["suspect"] + (not change.related)]
             _, unrelated = _split(change, pairs_of(rows, name, test))
             log10_p = [row["values"][name][1] for row in rows if row["values"][name][1] is not None]
-            entry: dict[str, Any] = {"test": name, "kind": kind, "change": change.name, "num_pairs": len(unrelated)}
-            entry |= {"alpha": test.limit, "accused": int(unrelated.same_N.sum())}
-            entry["most"] = most_allowed(len(unrelated), test.limit)
-            entry["below_0.01"] = int((np.array(log10_p) <= -2 + 1e-9).sum())
-            entry["most_below_0.01"] = most_allowed(len(unrelated), 0.01)
-            entries.append(entry)
+            entries.append(
+                {
+                    "test": name,
+                    "kind": change.kind,
+                    "change": change.name,
+                    "num_pairs": len(unrelated),
+                    "alpha": test.limit,
+                    "accused": int(unrelated.same_N.sum()),
+                    "most": most_allowed(len(unrelated), test.limit),
+                    "below_0.01": int((np.array(log10_p) <= -2 + 1e-9).sum()),
+                    "most_below_0.01": most_allowed(len(unrelated), 0.01),
+                }
+            )
     return entries
 
 
-def _trusted(
-    cell: Mapping[str, Any], changes: Sequence[Change], accusations: Sequence[Mapping[str, Any]]
-) -> bool | None:
+def _is_trusted(cell: Entry, accusations: Sequence[Entry]) -> bool | None:
     """Decide whether a test is to be trusted after a change; None where nothing is to be found."""
     if not cell["num_related"]:
         return None
-    kind = next(change.kind for change in changes if change.name == cell["change"])
-    counted = [entry for entry in accusations if (entry["test"], entry["kind"]) == (cell["test"], kind)]
-    if counted:
-        is_calibrated = all(entry["accused"] <= entry["most"] for entry in counted)
-    else:
-        is_calibrated = cell["accused"]["rate"] <= TOO_MANY
-    return bool(is_calibrated and cell["found"]["rate"] >= TRUSTED)
+    is_calibrated = cell["accused"].rate <= TOO_MANY
+    if accusations:
+        is_calibrated = all(entry["accused"] <= entry["most"] for entry in accusations)
+    return bool(is_calibrated and cell["found"].rate >= TRUSTED)

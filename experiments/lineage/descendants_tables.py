@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 _DISTILLED = "distilled"
 
@@ -23,15 +22,15 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _cells(record: Record, **fields: object) -> list[Mapping[str, Any]]:
+def _cells(record: Record, **fields: object) -> Sequence[Entry]:
     return [cell for cell in record["result"]["cells"] if all(cell[key] == value for key, value in fields.items())]
 
 
-def _tests(record: Record) -> dict[str, Mapping[str, Any]]:
+def _tests(record: Record) -> dict[str, Entry]:
     return {row["test"]: row for row in record["result"]["tests"]}
 
 
-def _interval(entry: Mapping[str, Any]) -> str | None:
+def _interval(entry: Entry) -> str | None:
     return None if entry["rate"] is None else rate_interval(entry, 0)
 
 
@@ -90,7 +89,7 @@ def _detections(record: Record, title: str, *, published: bool) -> Table:
     names = [name for name, row in _tests(record).items() if row["published"] is published]
     rows = []
     for change in record["result"]["changes"]:
-        measured: dict[str, Any] = {}
+        measured: Cells = {}
         for cell in _cells(record, change=change["change"]):
             which = ("tpr", "teachers_calibrated") if published else ("found", "teachers")
             if cell["test"] in names:
@@ -112,7 +111,7 @@ def _overall(record: Record) -> Table:
     rows = []
     for row in record["result"]["tests"]:
         reads = f"{'p ≤' if row['by_p'] else 'score >'} {row['limit']:g}"
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "AUC": (fixed(3), row["auc"]["rate"]),
             "KS distance": (fixed(2), row["ks"]),
             "TPR at FPR ≤ 1%": _interval(row["tpr"]),
@@ -140,7 +139,7 @@ def _accusations(record: Record) -> Table:
         test_entries = [entry for entry in entries if entry["test"] == name]
         worst = max(test_entries, key=lambda entry: entry["accused"])
         most_often = max(test_entries, key=lambda entry: entry["below_0.01"])
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "kinds": (integer, len(test_entries)),
             "pairs of each": (integer, min(entry["num_pairs"] for entry in test_entries)),
             "level": (significant(1), worst["alpha"]),
@@ -181,28 +180,25 @@ def claims(record: Record) -> Sequence[Claim]:
             "pairs or more each), above the 99.9% binomial quantile",
             float(beyond),
             format=integer,
-            configuration="ours",
         ),
         Claim(
             "Largest fraction of distilled students that an exact test takes for descendants of their teacher",
             max(taught, default=None),
             format=percent(1),
-            configuration="ours",
         ),
         Claim(
             f"Changes, of {len(_trusted_by_change(record))}, after which no test of this package is to be trusted",
             float(len(unfound)),
             format=integer,
-            configuration="ours",
         ),
     ]
 
 
-def _fewest(entries: Sequence[Mapping[str, Any]]) -> str:
+def _fewest(entries: Sequence[Entry]) -> str:
     return integer(min(entry["num_pairs"] for entry in entries))
 
 
-def _is_exact(record: Record, cell: Mapping[str, Any]) -> bool:
+def _is_exact(record: Record, cell: Entry) -> bool:
     return cell["test"] in {entry["test"] for entry in record["result"]["accusations"]}
 
 

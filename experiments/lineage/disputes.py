@@ -21,21 +21,17 @@ level if the interval's lower end is not above 1%.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
-from bornbiased_jax.experiments.base import Context, Experiment, by_scale, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import disputes_tables
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs, area, roc
-from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Dispute, Release, make_disputes
+from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
 from bornbiased_jax.lineage.baselines import weight_scores
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
@@ -67,21 +63,12 @@ class Pair(NamedTuple):
     suspect: int
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Make every suspect, compare it with every base, and summarize by kind and test."""
     settings = context.settings
-    pairs = list(pairs_of(settings["models"]))
-    make_disputes(context)
-    with progress.bar(len(pairs), "disputes", unit="pairs", quiet=context.quiet) as advance:
-        parts = context.parts(
-            "disputes/pairs",
-            compute,
-            {"settings": settings},
-            spans(len(pairs), _CHUNK),
-            sources={"work": str(context.work.resolve())},
-            advance=advance,
-        )
-    rows = [row for part in parts for row in part]
+    _disputes(settings, context.sources)
+    total = len(KINDS) * settings["models"] ** 2
+    rows = context.rows("disputes/pairs", compute, settings, total, size=_CHUNK)
     return {
         "num_pairs": {
             "guilty": sum(row["base"] == row["suspect"] for row in rows),
@@ -102,25 +89,20 @@ def pairs_of(count: int) -> Iterator[Pair]:
 
 
 @chunked
-def compute(settings: Mapping[str, Any], sources: Mapping[str, Any], chunk: Chunk) -> list[dict[str, Any]]:
+def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
     """Examine some pairs in any process: models are read from where the first one kept them."""
-    disputes = _disputes(json.dumps(settings["settings"]), sources["work"])
-    pairs = list(pairs_of(settings["settings"]["models"]))
-    rows = []
-    for index in range(chunk.start, chunk.stop):
-        kind, base, suspect = pairs[index]
-        options = Options(num_permutations=settings["settings"]["num_permutations"], seed=index)
-        examined = examine(disputes[kind].bases[base], disputes[kind].suspects[suspect], options)
-        rows.append({**pairs[index]._asdict(), **examined})
+    disputes, rows = _disputes(settings, sources), []
+    for index, pair in enumerate(list(pairs_of(settings["models"]))[chunk.start : chunk.stop], chunk.start):
+        options = Options(num_permutations=settings["num_permutations"], seed=index)
+        dispute = disputes[pair.kind]
+        rows.append({**pair._asdict(), **examine(dispute.bases[pair.base], dispute.suspects[pair.suspect], options)})
     return rows
 
 
-@functools.lru_cache(maxsize=1)
-def _disputes(settings: str, work: str) -> dict[str, Dispute]:
-    return make_disputes(Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True))
+_disputes = once_a_process(make_disputes)
 
 
-def examine(base: Release, suspect: Release, options: Options) -> dict[str, Any]:
+def examine(base: Release, suspect: Release, options: Options) -> Entry:
     """Read every score of a pair, and decide by this package's verdict.
 
     Returns:
@@ -128,7 +110,7 @@ def examine(base: Release, suspect: Release, options: Options) -> dict[str, Any]
         is undefined is None.
     """
     verdict = auto_verdict(base.fingerprint, suspect.fingerprint, options)
-    detail: dict[str, Any] = verdict.detail
+    detail: Entry = verdict.detail
     scores: dict[str, float | None] = {}
     p_values: dict[str, float | None] = {}
     # One row a component of each piece of evidence.
@@ -155,7 +137,7 @@ def examine(base: Release, suspect: Release, options: Options) -> dict[str, Any]
 # Summaries
 
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Entry]
 
 
 def _split(rows: Rows) -> tuple[Rows, Rows]:
@@ -173,7 +155,7 @@ def _pairs(rows: Rows, name: str) -> Pairs:
     )
 
 
-def summarize(name: str, rows: Rows, count: int) -> dict[str, Any]:
+def summarize(name: str, rows: Rows, count: int) -> Entry:
     """Summarize one score: power and ROC over all kinds, then AUC and power by kind.
 
     Args:
@@ -208,7 +190,7 @@ def summarize(name: str, rows: Rows, count: int) -> dict[str, Any]:
     }
 
 
-def verdicts_of(kind: str, rows: Rows) -> dict[str, Any]:
+def verdicts_of(kind: str, rows: Rows) -> Entry:
     """Count the verdicts of one kind: of the whole, and of each component as a fraction of its pairs."""
     guilty, innocent = _split(rows)
     components = dict.fromkeys(name for row in rows for name in row["components"])
@@ -236,7 +218,7 @@ def _fraction(rows: Rows, component: str) -> float | None:
     return defined.count("same-lineage") / len(defined) if defined else None
 
 
-def rejections(name: str, rows: Rows) -> dict[str, Any]:
+def rejections(name: str, rows: Rows) -> Entry:
     """Count the innocent pairs that one piece of evidence rejects at 1% and at the verdicts' level."""
     innocent = [row for row in _split(rows)[1] if row["p"][name] is not None]
     hits = np.array([row["p"][name] <= LEVEL for row in innocent])
@@ -251,14 +233,14 @@ def rejections(name: str, rows: Rows) -> dict[str, Any]:
     }
 
 
-def called_related(rows: Rows) -> dict[str, Any]:
+def called_related(rows: Rows) -> Entry:
     """Count the innocent pairs that the verdict calls the same, with the upper limit of their rate."""
     innocent = _split(rows)[1]
     count = sum(row["verdict"] == "same-lineage" for row in innocent)
     return {"count": count, "num_pairs": len(innocent), "upper": binomial_interval(count, len(innocent))[1]}
 
 
-def agreement_of(kind: str, rows: Rows) -> dict[str, Any]:
+def agreement_of(kind: str, rows: Rows) -> Entry:
     """Return the largest agreement of two matchings over the innocent pairs of a kind; None where undefined."""
     innocent = _split([row for row in rows if row["kind"] == kind])[1]
     values = [row["scores"][AGREEMENT_OF_MATCHINGS] for row in innocent]

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -25,23 +23,21 @@ from bornbiased_jax.derive import damage
 from bornbiased_jax.derive.changes import Context as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
-from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.lineage.descendants_families import (
-    adapter_loss,
-    add_factors,
     batches_of,
+    cached_fit,
     first_factors,
     fit,
-    packed,
+    fit_adapters,
+    mean_loss,
     tuning_loss,
 )
-from bornbiased_jax.experiments.lineage.unrelated_models import draw, train_run, unpacked
+from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, draw, stacked
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
-from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.record import jsonable
 
 TOWER = "vision"
 KINDS = (
@@ -144,7 +140,7 @@ class Dispute:
     suspects: Sequence[Release]
 
 
-def config(settings: Mapping[str, Any]) -> ModelConfig:
+def config(settings: Entry) -> ModelConfig:
     """Return the architecture of the bases."""
     return preset(settings["model"], **settings["changes"])
 
@@ -153,15 +149,9 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
     """Train the bases, then apply every recipe to each; a killed call resumes at its last stage of training."""
     settings = context.settings
     cfg, count = config(settings), settings["models"]
-    num_trained = 2 * count + settings["others"]
-
-    def compute(_folder: Path) -> np.ndarray:
-        return train_run(settings["schedule"], cfg, settings["corpora"][0], 0, list(range(num_trained)))
-
     # Bases; their towers; a few more that are merged in, or stand around an inherited tower.
-    identity = [cfg.to_dict(), settings["schedule"], settings["corpora"][0], num_trained]
-    weights_SP = context.cached("disputes/bases", jsonable(identity), compute)
-    trained = [(cfg, unpacked(cfg, weights_P)) for weights_P in weights_SP]
+    seeds = range(2 * count + settings["others"])
+    trained = [(cfg, params) for params in cached_run(context, "disputes/bases", cfg, settings["corpora"][0], 0, seeds)]
     bases, towers = trained[:count], trained[count : 2 * count]
     others = [trained[2 * count + place % settings["others"]] for place in range(count)]
     washed = [_washed(model, place) for place, model in enumerate(bases)]
@@ -169,9 +159,9 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
         UPCYCLED: _retrained(context, UPCYCLED, _each(bases, functools.partial(_upcycled, settings["experts"]))),
         UPSCALED: _retrained(context, UPSCALED, _each(bases, _upscaled)),
         PRUNED: _retrained(context, PRUNED, _each(bases, _pruned)),
-        VOCABULARY: _with_new_vocabulary(context, bases),
+        VOCABULARY: _retrained(context, VOCABULARY, bases, functools.partial(_with_new_vocabulary, settings)),
         NOISE: _each(bases, functools.partial(_derived, "noise:0.5")),
-        LORA: _adapted(context, bases),
+        LORA: _retrained(context, LORA, bases, functools.partial(_adapted, settings)),
         MOST: [_merged(model, other, 0.3) for model, other in zip(bases, others, strict=True)],
         LESS: [_merged(model, other, 0.7) for model, other in zip(bases, others, strict=True)],
         FP8: _each(bases, _rounded_to_fp8),
@@ -262,72 +252,57 @@ def _washed(model: Model, place: int) -> Model:
 # Recipes with training on the other text
 
 
-def _retrained(context: Context, kind: str, suspects: Sequence[Model]) -> list[Model]:
-    """Train all parameters of all suspects of a kind."""
+Training = Callable[[ModelConfig, Params, float, list[int]], Mapping[int, Params]]
+"""Architecture, parameters [S, ...], rate and numbers of steps -> parameters after each."""
+
+
+def _retrained(context: Context, kind: str, suspects: Sequence[Model], train: Training | None = None) -> list[Model]:
+    """Train all suspects of a kind, all of their parameters where nothing else is named."""
     settings, cfg = context.settings, suspects[0][0]
+    steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]
+    params_S = stacked([params for _, params in suspects])
 
-    def compute(_folder: Path) -> np.ndarray:
-        steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]
-        return packed(fit(tuning_loss(cfg), _stacked(suspects), None, _tokens(settings, cfg), rate, [steps]))[0]
+    def make() -> Mapping[int, Params]:
+        if train is not None:
+            return train(cfg, params_S, rate, [steps])
+        return fit(tuning_loss(cfg), params_S, None, _tokens(settings, cfg), rate, [steps])
 
-    return _cached(context, kind, cfg, compute)
+    names = ("models", "schedule", "corpora", "retraining", "rank", "changes")
+    identity = [kind, {name: settings[name] for name in names}]
+    (models_S,) = cached_fit(context, "disputes/suspects", identity, cfg, make)
+    return [(cfg, params) for params in models_S]
 
 
-def _adapted(context: Context, bases: Sequence[Model]) -> list[Model]:
+def _adapted(settings: Entry, cfg: ModelConfig, params_S: Params, rate: float, marks: list[int]) -> dict[int, Params]:
     """Train LoRA's factors on every matrix of the blocks, and merge them."""
-    settings, cfg = context.settings, bases[0][0]
-
-    def compute(_folder: Path) -> np.ndarray:
-        factors = first_factors(cfg, settings["rank"], range(len(bases)))
-        params_S, steps = _stacked(bases), settings["retraining"]["steps"]
-        rate = 5 * settings["retraining"]["learning_rate"]
-        snapshots = fit(adapter_loss(cfg), factors, params_S, _tokens(settings, cfg), rate, [steps])
-        return packed({steps: jax.vmap(add_factors)(params_S, snapshots[steps])})[0]
-
-    return _cached(context, LORA, cfg, compute)
+    factors = first_factors(cfg, settings["rank"], range(settings["models"]))
+    return fit_adapters(cfg, factors, params_S, _tokens(settings, cfg), rate, marks)
 
 
-def _with_new_vocabulary(context: Context, bases: Sequence[Model]) -> list[Model]:
+def _with_new_vocabulary(
+    settings: Entry, cfg: ModelConfig, params_S: Params, rate: float, marks: list[int]
+) -> dict[int, Params]:
     """Replace both tables and the meaning of every token, train the tables alone, then all parameters."""
-    settings, cfg = context.settings, bases[0][0]
 
     def tables_loss(tables: Params, blocks: Params, tokens_BT1: jax.Array) -> jax.Array:
-        total, number = loss_sum(cfg, {**blocks, **tables}, tokens_BT1)
-        return total / number
+        return mean_loss(cfg, {**blocks, **tables}, tokens_BT1)
 
-    def compute(_folder: Path) -> np.ndarray:
-        names = ("embed", "head")
-        seeds = range(_ADDED, _ADDED + len(bases))
-        drawn = [(cfg, {name: draw(cfg, np.uint32(seed))[name] for name in names}) for seed in seeds]
-        blocks = {name: leaves for name, leaves in _stacked(bases).items() if name not in names}
-        steps, rate = settings["retraining"]["steps"], settings["retraining"]["learning_rate"]
-        # New tables at the rate of a new model's, in a body that is fixed.
-        first_rate = settings["schedule"]["learning_rate"]
-        snapshots = fit(tables_loss, _stacked(drawn), blocks, _renamed_tokens(settings, cfg), first_rate, [steps])
-        params_S = {**blocks, **snapshots[steps]}
-        retrained = fit(tuning_loss(cfg), params_S, None, _renamed_tokens(settings, cfg), rate, [steps])
-        return packed(retrained)[0]
-
-    return _cached(context, VOCABULARY, cfg, compute)
+    names = ("embed", "head")
+    seeds = range(_ADDED, _ADDED + settings["models"])
+    drawn = [{name: leaf for name, leaf in draw(cfg, np.uint32(seed)).items() if name in names} for seed in seeds]
+    blocks_S = {name: leaves for name, leaves in params_S.items() if name not in names}
+    # New tables at the rate of a new model's, in a body that is fixed.
+    first_rate = settings["schedule"]["learning_rate"]
+    snapshots = fit(tables_loss, stacked(drawn), blocks_S, _renamed_tokens(settings, cfg), first_rate, marks)
+    params_S = {**blocks_S, **snapshots[marks[-1]]}
+    return fit(tuning_loss(cfg), params_S, None, _renamed_tokens(settings, cfg), rate, marks)
 
 
-def _cached(context: Context, kind: str, cfg: ModelConfig, compute: Callable[[Path], np.ndarray]) -> list[Model]:
-    names = ("models", "schedule", "corpora", "retraining", "rank", "changes")
-    identity = [kind, cfg.to_dict(), {name: context.settings[name] for name in names}]
-    weights_SP = context.cached("disputes/suspects", jsonable(identity), compute)
-    return [(cfg, unpacked(cfg, weights_P)) for weights_P in weights_SP]
-
-
-def _tokens(settings: Mapping[str, Any], cfg: ModelConfig) -> Iterator[np.ndarray]:
+def _tokens(settings: Entry, cfg: ModelConfig) -> Iterator[np.ndarray]:
     return batches_of(settings, cfg, settings["corpora"][1], settings["retraining"]["steps"])
 
 
-def _renamed_tokens(settings: Mapping[str, Any], cfg: ModelConfig) -> Iterator[np.ndarray]:
+def _renamed_tokens(settings: Entry, cfg: ModelConfig) -> Iterator[np.ndarray]:
     """Yield the same batches under a vocabulary in another order."""
     order_V = np.random.default_rng(0).permutation(cfg.vocab_size).astype(np.int32)
     return (order_V[rows_BT1] for rows_BT1 in _tokens(settings, cfg))
-
-
-def _stacked(suspects: Sequence[Model]) -> Params:
-    """Stack parameters with models first, leaves [S, ...]."""
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *(params for _, params in suspects))

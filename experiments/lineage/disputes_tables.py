@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.experiments.lineage.descendants_summary import FALSE_POSITIVES
 from bornbiased_jax.report import figures as plots
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
 
 _POWERFUL = 0.9
 _OURS = "this package"
@@ -32,7 +31,7 @@ def tables(record: Record) -> Sequence[Table]:
 def _verdicts(record: Record) -> Table:
     rows = []
     for entry in record["result"]["verdicts"]:
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "found": f"{entry['found']} of {entry['guilty']}",
             "called related": f"{entry['accused']} of {entry['innocent']}",
         }
@@ -71,7 +70,7 @@ def _scores(record: Record) -> Table:
     for test in record["result"]["tests"]:
         kinds = test["kinds"]
         missed = [kind["kind"] for kind in kinds if kind["power"] < _POWERFUL]
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "AUC, all kinds": _interval(test["auc"]),
             "found at 1%": (percent(0), test["power"]),
             "kinds found": f"{len(kinds) - len(missed)} of {len(kinds)}",
@@ -90,7 +89,7 @@ def _scores(record: Record) -> Table:
     return tabulate("What each score is worth in a dispute", ["score", "source"], rows, note, first_screen=True)
 
 
-def _is_undefined(kind: Mapping[str, Any]) -> bool:
+def _is_undefined(kind: Entry) -> bool:
     """Return whether a score gave no number for any guilty pair of a kind."""
     return bool(kind["num_undefined"] == kind["num_guilty"])
 
@@ -111,7 +110,7 @@ def _power(record: Record) -> Table:
 def _false_positives(record: Record) -> Table:
     rows = []
     for entry in record["result"]["false_positives"]:
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "p ≤ 0.01": rate_interval(entry),
             "p ≤ 10⁻⁴": (integer, entry["below_alpha"]),
         }
@@ -123,7 +122,7 @@ def _false_positives(record: Record) -> Table:
 def _areas(record: Record) -> Table:
     rows = []
     for test in record["result"]["tests"]:
-        cells: dict[str, Any] = {}
+        cells: Cells = {}
         for kind in test["kinds"]:
             cells[kind["kind"]] = (fixed(2), None if _is_undefined(kind) else kind["auc"]["rate"])
         rows.append(([test["test"]], cells))
@@ -160,24 +159,21 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Kinds of dispute, of {len(verdicts)}, in which the verdict finds at least 90% of the guilty pairs",
             float(by_verdict),
             format=integer,
-            configuration="ours",
         ),
         Claim(
             f"Innocent pairs, of {result['accused']['num_pairs']:,}, that the verdict calls one lineage",
             float(result["accused"]["count"]),
             format=integer,
-            configuration="ours",
         ),
         Claim(
             f"Kinds that the best public statistic or published score finds at 1% false positives ({best})",
             float(others[best]),
             format=integer,
-            configuration="ours",
         ),
     ]
 
 
-def _kinds_found(test: Mapping[str, Any]) -> int:
+def _kinds_found(test: Entry) -> int:
     return sum(kind["power"] >= _POWERFUL for kind in test["kinds"])
 
 

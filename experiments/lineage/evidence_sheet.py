@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, Reading, compare, probe_ids, read_model
@@ -22,29 +21,26 @@ from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 Model = tuple[Origin, Reading]
+_ENDS = ("least", "5%", "median", "95%", "largest")
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train models apart, and take the quantiles of every statistic over pairs of each kind."""
     settings = context.settings
     models = [_read(model) for width in settings["widths"] for model in trained(context, width)]
-    untrained = [_read(model) for width in settings["widths"] for model in initializations(settings, width)]
-    rows: list[tuple[str, dict[str, float | None]]] = []
-    pairs = list(_pairs(models, untrained, settings["num_pairs"]))
+    models += [_read(model) for width in settings["widths"] for model in initializations(settings, width)]
+    rows: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+    pairs = list(_pairs(models, settings["num_pairs"]))
     with progress.bar(len(pairs), "evidence_sheet", unit="pairs", quiet=context.quiet) as advance:
         for kind, base, suspect in pairs:
-            rows.append((kind, compare(base, suspect)))
+            rows[kind].append(compare(base, suspect))
             advance(1)
-    statistics: dict[str, dict[str, list[float]]] = {}
-    for key in STATISTICS:
-        by_kind = {kind: [row[key] for row_kind, row in rows if row_kind == kind] for kind in KINDS}
-        defined = {kind: [value for value in values if value is not None] for kind, values in by_kind.items()}
-        statistics[key] = {
-            kind: [float(f"{value:.4g}") for value in np.quantile(values, QUANTILES)]
-            for kind, values in defined.items()
-            if values
-        }
-    num_pairs = {kind: sum(row_kind == kind for row_kind, _ in rows) for kind in KINDS}
+    statistics: dict[str, dict[str, list[float]]] = {key: {} for key in STATISTICS}
+    for key, kind in itertools.product(STATISTICS, KINDS):
+        values = [row[key] for row in rows[kind] if row[key] is not None]
+        if values:
+            statistics[key][kind] = [float(f"{value:.4g}") for value in np.quantile(values, QUANTILES)]
+    num_pairs = {kind: len(of_kind) for kind, of_kind in rows.items()}
     return {"sizes": _sizes(settings, num_pairs), "num_pairs": num_pairs, "statistics": statistics}
 
 
@@ -53,26 +49,28 @@ def _read(model: Subject) -> Model:
     return model.origin, read_model(NativeRoles(checkpoint), checkpoint, probe_ids(checkpoint, checkpoint))
 
 
-def _pairs(
-    models: Sequence[Model], untrained: Sequence[Model], num_pairs: int
-) -> Iterator[tuple[str, Reading, Reading]]:
+def _pairs(models: Sequence[Model], num_pairs: int) -> Iterator[tuple[str, Reading, Reading]]:
     """Yield up to ``num_pairs`` pairs of each kind, drawn from all of them."""
+    untrained, same_text, other_text, other_width = KINDS
     by_kind: dict[str, list[tuple[Reading, Reading]]] = {kind: [] for kind in KINDS}
-    for (first, base), (second, suspect) in itertools.combinations([*models, *untrained], 2):
-        if (first.corpus is None) != (second.corpus is None):
-            continue
-        same_text = KINDS[1] if first.corpus == second.corpus else KINDS[2]
-        trained_kind = KINDS[3] if first.width != second.width else same_text
-        if first.corpus is None and first.width != second.width:
-            continue
-        by_kind[KINDS[0] if first.corpus is None else trained_kind].append((base, suspect))
+    for (first, base), (second, suspect) in itertools.combinations(models, 2):
+        if first.corpus is None and second.corpus is None:
+            kind = untrained if first.width == second.width else None
+        elif first.corpus is None or second.corpus is None:
+            kind = None
+        elif first.width != second.width:
+            kind = other_width
+        else:
+            kind = same_text if first.corpus == second.corpus else other_text
+        if kind is not None:
+            by_kind[kind].append((base, suspect))
     draws = np.random.default_rng(0)
     for kind, pairs in by_kind.items():
         for index in draws.permutation(len(pairs))[:num_pairs]:
             yield kind, *pairs[index]
 
 
-def _sizes(settings: Mapping[str, Any], num_pairs: Mapping[str, int]) -> str:
+def _sizes(settings: Entry, num_pairs: Mapping[str, int]) -> str:
     """Describe the unrelated models in words."""
     changes, schedule = settings["changes"], settings["schedule"]
     widths = " and ".join(map(str, settings["widths"]))
@@ -88,9 +86,8 @@ def tables(record: Record) -> Sequence[Table]:
     """Show median and 90% range of each statistic on each kind of pair."""
     rows = []
     for key, by_kind in record["result"]["statistics"].items():
-        for kind, (least, low, median, high, largest) in by_kind.items():
-            numbers = {"least": least, "5%": low, "median": median, "95%": high, "largest": largest}
-            cells = {name: (fixed(3), value) for name, value in numbers.items()}
+        for kind, quantiles in by_kind.items():
+            cells = {name: (fixed(3), value) for name, value in zip(_ENDS, quantiles, strict=True)}
             rows.append(([STATISTICS[key].title, kind], cells))
     return [tabulate("Statistics of unrelated models", ["statistic", "pair"], rows)]
 
@@ -98,7 +95,7 @@ def tables(record: Record) -> Sequence[Table]:
 def claims(record: Record) -> Sequence[Claim]:
     """Return the rows of the page's first screen."""
     least = min(row[0] for row in record["result"]["statistics"]["norm_cosine"].values())
-    return [Claim("Least cosine of norm scales of unrelated models", least, format=fixed(3), configuration="ours")]
+    return [Claim("Least cosine of norm scales of unrelated models", least, format=fixed(3))]
 
 
 EXPERIMENT = Experiment(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes.inputs import random_inputs
@@ -31,49 +31,45 @@ def null_std(num_inputs: int) -> float:
     return math.sqrt(2 * (2 * num_inputs + 5) / (9 * num_inputs * (num_inputs - 1)))
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute tau of every pair among the initializations of each group, in units of the null's standard deviation."""
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
-def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
+def _group(context: Context, group: Entry) -> Entry:
     cfg = preset(group["model"], **group["changes"])
     inputs = random_inputs(group["inputs"], group["num_inputs"], group["seq_len"], cfg)
     outputs = np.concatenate(list(final_outputs(cfg, range(group["num_births"]), inputs)))
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
-    counts, outside, sums, means = np.zeros(_BINS - 1, int), 0, np.zeros(3), []
-    pairs = list(itertools.combinations(range(len(outputs)), 2))
+    # Histogram, number, sum and sum of squares of all taus, and the mean of each pair.
+    counts, sums, means = np.zeros(_BINS - 1, int), np.zeros(3), []
+    pairs = list(itertools.combinations(outputs, 2))
     with progress.bar(len(pairs), f"figure13 {group['inputs']}", unit="pairs", quiet=context.quiet) as advance:
-        for first, second in pairs:
-            scaled = tau_b(outputs[first], outputs[second]) / unit
-            bin_counts, _ = np.histogram(scaled, edges)
-            counts, outside = counts + bin_counts, outside + len(scaled) - int(bin_counts.sum())
-            sums += (len(scaled), scaled.sum(), np.square(scaled).sum())
-            means.append(float(scaled.mean() * math.sqrt(len(scaled))))
+        for base_ND, suspect_ND in pairs:
+            scaled_D = tau_b(base_ND, suspect_ND) / unit
+            counts += np.histogram(scaled_D, edges)[0]
+            sums += (len(scaled_D), scaled_D.sum(), np.square(scaled_D).sum())
+            means.append(float(scaled_D.mean() * math.sqrt(len(scaled_D))))
             advance()
     total, mean = sums[0], sums[1] / sums[0]
+    is_inner = (edges[:-1] >= -3 - 1e-9) & (edges[1:] <= 3 + 1e-9)
     return {
         "group": group,
         "num_pairs": len(pairs),
         "edges": edges,
         "density": counts / total / (edges[1] - edges[0]),
-        "outside": outside / total,
+        "outside": (total - counts.sum()) / total,
         "mean": mean,
         "std": math.sqrt(sums[2] / total - mean**2),
-        "beyond_3": _beyond(counts, edges, outside, total),
+        "beyond_3": float((total - counts[is_inner].sum()) / total),
         "pair_z_mean": float(np.mean(means)),
         "pair_z_std": float(np.std(means, ddof=1)),
         "pair_z_above": float(np.mean(np.array(means) > stats.norm.isf(0.01))),
     }
 
 
-def _beyond(counts: np.ndarray, edges: np.ndarray, outside: int, total: float) -> float:
-    inner = (edges[:-1] >= -3 - 1e-9) & (edges[1:] <= 3 + 1e-9)
-    return float((counts[~inner].sum() + outside) / total)
-
-
-def _labels(group: Mapping[str, Any]) -> list[Any]:
+def _labels(group: Entry) -> list[Any]:
     init = group["changes"].get("init", "gpt2-scaled")
     return [group["model"], init, INPUTS[group["inputs"]], group["num_inputs"], group["seq_len"]]
 
@@ -113,7 +109,6 @@ def claims(record: Record) -> Sequence[Claim]:
             (entry["mean"], entry["std"]),
             theory=(0.0, 1.0),
             format=fixed(2),
-            configuration="ours",
         )
         for entry, labels in ((entry, _labels(entry["group"])) for entry in record["result"]["groups"])
     ]
@@ -142,9 +137,7 @@ def plots(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _groups(
-    num_untrained: int, num_inputs: int, seq_len: int, sizes: Mapping[str, Any], model: str
-) -> list[dict[str, Any]]:
+def _groups(num_untrained: int, num_inputs: int, seq_len: int, sizes: Entry, model: str) -> Sequence[Entry]:
     return [
         {
             "model": model,

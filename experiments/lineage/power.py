@@ -18,8 +18,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,18 +27,17 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
-from bornbiased_jax.experiments.lineage.descendants_families import batches_of, fit, packed, tuning_loss
-from bornbiased_jax.experiments.lineage.sketched import matched, verdict
-from bornbiased_jax.experiments.lineage.unrelated_models import unpacked
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.lineage.descendants_families import batches_of, cached_fit, fit, tuning_loss
+from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
-from bornbiased_jax.record import jsonable
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 EVIDENCE = (TOKEN_NEURONS, RAW_NEURONS, COORDINATES)
 PUBLISHED_K = Settings().dim
@@ -49,10 +46,10 @@ _NUM_MATRICES = 3
 _OPTIONS = Options(num_permutations=9, matches_neurons=False)
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train models of every width, and take z of related pairs and agreements of unrelated ones."""
     settings = context.settings
-    rows: list[dict[str, Any]] = []
+    rows: list[Entry] = []
     agreements = []
     with progress.bar(len(settings["widths"]), "power", unit="widths", quiet=context.quiet) as advance:
         for width, neurons in settings["widths"]:
@@ -71,24 +68,21 @@ def run(context: Context) -> dict[str, Any]:
 def _trained(context: Context, cfg: ModelConfig, text: str) -> list[list[Params]]:
     """Train all seeds on one text: parameters by mark, then by seed."""
     settings = context.settings
-    marks, seeds = list(settings["marks"]), settings["seeds"]
+    marks, seeds, rate = list(settings["marks"]), settings["seeds"], settings["learning_rate"]
 
-    def compute(_folder: Path) -> np.ndarray:
-        initial = jax.vmap(lambda seed: models.init_seed(cfg, seed))(np.arange(seeds, dtype=np.uint32))
-        tokens = batches_of(settings, cfg, text, marks[-1])
-        return packed(fit(tuning_loss(cfg), initial, None, tokens, settings["learning_rate"], marks))
+    def make() -> Mapping[int, Params]:
+        initial_S = jax.vmap(lambda seed: models.init_seed(cfg, seed))(np.arange(seeds, dtype=np.uint32))
+        return fit(tuning_loss(cfg), initial_S, None, batches_of(settings, cfg, text, marks[-1]), rate, marks)
 
-    identity = [cfg.to_dict(), text, marks, seeds, settings["schedule"], settings["learning_rate"]]
-    weights_MSP = context.cached("power/models", jsonable(identity), compute)
-    return [[unpacked(cfg, weights_P) for weights_P in weights_SP] for weights_SP in weights_MSP]
+    return cached_fit(context, "power/models", [text, marks, seeds, settings["schedule"], rate], cfg, make)
 
 
-def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequence[int]) -> list[dict[str, Any]]:
+def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequence[int]) -> Sequence[Entry]:
     """Take z of every piece of evidence on related pairs, for every k, and for a quarter of the neurons."""
     rows = []
     for dim, neurons in [*((dim, cfg.d_ff) for dim in dims), (PUBLISHED_K, cfg.d_ff // 4)]:
         prints = [tuple(sketch(cfg, params, dim, neurons) for params in pair) for pair in pairs]
-        z = {name: [verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
+        z = {name: [single_verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
         num_neurons = cfg.num_layers * neurons
         formula = [predicted_z(cfg, base, suspect, num_neurons, dim) for base, suspect in pairs]
         rows.append({"dim": dim, "neurons": neurons, "z": z, "formula": formula})
@@ -142,7 +136,7 @@ def _unit(rows_nD: np.ndarray) -> np.ndarray:
     return unit_nD
 
 
-def unrelated(cfg: ModelConfig, by_seed: Sequence[Sequence[Params]]) -> dict[str, Any]:
+def unrelated(cfg: ModelConfig, by_seed: Sequence[Sequence[Params]]) -> Entry:
     """Take z and the agreement of two matchings on every pair of models of two seeds."""
     prints = [[sketch(cfg, params, PUBLISHED_K, cfg.d_ff) for params in texts] for texts in by_seed]
     z: dict[str, list[float | None]] = {name: [] for name in EVIDENCE}
@@ -150,7 +144,7 @@ def unrelated(cfg: ModelConfig, by_seed: Sequence[Sequence[Params]]) -> dict[str
     for first, second in itertools.combinations(prints, 2):
         for base, suspect in itertools.product(first, second):
             for name in EVIDENCE:
-                z[name].append(verdict(base, suspect, name, _OPTIONS).z)
+                z[name].append(single_verdict(base, suspect, name, _OPTIONS).z)
             matching = matched(base, suspect)
             assert matching is not None
             agreements.append(matching.agreement)
@@ -161,7 +155,7 @@ def tables(record: Record) -> Sequence[Table]:
     """Show z against k, neurons, width and steps; then unrelated pairs."""
     rows = []
     for row in record["result"]["z"]:
-        cells: dict[str, Any] = {name: (fixed(0), mean_std(row["z"][name])) for name in EVIDENCE}
+        cells: Cells = {name: (fixed(0), mean_std(row["z"][name])) for name in EVIDENCE}
         cells["formula, neurons in token space"] = (fixed(0), mean_std(row["formula"]))
         cells["effective rank"] = (fixed(0), mean_std(row["effective_rank"]))
         cells["ρ"] = (fixed(2), mean_std(row["cosine"]))
@@ -193,20 +187,18 @@ def claims(record: Record) -> Sequence[Claim]:
             float(np.median(ratios)),
             theory=1.0,
             format=fixed(2),
-            configuration="ours",
         ),
         Claim(
             f"Largest z of {pairs} unrelated pairs, of three pieces of evidence each",
             largest,
             format=fixed(1),
-            configuration="ours",
         ),
     ]
 
 
 def headline(record: Record) -> str:
     """State the range of the formula's ratio to what was measured."""
-    rows: Sequence[Mapping[str, Any]] = record["result"]["z"]
+    rows: Sequence[Entry] = record["result"]["z"]
     ratios = [float(np.mean(row["z"][TOKEN_NEURONS]) / np.mean(row["formula"])) for row in rows]
     least = min(float(np.min(row["z"][TOKEN_NEURONS])) for row in rows)
     return (

@@ -1,17 +1,14 @@
-"""Models of an experiment by their fingerprints: one piece of evidence at a time, and how far matchings agree."""
+"""Models of an experiment by their fingerprints, and how far two matchings of their neurons agree."""
 
 from __future__ import annotations
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
-from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import EvidenceError
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.matching import Matching, match_neurons
 from bornbiased_jax.lineage.pairing import pair_blocks, pair_neurons
-from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights_verdict import single_verdict
 
 SETTINGS = Settings(dim=64, neurons=None, token_labels="ids")
 """Models here are small: every neuron is kept, in more numbers than what is published has."""
@@ -20,23 +17,6 @@ SETTINGS = Settings(dim=64, neurons=None, token_labels="ids")
 def sketch(model: Checkpoint) -> Fingerprint:
     """Make the fingerprint of a model in memory."""
     return fingerprint(NativeRoles(model), SETTINGS)
-
-
-def verdict(
-    base: Fingerprint,
-    suspect: Fingerprint,
-    evidence: str,
-    options: Options = Options(),  # noqa: B008
-) -> Verdict:
-    """Decide by one piece of evidence over the whole model.
-
-    Args:
-        base: of :func:`sketch`.
-        suspect: of the same.
-        evidence: a key of :data:`bornbiased_jax.lineage.battery.KINDS`.
-        options: level and permutations.
-    """
-    return single_verdict(base, suspect, evidence, options)
 
 
 def matched(base: Fingerprint, suspect: Fingerprint) -> Matching | None:

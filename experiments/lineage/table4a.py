@@ -1,8 +1,14 @@
-"""Tables 4a and 9: different seeds have different fingerprints; Table 8's baselines on the same initializations."""
+"""Tables 4a and 9: different seeds have different fingerprints; Table 8's baselines on the same initializations.
+
+Records with the paper's models and inputs have names of their own: at the shortest length one holds all pairs of a
+family, at the others a single pair. Up to T = 64 none takes over an hour on two cores; the paper's T = 1,024 needs a
+GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +18,14 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, sentences, verdicts
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments._shared.probing import of_sequence
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments, last_outputs
 from bornbiased_jax.probes.inputs import random_inputs
-from bornbiased_jax.report.numbers import fixed, from_log10
-from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
+from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 PRINTED = {
     ("llama", 42, 2000): (0.357, 0.532),
@@ -35,43 +42,38 @@ TESTS = ("paper", "permutation", "iclr")
 PAPER_SIZES = (10_000, 1_024)
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Run tests on vectors and on tokens for the paper's pairs, and baselines with an empirical null."""
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
-def _group(context: Context, group: Mapping[str, Any]) -> dict[str, Any]:
+def _group(context: Context, group: Entry) -> Entry:
     cfg = preset(group["model"], **group["changes"])
-    pairs = [tuple(pair) for pair in group["pairs"]]
     null = [(seed, seed + 1) for seed in range(10_000, 10_000 + 2 * group["num_null"], 2)]
     text = sentences(cfg, group["reef"])
-    rows, unrelated = [], []
-    total = len(pairs) + len(null)
+
+    def scores(seeds: Sequence[int]) -> dict[str, float | None]:
+        advance()
+        base, suspect = (init_seed(cfg, seed) for seed in seeds)
+        features = reef_features(cfg, base, text), reef_features(cfg, suspect, text)
+        return baseline_scores(cfg, base, cfg, suspect, features)
+
+    rows = []
+    total = len(group["pairs"]) + len(null)
     with progress.bar(total, f"table4a {group['model']}", unit="pairs", quiet=context.quiet) as advance:
-        for base_seed, suspect_seed in pairs:
-            base, suspect = init_seed(cfg, base_seed), init_seed(cfg, suspect_seed)
+        for pair in group["pairs"]:
             # Algorithm 1: vectors with the mean and the standard deviation of the base's embedding.
-            moments = embedding_moments(base)
+            moments = embedding_moments(init_seed(cfg, pair[0]))
             tests = {}
-            for kind in ("gaussian", "tokens"):
-                fed = moments if kind == "gaussian" else None
-                base_ND, suspect_ND = (_outputs(context, group, seed, kind, fed) for seed in (base_seed, suspect_seed))
+            for kind, fed in (("gaussian", moments), ("tokens", None)):
+                base_ND, suspect_ND = (_outputs(context, group, seed, kind, fed) for seed in pair)
                 tests[kind] = verdicts(base_ND, suspect_ND, TESTS)
-            pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
-            scores = baseline_scores(cfg, base, cfg, suspect, pair)
-            rows.append({"base": base_seed, "suspect": suspect_seed, "tests": tests, "baselines": scores})
-            advance()
-        for base_seed, suspect_seed in null:
-            base, suspect = init_seed(cfg, base_seed), init_seed(cfg, suspect_seed)
-            pair = (reef_features(cfg, base, text), reef_features(cfg, suspect, text))
-            unrelated.append(baseline_scores(cfg, base, cfg, suspect, pair))
-            advance()
+            rows.append({"base": pair[0], "suspect": pair[1], "tests": tests, "baselines": scores(pair)})
+        unrelated = [scores(pair) for pair in null]
     return {"group": group, "pairs": rows, "null": {name: [entry[name] for entry in unrelated] for name in BASELINES}}
 
 
-def _outputs(
-    context: Context, group: Mapping[str, Any], seed: int, kind: str, moments: tuple[float, float] | None
-) -> np.ndarray:
+def _outputs(context: Context, group: Entry, seed: int, kind: str, moments: tuple[float, float] | None) -> np.ndarray:
     """Return an initialization's outputs, cached: a killed call resumes, and a seed's tokens serve its pairs."""
     identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
 
@@ -86,69 +88,72 @@ def _outputs(
     return np.asarray(outputs)
 
 
-def is_paper(group: Mapping[str, Any]) -> bool:
+def is_paper(group: Entry) -> bool:
     """Return whether a group has the paper's model and sizes."""
     sizes = (group["num_inputs"], group["seq_len"])
     return group["model"].endswith("-nano") and not group["changes"] and sizes == PAPER_SIZES
 
 
+def _printed(group: Entry, pair: Entry) -> dict[str, float]:
+    """Return the paper's log10 p of a pair, by test."""
+    if not is_paper(group):
+        return {}
+    values = PRINTED.get((group["model"].split("-")[0], pair["base"], pair["suspect"]), ())
+    return {test: float(np.log10(p)) for test, p in zip(("t-test", "U-test"), values, strict=False)}
+
+
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate p of every test, then the baselines' scores alongside those of unrelated initializations, if any."""
+    groups = record["result"]["groups"]
+    # p of every test, a row a pair.
     rows: list[tuple[Any, ...]] = []
-    scores: list[tuple[Any, ...]] = []
-    for outcome in record["result"]["groups"]:
-        group = outcome["group"]
-        family = group["model"].split("-")[0]
-        configuration: Any = "paper" if is_paper(group) else "other"
-        # p of every test, a row a pair.
-        for entry in outcome["pairs"]:
-            printed = PRINTED.get((family, entry["base"], entry["suspect"])) if is_paper(group) else None
-            head = [group["model"], entry["base"], entry["suspect"], group["num_inputs"], group["seq_len"]]
-            vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
-            log10_p = {
-                "t-test": vectors["paper"].get("log10_p_t"),
-                "U-test": vectors["paper"].get("log10_p_u"),
-                "iclr": vectors["iclr"]["log10_p"],
-                "tokens: t-test": tokens["paper"].get("log10_p_t"),
-                "tokens: iclr": tokens["iclr"]["log10_p"],
-                "tokens: permutation": _log(tokens["permutation"]["p_value"]),
-            }
-            measured: dict[str, Any] = {name: (from_log10(3), value) for name, value in log10_p.items()}
-            paper: dict[str, Value] = {}
-            if printed is not None:
-                paper = {"t-test": float(np.log10(printed[0])), "U-test": float(np.log10(printed[1]))}
-            rows.append((head, measured, paper, {}, configuration))
-        # Scores of the baselines against their null.
-        for name in BASELINES:
-            values = [entry["baselines"][name] for entry in outcome["pairs"]]
-            null = [value for value in outcome["null"][name] if value is not None]
-            defined = [value for value in values if value is not None]
-            if not defined or not null:
-                continue
-            of_null = (float(np.mean(null)), float(np.std(null, ddof=1)) if len(null) > 1 else 0.0)
-            measured = {
-                "least": (fixed(3), min(defined)),
-                "largest": (fixed(3), max(defined)),
-                f"above {THRESHOLD}": str(sum(value > THRESHOLD for value in defined)),
-                "unrelated initializations": (fixed(3), of_null),
-            }
-            scores.append(([group["model"], name, len(values), len(null)], measured))
+    for group, entry in ((outcome["group"], entry) for outcome in groups for entry in outcome["pairs"]):
+        vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]
+        log10_p = {
+            "t-test": vectors["paper"].get("log10_p_t"),
+            "U-test": vectors["paper"].get("log10_p_u"),
+            "iclr": vectors["iclr"]["log10_p"],
+            "tokens: t-test": tokens["paper"].get("log10_p_t"),
+            "tokens: iclr": tokens["iclr"]["log10_p"],
+            "tokens: permutation": _log(tokens["permutation"]["p_value"]),
+        }
+        head = [group["model"], entry["base"], entry["suspect"], group["num_inputs"], group["seq_len"]]
+        configuration = "paper" if is_paper(group) else "other"
+        cells = {name: (from_log10(3), value) for name, value in log10_p.items()}
+        rows.append((head, cells, _printed(group, entry), {}, configuration))
     note = (
         "p of two untrained models of different seeds, which should not be small. Without a word: Gaussian vectors "
         "with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over ten nulls. "
         "With these vectors the permutation test is not valid, and is left out."
     )
     heads = ["model", "base seed", "suspect seed", "N", "T"]
+    tested = tabulate("Untrained models of different seeds, every test (Tables 4a and 9)", heads, rows, note)
+    # Scores of the baselines against their null.
+    scores = [
+        ([outcome["group"]["model"], name, len(outcome["pairs"]), len(null)], _score_cells(values, null))
+        for outcome in groups
+        for name in BASELINES
+        if (null := [value for value in outcome["null"][name] if value is not None])
+        and (values := [entry["baselines"][name] for entry in outcome["pairs"] if entry["baselines"][name] is not None])
+    ]
     about = (
         "Scores of the same pairs of seeds; the decision published for all four is score > 0.8. Last column: mean ± "
         "standard deviation over other disjoint pairs of initializations, the null that a threshold should come from. "
         "REEF reads 200 passages of English prose at 9/16 of the depth."
     )
-    tested = tabulate("Untrained models of different seeds, every test (Tables 4a and 9)", heads, rows, note)
     scored = tabulate(
         "Table 8's baselines on initializations", ["model", "method", "pairs", "null pairs"], scores, about
     )
     return [tested, scored] if scores else [tested]
+
+
+def _score_cells(values: Sequence[float], null: Sequence[float]) -> Cells:
+    return {
+        "least": (fixed(3), min(values)),
+        "largest": (fixed(3), max(values)),
+        f"above {THRESHOLD}": str(sum(value > THRESHOLD for value in values)),
+        "unrelated initializations": (fixed(3), mean_std(null)),
+    }
 
 
 def _log(p: float | None) -> float | None:
@@ -159,28 +164,43 @@ def claims(record: Record) -> Sequence[Claim]:
     """State the smallest p of each group, on the published inputs and on tokens."""
     statements = []
     for outcome in record["result"]["groups"]:
-        group = outcome["group"]
-        size = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}, {len(outcome['pairs'])} pairs"
-        for kind, test, key in (("gaussian", "paper", "log10_p_t"), ("tokens", "permutation", "p_value")):
-            values = [entry["tests"][kind][test].get(key) for entry in outcome["pairs"]]
-            defined = [float(value) for value in values if value is not None]
-            logs = np.log10(defined).tolist() if key == "p_value" else defined
-            if not logs:
-                continue
-            same = is_paper(group) and test == "paper"
-            family = group["model"].split("-")[0]
-            pairs = [(family, entry["base"], entry["suspect"]) for entry in outcome["pairs"]]
-            printed = min(PRINTED[pair][0] for pair in pairs) if same else None
-            statements.append(
-                Claim(
-                    f"Smallest p of untrained models of different seeds, {test} test on {kind} ({size})",
-                    min(logs),
-                    None if printed is None else float(np.log10(printed)),
-                    format=from_log10(2),
-                    configuration="paper" if same else "other",
-                )
-            )
+        group, pairs = outcome["group"], outcome["pairs"]
+        size = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}, {len(pairs)} pairs"
+        words = "Smallest p of untrained models of different seeds, "
+        paper = min((_printed(group, entry)["t-test"] for entry in pairs if is_paper(group)), default=None)
+        statements += _claims(pairs, f"{words}{{}} ({size})", paper)
     return statements
+
+
+def claims_of_pair(record: Record) -> Sequence[Claim]:
+    """State the p of one pair, on the published inputs and on tokens."""
+    (outcome,) = record["result"]["groups"]
+    group, (entry,) = outcome["group"], outcome["pairs"]
+    sizes = f"{group['model']}, N = {group['num_inputs']:,}, T = {group['seq_len']}"
+    words = f"p of the initializations of {entry['base']} and {entry['suspect']}, {{}} ({sizes})"
+    return _claims([entry], words, _printed(group, entry).get("t-test"))
+
+
+def _claims(pairs: Sequence[Entry], statement: str, paper: float | None) -> list[Claim]:
+    """State the smallest p by Algorithm 1 on vectors, with what the paper printed, and by permutations on tokens."""
+    by_test = {
+        "paper test on gaussian": ([pair["tests"]["gaussian"]["paper"].get("log10_p_t") for pair in pairs], paper),
+        "permutation test on tokens": (
+            [_log(pair["tests"]["tokens"]["permutation"]["p_value"]) for pair in pairs],
+            None,
+        ),
+    }
+    return [
+        Claim(
+            statement.format(test),
+            min(defined),
+            printed,
+            format=from_log10(2),
+            configuration="other" if printed is None else "paper",
+        )
+        for test, (values, printed) in by_test.items()
+        if (defined := [value for value in values if value is not None])
+    ]
 
 
 PAIRS = {
@@ -190,9 +210,7 @@ PAIRS = {
 """Family -> base and suspect of the paper's comparisons."""
 
 
-def families(
-    suffix: str, changes: Mapping[str, Any], only: Sequence[str] = tuple(PAIRS), **sizes: object
-) -> dict[str, Any]:
+def families(suffix: str, changes: Entry, only: Sequence[str] = tuple(PAIRS), **sizes: object) -> Entry:
     """Return settings with a group for each family, its model the preset with this suffix."""
     groups = [
         {"model": f"{family}-{suffix}", "changes": dict(changes), "pairs": PAIRS[family], **sizes} for family in only
@@ -200,11 +218,12 @@ def families(
     return {"seeds": [42, 123, 1000, 2000], "groups": groups}
 
 
-def sentences_of(number: int, length: int, text: str = "builtin:prose") -> dict[str, Any]:
+def sentences_of(number: int, length: int, text: str = "builtin:prose") -> Entry:
     """Return what REEF reads."""
     return {"text": text, "num_sentences": number, "sentence_len": length}
 
 
+_SMOKE_REEF = sentences_of(12, 8, "builtin:code")
 TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 260}
 EXPERIMENT = Experiment(
     name="table4a",
@@ -217,7 +236,7 @@ EXPERIMENT = Experiment(
         "what unrelated initializations score: a score far below 0.8 can still be enormous, and one of 0.9 be nothing."
     ),
     settings={
-        "smoke": families("tiny", TINY, num_inputs=64, seq_len=4, num_null=2, reef=sentences_of(12, 8, "builtin:code")),
+        "smoke": families("tiny", TINY, num_inputs=64, seq_len=4, num_null=2, reef=_SMOKE_REEF),
         "laptop": families("tiny", {}, num_inputs=2_000, seq_len=16, num_null=12, reef=sentences_of(200, 32)),
         "paper": families("nano", {}, num_inputs=10_000, seq_len=1_024, num_null=12, reef=sentences_of(200, 64)),
     },
@@ -230,3 +249,57 @@ EXPERIMENT = Experiment(
     claims=claims,
     tables=tables,
 )
+
+TOGETHER, APART = 16, (64, 1_024)
+"""Sequence length of a record of all pairs, and those of a record of one."""
+
+
+def operations(group: Entry) -> float:
+    """Count what its forward passes need: tokens once for each seed, vectors for either side of each pair."""
+    passes = len({seed for pair in group["pairs"] for seed in pair}) + 2 * len(group["pairs"])
+    sequence = of_sequence(preset(group["model"], **group["changes"]), group["seq_len"], head=False)
+    return passes * group["num_inputs"] * sequence
+
+
+def _of_family(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_null: int) -> Experiment:
+    smoke = families("tiny", TINY, [family], num_inputs=64, seq_len=4, num_null=0, reef=_SMOKE_REEF, pairs=pairs)
+    reef = sentences_of(200, 64)
+    paper = families(
+        "nano", {}, [family], num_inputs=10_000, seq_len=seq_len, num_null=num_null, reef=reef, pairs=pairs
+    )
+    length = ", and its length of sequences."
+    if seq_len != PAPER_SIZES[1]:
+        length = (
+            "; sequences are shorter than the 1,024 tokens that the paper's table was made with, so that its numbers "
+            "are no match for these."
+        )
+    return dataclasses.replace(
+        EXPERIMENT,
+        name=f"table4a_{family}_{seq_len}",
+        title=f"Models of different seeds at initialization: {family}-nano, T = {seq_len}",
+        paper="Table 4a" if family == "llama" else "Table 9",
+        description="As table4a, with the paper's model, pairs of seeds and number of inputs" + length,
+        settings={"smoke": smoke, "paper": paper},
+        cost={
+            "smoke": "seconds",
+            "paper": f"{sum(map(operations, paper['groups'])):.1e} floating-point operations",
+        },
+    )
+
+
+def _of_pair(family: str, seq_len: int, pair: Sequence[int]) -> Experiment:
+    # Baselines read no inputs of this length: their null is in the record of all pairs.
+    experiment = _of_family(family, seq_len, [pair], num_null=0)
+    base, suspect = pair
+    return dataclasses.replace(
+        experiment,
+        name=f"{experiment.name}_{base}_{suspect}",
+        title=f"{experiment.title}, seeds {base} and {suspect}",
+        settings={scale: {**settings, "seeds": [base, suspect]} for scale, settings in experiment.settings.items()},
+        claims=claims_of_pair,
+    )
+
+
+_SIZES = [_of_family(family, TOGETHER, pairs, num_null=12) for family, pairs in PAIRS.items()]
+_SIZES += [_of_pair(family, seq_len, pair) for seq_len in APART for family, pairs in PAIRS.items() for pair in pairs]
+EXPERIMENTS = {experiment.name: experiment for experiment in [EXPERIMENT, *_SIZES]}

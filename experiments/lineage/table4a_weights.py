@@ -7,23 +7,23 @@ draws, which takes them for independent although pairs share initializations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Experiment, Record, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked
 from bornbiased_jax.experiments.lineage import table4a
-from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 TESTS: dict[str, str] = {
     "coordinates": SIGNLESS,
@@ -36,36 +36,32 @@ FORMER = "bilinear"
 """A test of records made before fingerprints."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute p, z and verdict of every test on every pair, family by family."""
     groups = context.settings["groups"]
-    total = sum(len(group["pairs"]) for group in groups)
-    outcomes = []
-    with progress.bar(total, "table4a in the weights", unit="pairs", quiet=context.quiet) as advance:
-        for group in groups:
-            chunks = spans(len(group["pairs"]))
-            parts = context.parts("table4a_weights/pairs", compute, group, chunks, advance=advance)
-            outcomes.append({"group": group, "pairs": [pair for part in parts for pair in part]})
-    return {"groups": outcomes}
+    return {
+        "groups": [
+            {"group": group, "pairs": context.rows("table4a_weights/pairs", compute, group, len(group["pairs"]))}
+            for group in groups
+        ]
+    }
 
 
 @chunked
-def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list[dict[str, Any]]:
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> Sequence[Entry]:
     """Run every test on some of a family's pairs."""
     cfg = preset(settings["model"], **settings["changes"])
 
-    def reader(seed: int) -> Checkpoint:
-        return Checkpoint.from_params(cfg, jax.tree.map(np.asarray, init_seed(cfg, seed)), seed=seed, is_initial=True)
+    def fingerprint(seed: int) -> Fingerprint:
+        params = jax.tree.map(np.asarray, init_seed(cfg, seed))
+        return sketch(Checkpoint.from_params(cfg, params, seed=seed, is_initial=True))
 
     rows = []
     for base, suspect in settings["pairs"][chunk.start : chunk.stop]:
-        fingerprints = sketch(reader(base)), sketch(reader(suspect))
-        verdicts = {name: verdict(*fingerprints, evidence) for name, evidence in TESTS.items()}
-        summaries = {
-            name: {"verdict": outcome.verdict, "p_value": outcome.p_value, "z": outcome.z}
-            for name, outcome in verdicts.items()
-        }
-        rows.append({"base": base, "suspect": suspect, "tests": summaries})
+        pair = fingerprint(base), fingerprint(suspect)
+        verdicts = {name: single_verdict(*pair, evidence) for name, evidence in TESTS.items()}
+        tests = {name: {"verdict": v.verdict, "p_value": v.p_value, "z": v.z} for name, v in verdicts.items()}
+        rows.append({"base": base, "suspect": suspect, "tests": tests})
     return rows
 
 
@@ -76,7 +72,7 @@ def tables(record: Record) -> Sequence[Table]:
     last = ", of the embedding's rows" if is_former else ""
     for outcome in record["result"]["groups"]:
         for pair in outcome["pairs"]:
-            measured: dict[str, Any] = {}
+            measured: Cells = {}
             for name in (name for name in (*TESTS, FORMER) if name in pair["tests"]):
                 measured[f"{name}: p"] = (significant(3), pair["tests"][name]["p_value"])
                 measured[f"{name}: z"] = (fixed(2), pair["tests"][name]["z"])
@@ -104,7 +100,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 f"({outcome['group']['model']}; one so small among as many by chance: {chance:.0%})",
                 smallest,
                 format=significant(2),
-                configuration="ours",
             )
         )
     return statements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, compared
-from bornbiased_jax.experiments.base import Context, Experiment, Record, split_data, where_attempted
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, split_data, where_attempted
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments
 from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
 from bornbiased_jax.report.numbers import fixed, from_log10
-from bornbiased_jax.report.tables import Table, Value, tabulate
+from bornbiased_jax.report.tables import Cells, Table, Value, tabulate
 
-PRINTED: dict[str, dict[str, Any]] = {
+PRINTED: dict[str, Entry] = {
     "finance": {"tokens": "5M", "U-test": 1.34e-41, "intrinsic": 1.0, "reef": 0.9950, "pcs": 0.9979, "ics": 0.9952},
     "vicuna": {"tokens": "370M", "U-test": 1.49e-96, "intrinsic": 1.0, "reef": 0.9985, "pcs": 0.9985, "ics": 0.9949},
     "wizardmath": {"tokens": "1.8B", "U-test": 4.09e-100, "intrinsic": 1.0, "reef": 0.9979, "pcs": 1.0, "ics": 0.9994},
@@ -61,7 +61,7 @@ def named(data: str | None) -> dict[str, str]:
     return checkpoints
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute one row a suspect; the base stays in memory, suspects come one after the other."""
     where = named(context.data)
     if not where:
@@ -81,15 +81,13 @@ def run(context: Context) -> dict[str, Any]:
     return {"attempted": True, "base": _facts(base, where["base"]), "suspects": rows}
 
 
-def _facts(model: Checkpoint, where: str) -> dict[str, Any]:
+def _facts(model: Checkpoint, where: str) -> Entry:
     """Return what a record may say of a model: its file's name, never the way to it."""
     parameters = int(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(model.params())))
     return {"file": Path(where).name, "width": model.cfg.d_model, "parameters": parameters}
 
 
-def _compare(
-    base: Checkpoint, suspect: Checkpoint, settings: Mapping[str, Any], base_fingerprints: dict[Any, Any]
-) -> dict[str, Any]:
+def _compare(base: Checkpoint, suspect: Checkpoint, settings: Entry, base_fingerprints: dict[Any, Any]) -> Entry:
     facts = _facts(suspect, suspect.reference)
     if base.cfg.d_model != suspect.cfg.d_model:
         reason = f"widths {base.cfg.d_model} and {suspect.cfg.d_model}: no coordinate corresponds to another"
@@ -111,7 +109,7 @@ def _compare(
     return {**facts, "tests": tests, "baselines": scores}
 
 
-def _reef(model: Checkpoint, settings: Mapping[str, Any]) -> np.ndarray:
+def _reef(model: Checkpoint, settings: Entry) -> np.ndarray:
     """Compute features of the sentences in the model's own tokens."""
     reef = settings["reef"]
     inputs = parse_inputs(
@@ -136,7 +134,7 @@ def tables(record: Record) -> Sequence[Table]:
         paper: dict[str, Value] = {name: printed[name] for name in BASELINES if name in printed}
         if printed:
             paper["U-test"] = float(np.log10(printed["U-test"]))
-        measured: dict[str, Any] = {"note": entry.get("undefined", "")}
+        measured: Cells = {"note": entry.get("undefined", "")}
         if "tests" in entry:
             vectors, tokens = entry["tests"]["gaussian"], entry["tests"]["tokens"]["permutation"]
             measured = {
@@ -162,7 +160,7 @@ def headline(record: Record) -> str:
     return "" if record["result"]["attempted"] else "Not attempted: " + record["result"]["reason"] + "."
 
 
-def _settings(num_inputs: int, seq_len: int, dtype: str, sentences: int, length: int) -> dict[str, Any]:
+def _settings(num_inputs: int, seq_len: int, dtype: str, sentences: int, length: int) -> Entry:
     reef = {"text": "builtin:prose", "num_sentences": sentences, "sentence_len": length}
     return {"num_inputs": num_inputs, "seq_len": seq_len, "dtype": dtype, "reef": reef}
 

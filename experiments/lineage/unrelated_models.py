@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.training import in_memory, token_batches
-from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
@@ -28,13 +29,12 @@ ORDERS = (0, 1)
 _INITIALIZATIONS = 500_000
 
 
-def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Mapping[str, Any]) -> Subject:
+def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Entry) -> Subject:
     """Return the model of an origin, as the tests read it."""
-    is_initial = origin.corpus is None
-    return Subject(cfg, params, settings, cfg, seed=origin.seed, is_initial=is_initial, tokenizer=None, origin=origin)
+    return Subject(cfg, params, settings, cfg, tokenizer=None, origin=origin)
 
 
-def config(settings: Mapping[str, Any], width: int) -> ModelConfig:
+def config(settings: Entry, width: int) -> ModelConfig:
     """Return the architecture at one width."""
     return preset(settings["model"], **{**settings["changes"], "d_model": width, "d_ff": 2 * width})
 
@@ -46,45 +46,14 @@ def trained(context: Context, width: int) -> list[Subject]:
     subjects = []
     for number, (corpus, order) in enumerate(itertools.product(settings["corpora"], ORDERS)):
         first = 1_000 * (number + len(settings["corpora"]) * len(ORDERS) * settings["widths"].index(width))
-        seeds = list(range(first, first + settings["seeds_an_order"]))
-
-        def compute(_folder: Path, corpus: str = corpus, order: int = order, seeds: list[int] = seeds) -> np.ndarray:
-            return train_run(settings["schedule"], cfg, corpus, order, seeds)
-
-        identity = [settings["schedule"], cfg.to_dict(), corpus, order, seeds]
-        weights_SP = context.cached("court/models", jsonable(identity), compute)
-        for seed, weights_P in zip(seeds, weights_SP, strict=True):
-            subjects.append(model_of(Origin(width, corpus, order, seed), cfg, unpacked(cfg, weights_P), settings))
+        seeds = range(first, first + settings["seeds_an_order"])
+        models_S = cached_run(context, "court/models", cfg, corpus, order, seeds)
+        for seed, params in zip(seeds, models_S, strict=True):
+            subjects.append(model_of(Origin(width, corpus, order, seed), cfg, params, settings))
     return subjects
 
 
-def train_run(schedule: Mapping[str, Any], cfg: ModelConfig, corpus: str, order: int, seeds: list[int]) -> np.ndarray:
-    """Train seeds at once on the same text in the same order: the weights [S, P] float32, parameters by their paths."""
-    run = in_memory(cfg, corpus, schedule, seeds, data_seed=order)
-    state, _ = begin(run)
-    tokens = token_batches(run, load_data(run).train)
-    state, _ = fit(state, _step(cfg, len(seeds), tuple(sorted(schedule.items()))), tokens)
-    flat = models.flatten(jax.tree.map(np.asarray, state.params))
-    return np.concatenate([flat[path].reshape(len(seeds), -1) for path in sorted(flat)], axis=1).astype(np.float32)
-
-
-@functools.lru_cache(maxsize=4)
-def _step(cfg: ModelConfig, count: int, schedule: tuple[tuple[str, Any], ...]) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Return the update of so many seeds, compiled once for all corpora and orders."""
-    return begin(in_memory(cfg, "unused", dict(schedule), range(count)))[1]
-
-
-def unpacked(cfg: ModelConfig, weights_P: np.ndarray) -> Params:
-    """Unpack the parameters from one row of :func:`train_run`."""
-    shapes = {path: leaf.shape for path, leaf in models.flatten(models.parameter_shapes(cfg)).items()}
-    sizes = [int(np.prod(shapes[path])) for path in sorted(shapes)]
-    parts = np.split(weights_P, np.cumsum(sizes)[:-1])
-    return models.unflatten(
-        {path: part.reshape(shapes[path]) for path, part in zip(sorted(shapes), parts, strict=True)}
-    )
-
-
-def initializations(settings: Mapping[str, Any], width: int) -> list[Subject]:
+def initializations(settings: Entry, width: int) -> list[Subject]:
     """Draw initializations of one width, as many as are trained."""
     cfg = config(settings, width)
     count = settings["seeds_an_order"] * len(ORDERS) * len(settings["corpora"])
@@ -95,11 +64,56 @@ def initializations(settings: Mapping[str, Any], width: int) -> list[Subject]:
     ]
 
 
+def cached_run(
+    context: Context, place: str, cfg: ModelConfig, corpus: str, order: int, seeds: Sequence[int]
+) -> list[Params]:
+    """Train seeds at once by the schedule of the settings, on the same text in the same order; kept in a folder."""
+    schedule = context.settings["schedule"]
+
+    def compute(_folder: Path) -> np.ndarray:
+        return packed(train_run(schedule, cfg, corpus, order, list(seeds)))
+
+    weights_SP = context.cached(place, jsonable([schedule, cfg.to_dict(), corpus, order, seeds]), compute)
+    return [unpacked(cfg, weights_P) for weights_P in weights_SP]
+
+
+def train_run(schedule: Entry, cfg: ModelConfig, corpus: str, order: int, seeds: list[int]) -> Params:
+    """Train seeds at once on the same text in the same order: leaves [S, ...]."""
+    run = in_memory(cfg, corpus, schedule, seeds, data_seed=order)
+    state, _ = begin(run)
+    tokens = token_batches(run, load_data(run).train)
+    return fit(state, _step(cfg, len(seeds), tuple(sorted(schedule.items()))), tokens)[0].params
+
+
+@functools.lru_cache(maxsize=4)
+def _step(cfg: ModelConfig, count: int, schedule: tuple[tuple[str, Any], ...]) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Return the update of so many seeds, compiled once for all corpora and orders."""
+    return begin(in_memory(cfg, "unused", dict(schedule), range(count)))[1]
+
+
+def packed(params_S: Params) -> np.ndarray:
+    """Pack stacked parameters into rows for a file: [S, P] float32."""
+    return np.asarray(jax.vmap(lambda params: ravel_pytree(params)[0])(params_S), np.float32)
+
+
+def unpacked(cfg: ModelConfig, weights_P: np.ndarray) -> Params:
+    """Unpack the parameters from one row of :func:`packed`, as arrays of NumPy."""
+    return jax.tree.map(np.asarray, _unravel(cfg)(weights_P))
+
+
+@functools.lru_cache(maxsize=16)
+def _unravel(cfg: ModelConfig) -> Callable[..., Params]:
+    return ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), models.parameter_shapes(cfg)))[1]
+
+
+def stacked(params: Sequence[Params]) -> Params:
+    """Stack parameters with models first, leaves [S, ...]."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *params)
+
+
 def draw(cfg: ModelConfig, seed: np.uint32) -> Params:
     """Draw the initial weights of a seed, as arrays of NumPy."""
     return jax.tree.map(np.asarray, _init(cfg, seed))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _init(cfg: ModelConfig, seed: jax.Array) -> Params:
-    return models.init_seed(cfg, seed)
+_init = jax.jit(models.init_seed, static_argnums=0)

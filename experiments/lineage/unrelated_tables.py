@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 _WORDS = {True: "kept", False: "EXCEEDED", None: "not tried"}
 SCORE_LEVEL = 0.05
 """The fraction of unrelated pairs above a score's threshold that counts as too many: scores state none themselves."""
 
 
-def _of(record: Record, name: str) -> list[Mapping[str, Any]]:
+def _of(record: Record, name: str) -> Sequence[Entry]:
     return [summary for summary in record["result"]["tests"] if summary["test"] == name]
 
 
-def _is_score(summaries: Sequence[Mapping[str, Any]]) -> bool:
+def _is_score(summaries: Sequence[Entry]) -> bool:
     return any(len(summary["rates"]) == 1 for summary in summaries)
 
 
@@ -35,7 +34,7 @@ def _promises(record: Record) -> Table:
             continue
         worst = max(summaries, key=lambda summary: summary["rates"][0]["rate"])
         where = list(dict.fromkeys(entry["kind"] for entry in promise["broken"]))
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "pairs": (integer, sum(summary["num_pairs"] - summary["num_undefined"] for summary in summaries)),
             "level": _WORDS[promise["kept"]],
             "called the same, worst kind": rate_interval(worst["rates"][0]),
@@ -76,7 +75,7 @@ def _sizes(record: Record) -> Table:
     for summary in record["result"]["tests"]:
         if len(summary["rates"]) != 2:
             continue
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "p ≤ 0.01": rate_interval(summary["rates"][0]),
             "p ≤ 0.05": rate_interval(summary["rates"][1]),
             "KS p": (significant(2), summary["ks_p"]),
@@ -153,14 +152,12 @@ def claims(record: Record) -> Sequence[Claim]:
                 float(sum(tried)),
                 theory=None if is_score else float(len(tried)),
                 format=integer,
-                configuration="ours",
             )
         )
     largest = Claim(
         "Largest agreement of two independent matchings of hidden units between models trained apart",
         largest_unrelated_agreement(record),
         format=percent(1),
-        configuration="ours",
     )
     return [*statements, largest]
 
@@ -180,7 +177,7 @@ def headline(record: Record) -> str:
     )
 
 
-def _tried(record: Record, is_score: bool) -> list[Mapping[str, Any]]:
+def _tried(record: Record, is_score: bool) -> Sequence[Entry]:
     return [
         row
         for row in record["result"]["promises"]

@@ -9,24 +9,24 @@ and not checked.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from bornbiased_jax import model as models
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared import calibration
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale, chunked, spans
-from bornbiased_jax.experiments.lineage.sketched import sketch, verdict
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
-from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
@@ -49,45 +49,50 @@ CASES: dict[str, Case] = {
 }
 # Seeds of one case; far fewer are used.
 _SEEDS_A_CASE = 1_000_000
+_QUANTILES = 200
 
 
-def run(context: Context) -> dict[str, Any]:
-    """Summarize every test and the family of checks, and permute a tied initialization's rows alone."""
+def run(context: Context) -> Entry:
+    """Summarize every test and the family of checks."""
     settings = context.settings
-    verdicts: dict[str, list[Verdict]] = {}
-    total = len(CASES) * settings["num_pairs"]
-    with progress.bar(total, "weights calibration", unit="pairs", quiet=context.quiet) as advance:
-        for number, name in enumerate(CASES):
-            verdicts[name] = []
-            test_settings = {key: settings[key] for key in ("model", "changes", "num_permutations")}
-            parts = context.parts(
-                "weights_calibration/pairs",
-                compute,
-                {**test_settings, "test": name, "number": number},
-                spans(settings["num_pairs"], settings["chunk"]),
-                advance=advance,
-            )
-            for rows in parts:
-                verdicts[name] += [Verdict("unrelated", "", p, None, z, name, None, 0.01) for p, z in rows]
-    family = {name: calibration.summarize(verdicts[name], confidence=0.95) for name in CASES}
-    cases = [{"test": name, "uniform": True, **summary} for name, summary in family.items()]
+    cases, family = [], {}
+    for number, name in enumerate(CASES):
+        test_settings = {key: settings[key] for key in ("model", "changes", "num_permutations")}
+        rows = context.rows(
+            "weights_calibration/pairs",
+            compute,
+            {**test_settings, "test": name, "number": number},
+            settings["num_pairs"],
+            size=settings["chunk"],
+        )
+        p_values, z_values = zip(*rows, strict=True)
+        family[name] = calibration.summarize(p_values, z_values)
+        summary = dataclasses.asdict(family[name])
+        cases.append({"test": name, "uniform": True, **summary, "qq": _quantiles(p_values)})
     return {"cases": cases, "family": calibration.check_family(family)}
 
 
+def _quantiles(p_values: Sequence[float | None]) -> dict[str, list[float]]:
+    """Return quantiles of p, at most :data:`_QUANTILES`, as observed and as uniform numbers have them."""
+    p_N = np.sort([p for p in p_values if p is not None])
+    ranks = np.unique(np.linspace(0, len(p_N) - 1, min(len(p_N), _QUANTILES)).round().astype(int))
+    return {"expected": ((ranks + 0.5) / max(1, len(p_N))).tolist(), "observed": p_N[ranks].tolist()}
+
+
 @chunked
-def compute(settings: Mapping[str, Any], _sources: object, chunk: Chunk) -> list[list[float | None]]:
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[tuple[float | None, float | None]]:
     """Compute p and z of some pairs of one test."""
     case = CASES[settings["test"]]
     rows = []
     first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
     for index, (base, suspect) in enumerate(untrained_pairs(config(settings, case), first, chunk.stop - chunk.start)):
         options = Options(0.01, settings["num_permutations"], chunk.start + index, has_untrained=True)
-        outcome = verdict(sketch(base), sketch(suspect), case.evidence, options)
-        rows.append([outcome.p_value, outcome.z])
+        outcome = single_verdict(sketch(base), sketch(suspect), case.evidence, options)
+        rows.append((outcome.p_value, outcome.z))
     return rows
 
 
-def config(settings: Mapping[str, Any], case: Case) -> ModelConfig:
+def config(settings: Entry, case: Case) -> ModelConfig:
     """Return the architecture of a case."""
     return preset(settings["model"], **settings["changes"], tie_embeddings=case.is_tied)
 
@@ -141,14 +146,14 @@ def tables(record: Record) -> Sequence[Table]:
     return shown
 
 
-def _tied_rows_alone(tied: Mapping[str, Any]) -> Table:
+def _tied_rows_alone(tied: Entry) -> Table:
     """Tabulate what permuting embedding rows alone would do, from records made before fingerprints."""
-    rows = [
-        (["embedding and head together, as the test does", tied["num_pairs"]], tied["below_0.01"]),
-        (["embedding rows alone, which it never does", tied["num_pairs"]], tied["below_0.01_rows_alone"]),
-    ]
-    measured = [(settings, {"below 0.01": (integer, count)}) for settings, count in rows]
-    return tabulate("Unrelated tied initializations in the bilinear test", ["permuted", "pairs"], measured)
+    counts = {
+        "embedding and head together, as the test does": tied["below_0.01"],
+        "embedding rows alone, which it never does": tied["below_0.01_rows_alone"],
+    }
+    rows = [([name, tied["num_pairs"]], {"below 0.01": (integer, count)}) for name, count in counts.items()]
+    return tabulate("Unrelated tied initializations in the bilinear test", ["permuted", "pairs"], rows)
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -160,7 +165,7 @@ def claims(record: Record) -> Sequence[Claim]:
         "p of their checks, corrected (below 0.05 at least one test would be off its level)"
     )
     least = min(check["adjusted_p"] for check in family["checks"])
-    return [Claim(statement, least, format=significant(2), configuration="ours")]
+    return [Claim(statement, least, format=significant(2))]
 
 
 def headline(record: Record) -> str:

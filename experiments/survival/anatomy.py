@@ -20,24 +20,22 @@ Finding 7 taken apart; no paper's table. Stated before any number of these runs 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.survival import run_folder, settings
-from bornbiased_jax.experiments.survival.decay import about, trace_z
+from bornbiased_jax.experiments.survival.decay import trace_z
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
 from bornbiased_jax.probes.inputs import Inputs, from_tokens
-from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.numbers import fixed, integer, percent, value_range
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.ranks import unit_ranks
 
 PARTS = ("embedding", "attention", "MLP", "norms", "head")
@@ -99,25 +97,24 @@ MIN_IDS = 16
 _FIRST_FRESH = 3_600_000_000
 
 
-def run(context: Context, named: bool = False) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Analyze every run of the settings, or the one that ``--data`` names."""
-    runs = run_folder.given(context) if named else run_folder.trained_here(context)
+    runs = run_folder.runs_of(context)
     return {"runs": {name: anatomy(run, context.settings, context.quiet) for name, run in runs.items()}}
 
 
-def anatomy(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+def anatomy(run: RunFolder, settings: Entry, quiet: bool) -> Entry:
     """Measure hybrids and blocks of one run.
 
     Returns:
         ``facts``, ``steps`` [C], ``probes``: name -> ``num_inputs`` and ``num_ids``, ``z``: probe -> hybrid -> [S][C],
         ``blocks``: ``num_fresh``, ``contrast`` and ``p`` [S][C].
     """
-    steps = thinned([0, *(step for step in run.steps if step > 0)], settings["num_checkpoints"])
+    steps = run.some_steps(settings["num_checkpoints"])
     inputs_by_probe = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
     initializations = [run.initialization(seed) for seed in run.seeds]
     hybrids = hybrids_of(run.cfg)
-    lives = [[initial if step == 0 else run.at(seed, step) for step in steps]
-             for seed, initial in zip(run.seeds, initializations, strict=True)]  # fmt: skip
+    lives = [run.life(seed, initial, steps) for seed, initial in zip(run.seeds, initializations, strict=True)]
     total = len(initializations) * (
         len(inputs_by_probe) * (len(hybrids) + len(steps)) + (settings["num_fresh"] + 2) * (len(steps) - 1)
     )
@@ -157,7 +154,7 @@ def blocks_alone(
     inputs: Inputs,
     num_fresh: int,
     ranks: Callable[[Params, Inputs], np.ndarray],
-) -> dict[str, Any]:
+) -> Entry:
     """Compare own blocks with fresh births' blocks, all under the trained embedding, after every step but 0."""
     fresh = [init_seed(run.cfg, _FIRST_FRESH + index) for index in range(num_fresh)]
     contrast: list[list[float]] = []
@@ -175,42 +172,27 @@ def blocks_alone(
     return {"num_fresh": num_fresh, "contrast": contrast, "p": p}
 
 
+def pools(run: RunFolder) -> dict[str, np.ndarray]:
+    """Return the ids that inputs are drawn from, by name; pools of few ids are left out."""
+    every_V = np.arange(run.cfg.vocab_size)
+    ids = {UNIFORM: every_V, SEEN: run.seen_ids, UNSEEN: np.setdiff1d(every_V, run.seen_ids)}
+    return {name: ids_I for name, ids_I in ids.items() if len(ids_I) >= MIN_IDS}
+
+
 def probes(run: RunFolder, num_inputs: int, seq_len: int) -> dict[str, Inputs]:
     """Draw inputs by name: ids from the whole vocabulary, from what training saw, from the rest, and held-out text."""
     vocab = run.cfg.vocab_size
-    seen_I = run.seen_ids()
-    pools = {
-        UNIFORM: np.arange(vocab),
-        SEEN: seen_I,
-        UNSEEN: np.setdiff1d(np.arange(vocab), seen_I),
-    }
     inputs_by_probe = {}
-    for number, (name, ids_I) in enumerate(pools.items()):
-        if len(ids_I) >= MIN_IDS:
-            drawn_NT = np.random.default_rng([0x1D5, number]).choice(ids_I, (num_inputs, seq_len))
-            inputs_by_probe[name] = from_tokens(drawn_NT, vocab, source=name, num_ids=len(ids_I))
+    for name, ids_I in pools(run).items():
+        number = (UNIFORM, SEEN, UNSEEN).index(name)
+        drawn_NT = np.random.default_rng([0x1D5, number]).choice(ids_I, (num_inputs, seq_len))
+        inputs_by_probe[name] = from_tokens(drawn_NT, vocab, source=name, num_ids=len(ids_I))
     rows_NT = run.held_out_rows(num_inputs, seq_len)
     inputs_by_probe[TEXT] = from_tokens(rows_NT, vocab, source=TEXT, num_ids=len(np.unique(rows_NT)))
     return inputs_by_probe
 
 
-def thinned(steps: Sequence[int], count: int) -> list[int]:
-    """Keep at most ``count`` of the steps, evenly in their order, the first and the last among them.
-
-    Example:
-        >>> thinned([0, 1, 2, 4, 8, 16], 3)
-        [0, 2, 16]
-    """
-    places = np.unique(np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int))
-    return [steps[place] for place in places]
-
-
-def _range(values: Sequence[float]) -> str:
-    write = fixed(1)
-    return f"{write(min(values))} … {write(max(values))}"
-
-
-def _at(run: Mapping[str, Any], probe: str, hybrid: str, place: int = -1) -> list[float]:
+def _at(run: Entry, probe: str, hybrid: str, place: int = -1) -> list[float]:
     return [z_C[place] for z_C in run["z"][probe][hybrid]]
 
 
@@ -222,12 +204,12 @@ def tables(record: Record) -> Sequence[Table]:
 def _by_step(record: Record) -> Table:
     runs = record["result"]["runs"]
     rows = [
-        ([name, step], {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in MAIN})
+        ([name, step], {hybrid: value_range(_at(run, UNIFORM, hybrid, place)) for hybrid in MAIN})
         for name, run in runs.items()
         for place, step in enumerate(run["steps"])
     ]
     note = (
-        f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. z of the permutation test of a model at "
+        f"{run_folder.about(runs)}. z of the permutation test of a model at "
         f"a step against its initialization with that part taken from another; N = "
         f"{record['settings']['num_inputs']:,}, T = {record['settings']['seq_len']}, uniform ids, range over seeds."
     )
@@ -240,7 +222,7 @@ def _by_part(record: Record) -> Table:
         parts = [hybrid for hybrid in run["z"][UNIFORM] if hybrid not in MAIN]
         places = sorted({len(run["steps"]) // 2, len(run["steps"]) - 1})
         for place in places:
-            values = {hybrid: _range(_at(run, UNIFORM, hybrid, place)) for hybrid in (OWN, *parts)}
+            values = {hybrid: value_range(_at(run, UNIFORM, hybrid, place)) for hybrid in (OWN, *parts)}
             rows.append(([name, run["steps"][place]], values))
     note = (
         "z with one part of the own initialization replaced. Norms are ones in every initialization, and the head "
@@ -254,7 +236,7 @@ def _by_ids(record: Record) -> Table:
     for name, run in record["result"]["runs"].items():
         for probe, facts in run["probes"].items():
             values = {"different ids": (integer, facts["num_ids"]), "N": (integer, facts["num_inputs"])}
-            rows.append(([name, probe], values | {hybrid: _range(_at(run, probe, hybrid)) for hybrid in MAIN}))
+            rows.append(([name, probe], values | {hybrid: value_range(_at(run, probe, hybrid)) for hybrid in MAIN}))
     return tabulate("By ids, after the last step", ["run", "ids"], rows, "z, range over seeds.")
 
 
@@ -264,8 +246,8 @@ def _blocks(record: Record) -> Table:
         blocks = run["blocks"]
         for place, step in enumerate(run["steps"][1:]):
             contrast, p = ([values_C[place] for values_C in blocks[key]] for key in ("contrast", "p"))
-            measured: dict[str, Any] = {
-                "contrast": _range(contrast),
+            measured: Cells = {
+                "contrast": value_range(contrast),
                 "rank p, by seed": ", ".join(fixed(3)(value) for value in p),
                 "fresh initializations": (integer, blocks["num_fresh"]),
             }
@@ -288,26 +270,15 @@ def claims(record: Record) -> Sequence[Claim]:
         least = 1 / (blocks["num_fresh"] + 1)
         statements += [
             Claim(f"{name}: least z of a trained model against its own initialization", min(_at(run, UNIFORM, OWN)),
-                  format=fixed(1), configuration="ours"),
-            Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1),
-                  configuration="ours"),
+                  format=fixed(1)),
+            Claim(f"{name}: largest z of own blocks under another's embedding, any step", largest, format=fixed(1)),
             Claim(f"{name}: fraction of the own initialization's z that own embedding under another's blocks has, "
-            "after "
-                  "training", fraction, format=percent(0), configuration="ours"),
+                  "after training", fraction, format=percent(0)),
             Claim(f"{name}: seeds of {len(blocks['p'])} whose own blocks rank first of {blocks['num_fresh'] + 1} under "
                   "the trained embedding, after training", sum(p_C[-1] <= least * (1 + 1e-9) for p_C in blocks["p"]),
-                  format=integer, configuration="ours"),
+                  format=integer),
         ]  # fmt: skip
     return statements
-
-
-DESCRIPTION = (
-    "A trained model is held against initializations that were put together from two: its own with another's "
-    "embedding, its own embedding with another's blocks, and part by part. What the output test calls a shared "
-    "initialization is then seen to be a shared embedding, carried to the last position by the residual stream.\n\n"
-    "What the blocks add shows only where the embedding is held the same: own blocks against those of fresh "
-    "initializations under the trained embedding, ranked, which is exact."
-)
 
 
 _SIZES = by_scale(num_inputs=(60, 600, 2_000), seq_len=(8, 32, 64), num_checkpoints=(3, 6, 8), num_fresh=(4, 19, 99))
@@ -316,7 +287,13 @@ EXPERIMENT = Experiment(
     name="anatomy",
     title="What the outputs retain of an initialization: its embedding",
     paper="Finding 7",
-    description=DESCRIPTION,
+    description=(
+        "A trained model is held against initializations that were put together from two: its own with another's "
+        "embedding, its own embedding with another's blocks, and part by part. What the output test calls a shared "
+        "initialization is then seen to be a shared embedding, carried to the last position by the residual stream.\n\n"
+        "What the blocks add shows only where the embedding is held the same: own blocks against those of fresh "
+        "initializations under the trained embedding, ranked, which is exact."
+    ),
     settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in settings.anatomy_runs().items()},
     cost={
         "smoke": "seconds",
@@ -335,7 +312,6 @@ EXPERIMENTS = {
         EXPERIMENT,
         name="anatomy_of_run",
         title="What the outputs of a longer run retain of an initialization",
-        run=functools.partial(run, named=True),
         settings={"laptop": {name: size for name, size in EXPERIMENT.settings["laptop"].items() if name != "runs"}},
         cost={"laptop": "minutes on two cores, the run not counted"},
     ),

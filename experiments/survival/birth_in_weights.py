@@ -10,7 +10,7 @@ tested here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.experiments.base import Context, Experiment, Record
-from bornbiased_jax.experiments.lineage.sketched import matched, sketch, verdict
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.experiments.survival.settings import PRECISION, changed
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import MATCHED, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 TESTS = {"coordinates": SIGNLESS, "rotation": TOKEN_NEURONS, "matched units": MATCHED}
 """Name -> evidence of fingerprints. Matched units are exact for an initialization alone."""
@@ -40,12 +41,12 @@ _NAMES = (*TESTS, "bilinear")  # the last is a test of records made before finge
 OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "own birth, hidden"
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute every pair's verdict, briefly, and agreement of matchings."""
     trained_run = persistence.base_run(context)
     settings = context.settings
 
-    def compute(_folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> Entry:
         return _compare(trained_run, settings, context.quiet)
 
     identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"]]
@@ -54,7 +55,7 @@ def run(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(trained_run), **pairs}
 
 
-def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+def _compare(trained_run: Path, settings: Entry, quiet: bool) -> Entry:
     seeds = settings["seeds"]
     cfg = ModelConfig.from_dict(persistence.facts_of(trained_run)["model"])
     initializations = [persistence.load(persistence.initialization(trained_run, seed)) for seed in seeds]
@@ -70,7 +71,7 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
     ]
     # Own initializations, hidden copies, other seeds, and all pairs of trained models.
     pairs = list(_pairs(len(seeds), settings["others"]))
-    rows: list[dict[str, Any]] = []
+    rows: list[Entry] = []
     agreements: dict[str, list[Any]] = {TRAINED: [], "hidden copy": [], "hidden copy with noise": []}
     with progress.bar(len(pairs), "initialization in weights", unit="pairs", quiet=quiet) as advance:
         for relation, base_index, suspect_index in pairs:
@@ -79,7 +80,7 @@ def _compare(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dic
             names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
             options = Options(has_untrained=relation != TRAINED)
             for name in names:
-                answer = verdict(base, suspect, TESTS[name], options)
+                answer = single_verdict(base, suspect, TESTS[name], options)
                 rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], answer))
             if relation == TRAINED:
                 agreements[TRAINED].append(_agreement(base, suspect))
@@ -121,7 +122,7 @@ def with_noise(params: Params, size: float, seed: int) -> Params:
     return unflatten(flat)
 
 
-def _row(relation: str, name: str, base: int, suspect: int, answer: Verdict) -> dict[str, Any]:
+def _row(relation: str, name: str, base: int, suspect: int, answer: Verdict) -> Entry:
     return {
         "relation": relation,
         "test": name,
@@ -135,7 +136,7 @@ def _row(relation: str, name: str, base: int, suspect: int, answer: Verdict) -> 
     }
 
 
-def _agreement(base: Fingerprint, suspect: Fingerprint) -> dict[str, Any]:
+def _agreement(base: Fingerprint, suspect: Fingerprint) -> Entry:
     """Compute the fraction of hidden units that two independent matchings pair alike: mean over blocks, and each."""
     matching = matched(base, suspect)
     assert matching is not None
@@ -158,7 +159,7 @@ def tables(record: Record) -> Sequence[Table]:
         if not test_rows or not values:
             continue
         bounds = [row["log10_p_bound"] for row in test_rows if row["log10_p_bound"] is not None]
-        measured: dict[str, Any] = {
+        measured: Cells = {
             "pairs": (integer, len(test_rows)),
             "called same": (integer, sum(row["verdict"] == "same-lineage" for row in test_rows)),
             "z, smallest": (fixed(1), min(values)),
@@ -227,13 +228,11 @@ def claims(record: Record) -> Sequence[Claim]:
     agreement = max(row["mean"] for row in record["result"]["agreements"][TRAINED])
     return [
         Claim("Smallest z of a trained model's own initialization, coordinates", min(_z(record, OWN, "coordinates")),
-              format=fixed(1), configuration="ours"),
+              format=fixed(1)),
         Claim("The same after a rotation of the residual stream is undone (hidden units as labels)",
-              min(_z(record, OWN, "rotation")), format=fixed(1), configuration="ours"),
-        Claim("Largest |z| of any unrelated pair, by any of the tests", max(unrelated), format=fixed(1),
-              configuration="ours"),
-        Claim("Largest agreement of matchings between models trained apart", agreement, format=percent(1),
-              configuration="ours"),
+              min(_z(record, OWN, "rotation")), format=fixed(1)),
+        Claim("Largest |z| of any unrelated pair, by any of the tests", max(unrelated), format=fixed(1)),
+        Claim("Largest agreement of matchings between models trained apart", agreement, format=percent(1)),
     ]  # fmt: skip
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,21 +11,21 @@ from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.lineage import verdicts
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.experiments.survival.persistence import moved
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
-from bornbiased_jax.report.numbers import fixed, integer
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.numbers import fixed, integer, value_range
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.training.setup import load_data
 
 KINDS = ("tokens", "gaussian")
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train all seeds on the same data in the same order, and compare every snapshot with every initialization."""
     settings = context.settings
     seeds, schedule = settings["seeds"], settings["schedule"]
@@ -37,7 +36,7 @@ def run(context: Context) -> dict[str, Any]:
     held_NT = held_out_rows(data.validation, 64)
     initial = [init_seed(cfg, seed) for seed in seeds]
     initializations = {kind: [_outputs(cfg, params, inputs[kind]) for params in initial] for kind in KINDS}
-    snapshots: list[dict[str, Any]] = []
+    snapshots: list[Entry] = []
     last: list[np.ndarray] = []
 
     def on_snapshot(step: int, weights: list[Params]) -> None:
@@ -73,17 +72,12 @@ def _outputs(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarray:
     return last_outputs(cfg, params, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
 
-def _pick(snapshot: Mapping[str, Any], kind: str, test: str, same: bool) -> list[float]:
+def _pick(snapshot: Entry, kind: str, test: str, same: bool) -> list[float]:
     return [
         pair["tests"][test]["z"]
         for pair in snapshot["pairs"]
         if pair["inputs"] == kind and (pair["base"] == pair["suspect"]) is same and pair["tests"][test]["z"] is not None
     ]
-
-
-def _range(values: Sequence[float]) -> str | None:
-    write = fixed(1)
-    return f"{write(min(values))} … {write(max(values))}" if values else None
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -93,9 +87,9 @@ def tables(record: Record) -> Sequence[Table]:
     for snapshot in result["snapshots"]:
         for kind in KINDS:
             for test in ("permutation", "iclr", "paper"):
-                measured: dict[str, Any] = {
-                    "same seed": _range(_pick(snapshot, kind, test, True)),
-                    "other seeds": _range(_pick(snapshot, kind, test, False)),
+                measured: Cells = {
+                    "same seed": value_range(_pick(snapshot, kind, test, True)),
+                    "other seeds": value_range(_pick(snapshot, kind, test, False)),
                     "‖W − W₀‖/‖W₀‖": (fixed(2), float(np.mean(snapshot["moved"]))),
                     "held-out loss": (fixed(2), float(np.mean(snapshot["held_out_loss"]))),
                 }
@@ -105,7 +99,7 @@ def tables(record: Record) -> Sequence[Table]:
         f"z of a model at a step against the initializations; N = {settings['num_inputs']:,}, T = "
         f"{settings['seq_len']}, seeds {', '.join(map(str, settings['seeds']))}. For “paper” z is the normal quantile "
         f"of its p. Loss in nats per byte. Trained models against one another at the end, permutation on tokens: "
-        f"{_range(trained)}."
+        f"{value_range(trained)}."
     )
     return [tabulate("Initializations against models in training", ["step", "inputs", "test"], rows, note)]
 
@@ -122,7 +116,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 "seed less the largest of another seed (above 0 it tells the seed)",
                 min(same) - max(other),
                 format=fixed(1),
-                configuration="ours",
             )
         )
     return statements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.formats.run import find_steps
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import PRECISION, settings, shared_cost
@@ -27,7 +27,7 @@ TOP = 50
 """m of Section 5: the coordinates with the largest mean output of the initialization."""
 
 
-def correlations(context: Context) -> dict[str, Any]:
+def correlations(context: Context) -> Entry:
     """Compute Kendall's tau of the initialization's top coordinates with its own and another seed's checkpoints'.
 
     Returns:
@@ -63,7 +63,7 @@ def correlations(context: Context) -> dict[str, Any]:
     }
 
 
-def every_checkpoint(context: Context) -> dict[str, Any]:
+def every_checkpoint(context: Context) -> Entry:
     """Compare every checkpoint of every seed with its own initialization and with the next seed's.
 
     Returns:
@@ -159,7 +159,7 @@ def correlation_tables(record: Record) -> Sequence[Table]:
         f"seed {result['seeds'][0]}; another seed is {result['seeds'][1]}. The paper draws this and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
-    return [tabulate("Correlation with the initialization", ["step"], rows, note, configuration="other")]
+    return [tabulate("Correlation with the initialization", ["step"], rows, note)]
 
 
 def correlation_claims(record: Record) -> Sequence[Claim]:
@@ -214,7 +214,7 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _log10_p(verdict: Mapping[str, Any]) -> float:
+def _log10_p(verdict: Entry) -> float:
     return np.nan if verdict["log10_p"] is None else verdict["log10_p"]
 
 
@@ -250,7 +250,7 @@ def recognition_tables(record: Record) -> Sequence[Table]:
         "z: of the permutation test. The paper draws this for its own initializations and prints no numbers. "
         + persistence_tables.trained_on(record)
     )
-    return [tabulate("Checkpoints recognized", ["step"], rows, note, configuration="other")]
+    return [tabulate("Checkpoints recognized", ["step"], rows, note)]
 
 
 def recognition_claims(record: Record) -> Sequence[Claim]:

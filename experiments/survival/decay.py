@@ -16,7 +16,6 @@ No paper's table. Stated before any number was seen:
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,13 +25,13 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.parameters import GROUPS, parameter_table
-from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.numbers import fixed, integer, mean_std, significant
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.permutations import moments
 
 _TINY = 1e-30
@@ -120,13 +119,12 @@ ALL = "all"
 CLOCKS = ("tokens", "summed learning rate")
 
 
-def run(context: Context, named: bool = False) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure every run of the settings, or the one that ``--data`` names."""
-    runs = run_folder.given(context) if named else run_folder.trained_here(context)
-    return {"runs": {name: life(run, context.quiet) for name, run in runs.items()}}
+    return {"runs": {name: life(run, context.quiet) for name, run in run_folder.runs_of(context).items()}}
 
 
-def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
+def life(run: RunFolder, quiet: bool) -> Entry:
     """Compute z of every matrix at every checkpoint, fits and their checks.
 
     Returns:
@@ -134,7 +132,7 @@ def life(run: RunFolder, quiet: bool) -> dict[str, Any]:
         ``cosine``: matrix -> [S][C], ``other``: matrix -> [S] at the last checkpoint, ``fits``: matrix -> see
         :func:`fitted`.
     """
-    ids_I = run.seen_ids()
+    ids_I = run.seen_ids
     steps = [0, *(step for step in run.steps if step > 0)]
     initializations = [
         Checkpoint.from_params(run.cfg, run.initialization(seed), seed=seed, is_initial=True) for seed in run.seeds
@@ -193,7 +191,7 @@ def _values(cross_DD: np.ndarray) -> dict[str, float]:
     }
 
 
-def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]], width: int) -> dict[str, Any]:
+def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]], width: int) -> Entry:
     """Fit the decay of one matrix: by clock the fit and its check, and what it comes to at ten times the tokens.
 
     Returns:
@@ -220,30 +218,19 @@ def fitted(clocks: Mapping[str, Sequence[float]], z_SC: Sequence[Sequence[float]
     return fits
 
 
-def _kinds(run: Mapping[str, Any]) -> list[str]:
+def _kinds(run: Entry) -> list[str]:
     """List embedding, each kind of matrix with its blocks summed, head, all."""
     names = [name for name in run["z"] if not name.startswith(("blocks/", "head", ALL))]
     return [*names, *(name for name in ("head", ALL) if name in run["z"])]
 
 
-def _single(run: Mapping[str, Any]) -> list[str]:
+def _single(run: Entry) -> list[str]:
     """List matrices by themselves."""
     return [name for name in run["z"] if name.startswith("blocks/") or name in ("embed", "positions", "head")]
 
 
-def _last(run: Mapping[str, Any], matrix: str, measure: str = "z") -> list[float]:
+def _last(run: Entry, matrix: str, measure: str = "z") -> list[float]:
     return [z_C[-1] for z_C in run[measure][matrix]]
-
-
-def about(run: Mapping[str, Any]) -> str:
-    """Describe a run in a sentence: text, tokens, epochs."""
-    facts = run["facts"]
-    epochs = "" if facts["epochs"] is None else f" ({facts['epochs']:.2f} epochs)"
-    return (
-        f"{facts['data']['name']}, {facts['tokenizer']}, {len(facts['seeds'])} seeds, {facts['tokens']:,} tokens "
-        f"each{epochs}, {facts['model']['num_layers']} × {facts['model']['d_model']}, learning rate "
-        f"{facts['schedule']['learning_rate']:g}"
-    )
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -253,12 +240,9 @@ def tables(record: Record) -> Sequence[Table]:
     for name, run in runs.items():
         for kind in _kinds(run):
             values, fits = _last(run, kind), run["fits"][kind]
-            measured: dict[str, Any] = {
+            measured: Cells = {
                 "z of the initialization itself": (fixed(1), float(np.mean([z_C[0] for z_C in run["z"][kind]]))),
-                "z at the end": (
-                    fixed(1),
-                    (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
-                ),
+                "z at the end": (fixed(1), mean_std(values)),
                 "least z": (fixed(1), min(values)),
                 "least z, squares": (fixed(1), min(_last(run, kind, "z_squared"))),
                 "mean cosine": (fixed(3), float(np.mean(_last(run, kind, "cosine")))),
@@ -280,7 +264,7 @@ def tables(record: Record) -> Sequence[Table]:
                 }
             rows.append(([name, kind], measured))
     note = (
-        f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. Rows of ids seen in training alone: "
+        f"{run_folder.about(runs)}. Rows of ids seen in training alone: "
         f"{', '.join(str(run['num_seen_ids']) for run in runs.values())}. z of the signed trace, means over seeds ± "
         "standard deviation; squares: the default statistic. Fitted up to a tenth of the tokens, held out beyond; "
         "misses in units of what is allowed (20% of the prediction, at least 2): above 1 the form fails. Carried "
@@ -292,7 +276,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _by_block(runs: Mapping[str, Any]) -> Table:
+def _by_block(runs: Entry) -> Table:
     rows = []
     for name, run in runs.items():
         kinds = dict.fromkeys(matrix.split("/", 2)[2] for matrix in run["z"] if matrix.startswith("blocks/"))
@@ -318,7 +302,6 @@ def claims(record: Record) -> Sequence[Claim]:
                 f"{integer(run['facts']['tokens'])} tokens ({weakest})",
                 least[weakest],
                 format=fixed(1),
-                configuration="ours",
             )
         )
         single = _single(run)
@@ -327,27 +310,24 @@ def claims(record: Record) -> Sequence[Claim]:
             of = f"{name}: matrices of {len(single)} whose last decade"
             statements.append(
                 Claim(f"{of} the form predicts, by {clock}", sum(fit["holds"] for fit in checked),
-                      format=integer, configuration="ours")
+                      format=integer)
             )  # fmt: skip
         if checked:
             carried = sum(fit["carried_worst"] <= 1 for fit in checked)
-            statements.append(Claim(f"{of} no change would predict", carried, format=integer, configuration="ours"))
+            statements.append(Claim(f"{of} no change would predict", carried, format=integer))
     return statements
-
-
-DESCRIPTION = (
-    "Every matrix that touches the residual stream is held against the own initialization, at every log-spaced "
-    "checkpoint. A saturating power law of the tokens is fitted to the first decades and held against the last, which "
-    "it has not seen; only where it holds is it carried to ten times the tokens.\n\n"
-    "A second clock, the learning rate summed over updates, is reported too: training moves weights by the "
-    "learning rate and not by tokens."
-)
 
 
 EXPERIMENT = Experiment(
     name="decay",
     title="How long each matrix retains its initialization",
-    description=DESCRIPTION,
+    description=(
+        "Every matrix that touches the residual stream is held against the own initialization, at every log-spaced "
+        "checkpoint. A saturating power law of the tokens is fitted to the first decades and held against the last, "
+        "which it has not seen; only where it holds is it carried to ten times the tokens.\n\n"
+        "A second clock, the learning rate summed over updates, is reported too: training moves weights by the "
+        "learning rate and not by tokens."
+    ),
     settings={scale: {"runs": runs} for scale, runs in settings.anatomy_runs().items()},
     cost={
         "smoke": "seconds",
@@ -366,7 +346,6 @@ EXPERIMENTS = {
         EXPERIMENT,
         name="decay_of_run",
         title="How long each matrix of a longer run retains its initialization",
-        run=functools.partial(run, named=True),
         settings={"laptop": {}},
         cost={"laptop": "a minute on two cores, the run not counted"},
     ),

@@ -19,13 +19,13 @@ Stated before any number was seen:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments.base import Entry
 
 TENFOLD = 10.0
 """The last checkpoint's tokens over the end of the fitted window, and the farthest extrapolation over the last ones."""
@@ -126,7 +126,7 @@ def fit(x: ArrayLike, z: ArrayLike, *, ceiling: float, width: int, farthest: flo
     return dataclasses.replace(decay_of(best.x), determined=bool(inside))
 
 
-def check(decay: Decay, x: ArrayLike, z: ArrayLike, *, carried: float) -> dict[str, Any]:
+def check(decay: Decay, x: ArrayLike, z: ArrayLike, *, carried: float) -> Entry:
     """Compare predictions of held-out points with what was measured.
 
     Args:

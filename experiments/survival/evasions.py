@@ -10,9 +10,9 @@ lineage at its own level.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,16 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.experiments.base import Context, Experiment, Record
-from bornbiased_jax.experiments.lineage.sketched import matched, sketch, verdict
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.experiments.survival.settings import PRECISION, changed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
+from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.report.numbers import fixed, integer, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 Model = tuple[ModelConfig, Params]
 
@@ -139,12 +140,12 @@ BILINEAR = "bilinear, its birth"
 """A test of records made before fingerprints."""
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Compute z of every test under every change, seed by seed."""
     trained_run = persistence.base_run(context)
     settings = context.settings
 
-    def compute(_folder: Path) -> dict[str, Any]:
+    def compute(_folder: Path) -> Entry:
         return _rows(trained_run, settings, context.quiet)
 
     identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"], settings["copied"]]
@@ -164,7 +165,7 @@ def untrained_ids(initial: Params, life: Params) -> np.ndarray:
     return np.flatnonzero((initial_VD * lived_VD).sum(axis=1) > 0.9999 * norms_V)
 
 
-def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+def _rows(trained_run: Path, settings: Entry, quiet: bool) -> Entry:
     cfg = ModelConfig.from_dict(persistence.facts_of(trained_run)["model"])
     seeds = settings["seeds"][: settings["copied"] + 1]
     lives = {seed: persistence.load(persistence.last(trained_run, seed)) for seed in seeds}
@@ -181,8 +182,8 @@ def _rows(trained_run: Path, settings: Mapping[str, Any], quiet: bool) -> dict[s
             for seed, other in zip(seeds, seeds[1:], strict=False):
                 copy = change(Original(cfg, lives[seed], seed, unused))
                 suspect = sketch(Checkpoint.from_params(*copy))
-                verdicts = {test: verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
-                verdicts[CONTROL] = verdict(bases[other], suspect, TOKEN_NEURONS)
+                verdicts = {test: single_verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
+                verdicts[CONTROL] = single_verdict(bases[other], suspect, TOKEN_NEURONS)
                 matching = matched(bases[seed], suspect)
                 rows.append(
                     {
@@ -217,7 +218,7 @@ def tables(record: Record) -> Sequence[Table]:
     recorded = record["result"]["rows"][0]["tests"]
     for change in CHANGES:
         change_rows = [row for row in record["result"]["rows"] if row["change"] == change]
-        measured: dict[str, Any] = {"logits": (significant(2), max(row["logits"] for row in change_rows))}
+        measured: Cells = {"logits": (significant(2), max(row["logits"] for row in change_rows))}
         for test in (test for test in (*TESTS, BILINEAR) if test in recorded):
             measured[test] = (fixed(1), min(_values(record, change, test), default=None))
         measured[CONTROL] = (fixed(1), max(map(abs, _values(record, change, CONTROL)), default=None))
@@ -249,7 +250,7 @@ def claims(record: Record) -> Sequence[Claim]:
         ("Largest |z| of form A once units are rolled and the stream turned", evaded),
         ("Largest |z| of form A between a copy and another seed's model", control),
     ]
-    return [Claim(words, value, format=fixed(1), configuration="ours") for words, value in entries]
+    return [Claim(words, value, format=fixed(1)) for words, value in entries]
 
 
 EXPERIMENT = Experiment(

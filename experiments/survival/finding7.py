@@ -25,26 +25,15 @@ Stated before any number of these runs was seen:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
 from bornbiased_jax import progress
-from bornbiased_jax.experiments.base import Context, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.survival import run_folder, settings
-from bornbiased_jax.experiments.survival.anatomy import (
-    BLOCKS,
-    SEEN,
-    UNIFORM,
-    UNSEEN,
-    hybrids_of,
-    probes,
-    thinned,
-    transplant,
-)
-from bornbiased_jax.experiments.survival.decay import about
+from bornbiased_jax.experiments.survival.anatomy import BLOCKS, SEEN, UNSEEN, hybrids_of, pools, probes, transplant
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
@@ -52,7 +41,7 @@ from bornbiased_jax.model import logits_of
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, percent
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.certified import certified_p
 
 OWN = "own initialization"
@@ -68,42 +57,36 @@ BASES: dict[str, tuple[str, ...]] = {
 _FIRST_DONOR = 3_700_000_000
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Measure every run of the settings."""
-    runs = run_folder.trained_here(context)
+    runs = run_folder.runs_of(context)
     return {"runs": {name: survival(folder, context.settings, context.quiet) for name, folder in runs.items()}}
 
 
-def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[str, Any]:
+def survival(run: RunFolder, settings: Entry, quiet: bool) -> Entry:
     """Compute positions of preferred tokens along the checkpoints of one run.
 
     Returns:
         ``facts``, ``steps`` [C], ``vocabularies``: name -> ``num_ids``, ``num_preferred`` and ``bases``: base -> a list
         over steps of :func:`compared`.
     """
-    steps = thinned([0, *(step for step in run.steps if step > 0)], settings["num_checkpoints"])
+    steps = run.some_steps(settings["num_checkpoints"])
+    ids_by_vocabulary = pools(run)
     inputs_by_vocabulary = probes(run, settings["num_inputs"], min(settings["seq_len"], run.config.context))
-    seen_I = run.seen_ids()
-    ids_by_vocabulary = {
-        UNIFORM: np.arange(run.cfg.vocab_size),
-        SEEN: seen_I,
-        UNSEEN: np.setdiff1d(np.arange(run.cfg.vocab_size), seen_I),
-    }
     initializations = [run.initialization(seed) for seed in run.seeds]
     donors = [init_seed(run.cfg, _FIRST_DONOR + index) for index in range(len(run.seeds))]
     vocabularies = {}
-    names = [name for name in ids_by_vocabulary if name in inputs_by_vocabulary]
     # A tied head is the embedding.
     bases = {base: parts for base, parts in BASES.items() if parts == () or base in hybrids_of(run.cfg)}
-    total = len(names) * len(run.seeds) * (len(steps) + len(bases))
+    total = len(ids_by_vocabulary) * len(run.seeds) * (len(steps) + len(bases))
     with progress.bar(total, "finding7", unit="models", quiet=quiet) as advance:
 
         def logits(params: Params, inputs: Inputs, ids_I: np.ndarray) -> np.ndarray:
             advance()
             return np.asarray(logits_of(run.cfg, params, jnp.asarray(last_outputs(run.cfg, params, inputs))))[:, ids_I]
 
-        for name in names:
-            inputs, ids_I = inputs_by_vocabulary[name], ids_by_vocabulary[name]
+        for name, ids_I in ids_by_vocabulary.items():
+            inputs = inputs_by_vocabulary[name]
             # Preferred tokens of every initialization, whole and with parts of an unrelated one.
             preferred_SK = {
                 base: np.stack([
@@ -112,13 +95,10 @@ def survival(run: RunFolder, settings: Mapping[str, Any], quiet: bool) -> dict[s
                 ])
                 for base, parts in bases.items()
             }  # fmt: skip
-            by_base: dict[str, list[dict[str, Any]]] = {base: [] for base in bases}
+            by_base: dict[str, list[Entry]] = {base: [] for base in bases}
             for step in steps:
                 # Mean logits of all seeds at this checkpoint.
-                models = (
-                    own if step == 0 else run.at(seed, step)
-                    for seed, own in zip(run.seeds, initializations, strict=True)
-                )  # fmt: skip
+                models = [run.life(seed, own, [step])[0] for seed, own in zip(run.seeds, initializations, strict=True)]
                 mean_SI = np.stack([logits(params, inputs, ids_I).mean(axis=0) for params in models])
                 for base, tokens_SK in preferred_SK.items():
                     by_base[base].append(compared(mean_SI, tokens_SK, settings["num_permutations"]))
@@ -139,7 +119,7 @@ def preferred(logits_NI: np.ndarray, count: int) -> np.ndarray:
     return np.lexsort((-logits_NI.mean(axis=0), -wins_I))[:count]
 
 
-def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) -> dict[str, Any]:
+def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) -> Entry:
     """Compare positions of own preferred tokens with those of other seeds'.
 
     Args:
@@ -165,7 +145,7 @@ def compared(mean_SI: np.ndarray, tokens_SK: np.ndarray, num_permutations: int) 
     }
 
 
-def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> dict[str, Any]:
+def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> Entry:
     """Test the diagonal of [trained model, initialization] against permutations of the seeds."""
     own_S = np.diagonal(position_SS)
     others_S = (position_SS.sum(axis=1) - own_S) / (len(position_SS) - 1)
@@ -179,8 +159,8 @@ def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> dict[
     }
 
 
-def _entries(run: Mapping[str, Any], vocabulary: str, base: str = OWN) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = run["vocabularies"][vocabulary]["bases"][base]
+def _entries(run: Entry, vocabulary: str, base: str = OWN) -> Sequence[Entry]:
+    entries: list[Entry] = run["vocabularies"][vocabulary]["bases"][base]
     return entries
 
 
@@ -189,7 +169,7 @@ def tables(record: Record) -> Sequence[Table]:
     return [_by_step(record), _by_vocabulary(record), _by_part(record)]
 
 
-def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _measured(entry: Entry) -> Entry:
     by_rank, by_logit = entry["rank"], entry["logit"]
     return {
         "rank, own": (fixed(3), float(np.mean(by_rank["own"]))),
@@ -212,7 +192,7 @@ def _by_step(record: Record) -> Table:
     ]
     settings = record["settings"]
     note = (
-        f"{'; '.join(f'{name}: {about(run)}' for name, run in runs.items())}. Ids that occur in the training text; "
+        f"{run_folder.about(runs)}. Ids that occur in the training text; "
         f"N = {settings['num_inputs']:,}, T = {settings['seq_len']}, {settings['num_preferred']} preferred tokens. "
         "Rank by mean logit, 1 for the first of the vocabulary, 0 for the last; logit in standard deviations over the "
         "vocabulary; means over seeds. p: permutations of the seeds, exact; where none of "
@@ -241,7 +221,7 @@ def _by_vocabulary(record: Record) -> Table:
     return tabulate("By ids, after the last step", ["run", "ids"], rows, note)
 
 
-def _left(entries: Sequence[Mapping[str, Any]]) -> float:
+def _left(entries: Sequence[Entry]) -> float:
     """Return the fraction of the gap that is left after the last step."""
     return float(entries[-1]["rank"]["gap"] / entries[0]["rank"]["gap"])
 
@@ -252,7 +232,7 @@ def _by_part(record: Record) -> Table:
         for vocabulary, content in run["vocabularies"].items():
             for base, entries in content["bases"].items():
                 first, last = entries[0]["rank"], entries[-1]["rank"]
-                measured: dict[str, Any] = {
+                measured: Cells = {
                     "gap at initialization": (fixed(3), first["gap"]),
                     "z at initialization": (fixed(1), first["z"]),
                     "gap after training": (fixed(3), last["gap"]),
@@ -278,39 +258,19 @@ def claims(record: Record) -> Sequence[Claim]:
             last, seeds = entries[-1]["rank"], len(run["facts"]["seeds"])
             where = f"{name}, {vocabulary}, {seeds} seeds, after {run['facts']['tokens']:,} tokens"
             statements += [
-                Claim(f"{where}: mean rank of own preferred tokens", float(np.mean(last["own"])), format=fixed(3),
-                      configuration="ours"),
-                Claim(f"{where}: of other seeds' preferred tokens", float(np.mean(last["others"])), format=fixed(3),
-                      configuration="ours"),
-                Claim(f"{where}: fraction left of the gap at initialization", _left(entries), format=percent(0),
-                      configuration="ours"),
-                Claim(f"{where}: p, seeds permuted", last["log10_p"], format=from_log10(2), configuration="ours"),
+                Claim(f"{where}: mean rank of own preferred tokens", float(np.mean(last["own"])), format=fixed(3)),
+                Claim(f"{where}: of other seeds' preferred tokens", float(np.mean(last["others"])), format=fixed(3)),
+                Claim(f"{where}: fraction left of the gap at initialization", _left(entries), format=percent(0)),
+                Claim(f"{where}: p, seeds permuted", last["log10_p"], format=from_log10(2)),
             ]  # fmt: skip
     return statements
 
 
+_RUNS = settings.anatomy_runs()
+_BYTES = {**_RUNS["laptop"]["bytes"], "seeds": list(range(100, 116))}
+# GPT-2's preference is strong from the start.
 _GPT2 = {"num_layers": 4, "d_model": 96, "num_heads": 4, "d_ff": 384, "vocab_size": 256, "init": "normal-0.02"}
-
-
-def _runs() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the runs of :mod:`.run_folder` with more seeds, and GPT-2, whose preference is strong from the start."""
-    runs = settings.anatomy_runs()
-    of_bytes = {**runs["laptop"]["bytes"], "seeds": list(range(100, 116))}
-    return runs | {
-        "laptop": {
-            "bytes": of_bytes,
-            "GPT-2, bytes": {**of_bytes, "model": "gpt2-tiny", "changes": _GPT2},
-        }
-    }
-
-
-def _pieces() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the run on BPE pieces, with more seeds than :mod:`.run_folder` has."""
-    runs = settings.anatomy_runs()
-    seeds = list(range(100, 108))
-    return {"smoke": runs["smoke"], "laptop": {"BPE": {**runs["laptop"]["BPE"], "seeds": seeds}}}
-
-
+_PIECES = {**_RUNS["laptop"]["BPE"], "seeds": list(range(100, 108))}
 _SIZES = by_scale(
     num_inputs=(60, 1_000, 2_000),
     seq_len=(8, 32, 64),
@@ -330,7 +290,14 @@ EXPERIMENT = Experiment(
         "Ids that occur in the text and ids that do not are apart: rows that training never touched speak for the "
         "initialization alone. Initializations with a part of an unrelated seed's show what carries the preference."
     ),
-    settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in _runs().items()},
+    settings={
+        "smoke": {"runs": _RUNS["smoke"], **_SIZES["smoke"]},
+        "laptop": {
+            "runs": {"bytes": _BYTES, "GPT-2, bytes": {**_BYTES, "model": "gpt2-tiny", "changes": _GPT2}},
+            **_SIZES["laptop"],
+        },
+        "paper": {"runs": _RUNS["paper"], **_SIZES["paper"]},
+    },
     cost={
         "smoke": "seconds",
         "laptop": "ten minutes on two cores, most of it training",
@@ -348,7 +315,10 @@ EXPERIMENTS = {
         EXPERIMENT,
         name="finding7_bpe",
         title="Whether the preference survives training on pieces of words",
-        settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in _pieces().items()},
+        settings={
+            "smoke": EXPERIMENT.settings["smoke"],
+            "laptop": {"runs": {"BPE": _PIECES}, **_SIZES["laptop"]},
+        },
         cost={"smoke": "seconds", "laptop": "a quarter of an hour on two cores, most of it training"},
     ),
 }

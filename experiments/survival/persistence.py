@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of
-from bornbiased_jax.experiments.base import Context, cached, split_data
+from bornbiased_jax.experiments.base import Context, Entry, cached, split_data
 from bornbiased_jax.experiments.survival.stories import stories
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params, flatten
@@ -38,7 +37,7 @@ STORIES = "stories of a grammar"
 KINDS = ("tokens", "gaussian")
 """Inputs on which models are compared: random ids, and vectors that both models share."""
 
-Model = Mapping[str, Any]
+Model = Entry
 """Where a model lies: ``run`` (a folder), ``seed``, ``step``."""
 
 
@@ -59,7 +58,7 @@ def corpora(context: Context) -> dict[str, str]:
     return sources
 
 
-def model_config(settings: Mapping[str, Any]) -> ModelConfig:
+def model_config(settings: Entry) -> ModelConfig:
     """Return the architecture."""
     return preset(settings["model"], **settings["changes"])
 
@@ -103,7 +102,7 @@ def _train(
     identity = [settings["model"], settings["changes"], list(seeds), data_seed, sources["base"], sources[role]]
     identity += [settings["num_stories"], schedule, settings["continued"] if initial else None]
 
-    def compute(folder: Path) -> dict[str, Any]:
+    def compute(folder: Path) -> Entry:
         source = sources[role]
         if source == STORIES:
             source = str(io.write_text(shared / "stories.txt", stories(settings["num_stories"])))
@@ -130,7 +129,7 @@ def _train(
     return context.folder(place, identity, compute)
 
 
-def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _facts(folder: Path, config: PretrainConfig, summary: Entry, source: str) -> Entry:
     """Collect what was trained, and what it must be compared with; write the held-out sequences."""
     data = load_data(config)
     counted = baselines(data.dataset.train, data.dataset.validation, config.model.vocab_size)
@@ -151,7 +150,7 @@ def _facts(folder: Path, config: PretrainConfig, summary: Mapping[str, Any], sou
     return facts
 
 
-def facts_of(run: Path) -> dict[str, Any]:
+def facts_of(run: Path) -> Entry:
     """Read what :func:`_train` wrote of a run."""
     return io.read_json(run / "value.json")["value"]
 
@@ -205,18 +204,18 @@ def _measured(model: Model, measurement: str) -> Path:
     return Path(model["run"]) / "measured" / f"{measurement}-seed{model['seed']}-step{model['step']}"
 
 
-def probe_inputs(settings: Mapping[str, Any], kind: str) -> Inputs:
+def probe_inputs(settings: Entry, kind: str) -> Inputs:
     """Draw the random inputs of a comparison."""
     probe = settings["probe"]
     return random_inputs(kind, probe["num_inputs"], probe["seq_len"], model_config(settings))
 
 
-def initial_moments(settings: Mapping[str, Any]) -> tuple[float, float]:
+def initial_moments(settings: Entry) -> tuple[float, float]:
     """Return the mean and standard deviation of an embedding at initialization."""
     return 0.0, model_config(settings).embedding_std
 
 
-def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
+def outputs(settings: Entry, model: Model, kind: str, moments: tuple[float, float]) -> np.ndarray:
     """Compute outputs [N, D] at the last position on the settings' random inputs; once for each model.
 
     Args:
@@ -234,7 +233,7 @@ def outputs(settings: Mapping[str, Any], model: Model, kind: str, moments: tuple
     return cached(_measured(model, "outputs"), identity, compute)
 
 
-def sentences(run: Path, settings: Mapping[str, Any]) -> Inputs:
+def sentences(run: Path, settings: Entry) -> Inputs:
     """Read running text for REEF: windows of the run's held-out text."""
     rows_NT = np.load(run / "held_out.npy")[: settings["probe"]["sentences"], :-1]
     return from_tokens(rows_NT, model_config(settings).vocab_size, source="held-out text of the run")

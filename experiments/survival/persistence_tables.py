@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bornbiased_jax.experiments._shared.lineage import BASELINES
-from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.experiments.survival.settings import PAPER_TOKENS
 from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, significant
-from bornbiased_jax.report.tables import Claim, Table, Value, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 
 ALPHA = 0.01
@@ -49,7 +49,7 @@ def trained_on(record: Record) -> str:
     )
 
 
-def training_cells(progress: Mapping[str, Any]) -> dict[str, Any]:
+def training_cells(progress: Entry) -> Cells:
     """Return what training did to a model: how far it moved, its loss, and the loss of counting tokens."""
     return {
         MOVED: (fixed(2), progress["moved"]),
@@ -58,7 +58,7 @@ def training_cells(progress: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def verdict_cells(pair: Mapping[str, Any]) -> dict[str, Any]:
+def verdict_cells(pair: Entry) -> Cells:
     """Return the measured columns of one pair; a test without a verdict leaves its cell empty."""
     paper, log = pair["paper"], from_log10(2)
     return {
@@ -97,7 +97,7 @@ def initialization_table(record: Record, title: str, numbers: Mapping[tuple[int,
     return tabulate(title, ["base", "suspect"], rows, f"{NOTE} {trained_on(record)}")
 
 
-def called_related(pairs: Sequence[Mapping[str, Any]], test: str) -> tuple[int, int]:
+def called_related(pairs: Sequence[Entry], test: str) -> tuple[int, int]:
     """Count the pairs that a test calls the same lineage, and those for which it has a verdict."""
     decided = [pair[test]["verdict"] for pair in pairs if pair[test]["verdict"] != "undefined"]
     return decided.count("same-lineage"), len(decided)
@@ -151,13 +151,13 @@ def survival_headline(record: Record) -> str:
     )
 
 
-def _architecture(facts: Mapping[str, Any]) -> str:
+def _architecture(facts: Entry) -> str:
     cfg = facts["model"]
     family = "Qwen-style" if cfg["qkv_bias"] else "LLaMA-style"
     return f"{family}, {cfg['num_layers']} layers, {cfg['d_model']} wide"
 
 
-def baseline_text(row: Mapping[str, Any], related: bool) -> str:
+def baseline_text(row: Entry, related: bool) -> str:
     """Format a score with a mark: right or wrong at the published threshold."""
     if row["score"] is None:
         return "undefined"

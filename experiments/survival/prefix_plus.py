@@ -17,7 +17,7 @@ import numpy as np
 from bornbiased_jax import parallel, progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, token_batches
-from bornbiased_jax.experiments.base import Context, Experiment, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale
 from bornbiased_jax.experiments.survival.prefix_plus_tables import LORA, NEW, OLD, claims, headline, tables
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.adapters import (
@@ -39,12 +39,12 @@ from bornbiased_jax.training.program import abstract_state, first_state
 from bornbiased_jax.training.setup import load_data
 
 
-def run(context: Context) -> dict[str, Any]:
+def run(context: Context) -> Entry:
     """Train the backbones, choose each method's learning rate on a seed that is not scored, adapt, and measure."""
     return dict(context.cached("prefix_plus", dict(context.settings), lambda _folder: _run(context)))
 
 
-def _run(context: Context) -> dict[str, Any]:
+def _run(context: Context) -> Entry:
     settings = context.settings
     seeds = [settings["tuning_seed"], *settings["seeds"]]
     cfg = preset(settings["model"], **settings["changes"])
@@ -65,7 +65,7 @@ def _run(context: Context) -> dict[str, Any]:
     jobs = len(adapters) * (len(rates) + 1) + len(settings["lengths"])
     with progress.bar(jobs, "adapters", unit="trainings", quiet=context.quiet) as advance:
 
-        def adapt(adapter: Adapter, rate: float, models: Params, whose: list[int]) -> dict[str, Any]:
+        def adapt(adapter: Adapter, rate: float, models: Params, whose: list[int]) -> Entry:
             schedule = {**settings["adapting"], "learning_rate": rate}
             config = in_memory(cfg, settings["target"], schedule, whose, adapter=adapter)
             outcome = _adapt(config, models, target.train, held_NT, settings["every"])
@@ -112,9 +112,7 @@ def _backbones(config: PretrainConfig, windows: Windows) -> Params:
     return fit(state, step, token_batches(config, windows))[0].params
 
 
-def _adapt(
-    config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, interval: int
-) -> dict[str, Any]:
+def _adapt(config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, interval: int) -> Entry:
     """Train adapters of all seeds, each on its own backbone, on the same batches; held-out losses on the way."""
     adapter, steps = config.adapter, config.steps
     assert adapter is not None and steps is not None

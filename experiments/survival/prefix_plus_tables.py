@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Record
+from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
@@ -21,7 +21,7 @@ def wins_of(record: Record) -> tuple[int, int]:
     return sum(a < b for a, b in zip(new_losses, old_losses, strict=True)), len(new_losses)
 
 
-def ends_of(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def ends_of(parts: Entry, name: str) -> Entry:
     """Compute means over seeds and over the first and the last eighth of the positions."""
     by_position = np.mean(parts[name], axis=0)
     part = max(1, len(by_position) // 8)
@@ -60,7 +60,7 @@ def tables(record: Record) -> Sequence[Table]:
     ]
 
 
-def _parts(fractions: Mapping[str, Any]) -> dict[str, Any]:
+def _parts(fractions: Entry) -> Entry:
     adapter, weight = ends_of(fractions, "prefix"), ends_of(fractions, "weight")
     return {
         "adapter's part, first positions": (percent(1), adapter["first"]),
@@ -81,7 +81,7 @@ def _keys(length: int) -> str:
     return f"{length} key" if length == 1 else f"{length} keys"
 
 
-def _size(adapter: Mapping[str, Any]) -> str:
+def _size(adapter: Entry) -> str:
     if adapter["method"] == "prefix":
         return _keys(adapter["prefix_length"])
     return f"rank {adapter['rank']}" if adapter["method"] == "lora" else f"φ = {adapter['feature_map']}"

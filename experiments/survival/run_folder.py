@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.checkpoints.formats.run import RunRecord, find_steps, read_run
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments.base import Context
+from bornbiased_jax.experiments.base import Context, Entry
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import Params
@@ -31,24 +31,34 @@ from bornbiased_jax.training.optimizer import learning_rate
 from bornbiased_jax.training.setup import Data, load_data
 
 
-def trained_here(context: Context) -> dict[str, RunFolder]:
-    """Map names to the runs of the settings, on the built-in text or on that of ``--data``."""
-    return {
-        name: open_run(persistence.base_run(dataclasses.replace(context, settings={**context.settings, **settings})))
-        for name, settings in context.settings["runs"].items()
-    }
-
-
-def given(context: Context) -> dict[str, RunFolder]:
-    """Open the run that ``--data`` names.
+def runs_of(context: Context) -> dict[str, RunFolder]:
+    """Map names to the runs of the settings, on the built-in text or that of ``--data``; without any, name one run.
 
     Raises:
-        InputError: it names none.
+        InputError: the settings have no runs, and ``--data`` names none.
     """
+    if "runs" in context.settings:
+        return {
+            name: open_run(persistence.base_run(dataclasses.replace(context, settings={**context.settings, **run})))
+            for name, run in context.settings["runs"].items()
+        }
     if context.data is None:
         raise InputError("no run is named: give the folder of bornbiased pretrain --checkpoint-log-spaced as --data")
     run = open_run(context.data)
     return {run.content.get("provenance", {}).get("data", {}).get("tokenizer") or "run": run}
+
+
+def about(runs: Entry) -> str:
+    """Describe the runs of a record in a sentence each: text, tokens, epochs."""
+    sentences = []
+    for name, facts in ((name, run["facts"]) for name, run in runs.items()):
+        epochs = "" if facts["epochs"] is None else f" ({facts['epochs']:.2f} epochs)"
+        sentences.append(
+            f"{name}: {facts['data']['name']}, {facts['tokenizer']}, {len(facts['seeds'])} seeds, {facts['tokens']:,} "
+            f"tokens each{epochs}, {facts['model']['num_layers']} × {facts['model']['d_model']}, learning rate "
+            f"{facts['schedule']['learning_rate']:g}"
+        )
+    return "; ".join(sentences)
 
 
 _CHUNK = 1 << 22
@@ -85,6 +95,12 @@ class RunFolder:
         """Tokenizer and tokenized text, from the cache where they are there."""
         return load_data(dataclasses.replace(self.config, out=str(self.folder), quiet=True))
 
+    def some_steps(self, count: int) -> list[int]:
+        """Keep at most ``count`` of the steps from 0, evenly in their order, the first and the last among them."""
+        steps = [0, *(step for step in self.steps if step > 0)]
+        places = np.unique(np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int))
+        return [steps[place] for place in places]
+
     def tokens(self, step: int) -> int:
         """Count training tokens of a seed before a checkpoint."""
         return step * self.config.batch_size * self.config.accumulation * self.config.context
@@ -111,8 +127,13 @@ class RunFolder:
         """Read a seed's weights at a checkpoint."""
         return open_checkpoint(f"{self.folder}@seed={seed},step={step}").params()
 
+    def life(self, seed: int, initial: Params, steps: Sequence[int]) -> list[Params]:
+        """Read a seed's weights at steps, its initialization at 0."""
+        return [initial if step == 0 else self.at(seed, step) for step in steps]
+
+    @functools.cached_property
     def seen_ids(self) -> np.ndarray:
-        """List the ids that occur in the text of training: [I], ascending."""
+        """The ids that occur in the text of training: [I], ascending."""
         train = self.data.dataset.train
         seen_V = np.zeros(self.cfg.vocab_size, bool)
         for start in range(0, len(train), _CHUNK):
@@ -128,7 +149,7 @@ class RunFolder:
         rows_NT = rows_NT[rows_NT[:, 0] >= 0][:, : pieces * seq_len]
         return rows_NT.reshape(-1, min(seq_len, rows_NT.shape[1]))[:num_rows]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Entry:
         """Return what a record says of the run: no folder is named."""
         config, provenance = self.config, self.content.get("provenance", {})
         data = provenance.get("data", {})

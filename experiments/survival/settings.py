@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
-from bornbiased_jax.experiments.base import by_scale
+from bornbiased_jax.experiments.base import Entry, by_scale
 from bornbiased_jax.experiments.survival.persistence import STORIES
 
 SEEDS = (42, 123, 1000, 2000)
@@ -15,7 +15,7 @@ FAMILIES = {"llama": "LLaMA-style", "qwen": "Qwen-style"}
 PRECISION = "float32 highest; bfloat16 training at paper scale"
 
 
-def settings(family: str) -> dict[str, dict[str, Any]]:
+def settings(family: str) -> Mapping[str, Entry]:
     """Return settings by scale; ``family`` is "llama" or "qwen".
 
     The paper's schedule is the SeedPrint authors' toy one, one epoch.
@@ -59,12 +59,12 @@ def settings(family: str) -> dict[str, dict[str, Any]]:
     )
 
 
-def changed(scale: str, **changes: object) -> dict[str, Any]:
+def changed(scale: str, **changes: object) -> Entry:
     """Return the settings of LLaMA-style models at one scale with some in place of others."""
     return {**settings("llama")[scale], **changes}
 
 
-def anatomy_runs() -> dict[str, dict[str, Any]]:
+def anatomy_runs() -> dict[str, Entry]:
     """Map scale and name to settings of a run, as :mod:`.persistence` takes them; the bytes are those of Table 4b."""
     of_bytes = settings("llama")
     smoke = {**of_bytes["smoke"], "seeds": list(SEEDS[:2])}

@@ -15,7 +15,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.experiments._shared.baselines import against_null, reef, reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES
-from bornbiased_jax.experiments.base import Context, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
@@ -29,7 +29,7 @@ from bornbiased_jax.report.tables import Claim
 Moments = tuple[float, float]
 
 
-def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Moments) -> dict[str, Any]:
+def tested(settings: Entry, base: Model, suspect: Model, moments: Moments) -> Entry:
     """Run every test on one pair; the suspect's progress stands alongside.
 
     Returns:
@@ -52,7 +52,7 @@ def tested(settings: Mapping[str, Any], base: Model, suspect: Model, moments: Mo
     }
 
 
-def brief(verdict: Verdict) -> dict[str, Any]:
+def brief(verdict: Verdict) -> Entry:
     """Return what a table shows of a verdict."""
     detail_names = ("log10_p_t", "log10_p_u", "mean_tau", "mean_correlation", "num_dims")
     return {
@@ -65,11 +65,11 @@ def brief(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _name(model: Model) -> dict[str, Any]:
+def _name(model: Model) -> Entry:
     return {"run": Path(model["run"]).name, "seed": model["seed"], "step": model["step"]}
 
 
-def own_and_other(context: Context) -> dict[str, Any]:
+def own_and_other(context: Context) -> Entry:
     """Compare initializations with trained models of the base run: the same seed (Table 4b) and another (Table 4c)."""
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
@@ -84,7 +84,7 @@ def own_and_other(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(run), "pairs": pairs}
 
 
-def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run: Path) -> dict[str, Score]:
+def compared(settings: Entry, base: Model, suspect: Model, text_run: Path) -> dict[str, Score]:
     """Compute every baseline on one pair; REEF reads the held-out text of a run."""
     cfg = persistence.model_config(settings)
     base_params, suspect_params = persistence.load(base), persistence.load(suspect)
@@ -98,7 +98,7 @@ def compared(settings: Mapping[str, Any], base: Model, suspect: Model, text_run:
     }
 
 
-def baselines_of_initializations(context: Context) -> dict[str, Any]:
+def baselines_of_initializations(context: Context) -> Entry:
     """Compute baselines on every initialization and trained model of the base run, pairs of one seed and of two.
 
     Returns:
@@ -132,7 +132,7 @@ def baselines_of_initializations(context: Context) -> dict[str, Any]:
     return {"facts": persistence.facts_of(run), "own": own_rows, "other": other_scores}
 
 
-def continued(context: Context) -> dict[str, Any]:
+def continued(context: Context) -> Entry:
     """Compare the base model with its descendant and a distractor's, after further training on each corpus."""
     settings = context.settings
     chosen = settings["continued"]
@@ -225,7 +225,7 @@ def _experiment(
     family: str,
     title: str,
     description: str,
-    run: Callable[[Context], Mapping[str, Any]],
+    run: Callable[[Context], Entry],
     cost: Mapping[str, str],
     **shown: Callable[[Record], Any],
 ) -> Experiment:

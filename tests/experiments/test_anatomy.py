@@ -47,7 +47,7 @@ def context(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(context):
-    return run_folder.trained_here(context)["bytes"]
+    return run_folder.runs_of(context)["bytes"]
 
 
 def record_of(context, result):

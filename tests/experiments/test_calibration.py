@@ -9,15 +9,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
-from bornbiased_jax.lineage.verdict import decide, undefined
 from bornbiased_jax.probes import inputs
+from bornbiased_jax.record import jsonable
 from bornbiased_jax.stats.kendall import tau_b
 
 SIZES = dict(num_layers=2, num_heads=2, d_model=32, vocab_size=128, max_seq_len=8, d_ff=48)
 
 
 def permuted(pairs):
-    return calibration.summarize(
+    return calibration.summarize_verdicts(
         [calibration.permutation_verdict(*pair, index, num_permutations=399) for index, pair in enumerate(pairs)]
     )
 
@@ -32,27 +32,27 @@ def test_permutation_test_is_calibrated_on_untrained_models(name, init):
     x = inputs.random_tokens(48, 4, 128)
     summary = permuted(calibration.unrelated_pairs(cfg, x, 150))
     family = calibration.check_family({"permutation": summary}, family_error=1e-3)
-    assert family["calibrated"] and family["num_checks"] == 3
-    assert summary["num_undefined"] == 0
+    assert family.calibrated and family.num_checks == 3
+    assert summary.num_undefined == 0
     # z has variance 1 over exact relabelings: mean within 4 standard errors of 0.
-    assert abs(summary["z_mean"]) < 4 / np.sqrt(150)
-    json.dumps(family, allow_nan=False)
+    assert abs(summary.z_mean) < 4 / np.sqrt(150)
+    json.dumps(jsonable(family), allow_nan=False)
 
 
 @pytest.mark.slow
 def test_power_stands_beside_the_rate():
     cfg, x = preset("gpt2-tiny", **SIZES), inputs.random_tokens(48, 4, 128)
     near, far = (permuted(calibration.related_pairs(cfg, x, 40, drift=drift)) for drift in (0.9, 1.0))
-    assert near["rates"][0]["rate"] == 1.0
+    assert near.rates[0].rate == 1.0
     # Fully drifted, a descendant is an unrelated model.
-    assert calibration.check_family({"far": far}, family_error=1e-3)["calibrated"]
+    assert calibration.check_family({"far": far}, family_error=1e-3).calibrated
 
 
 @pytest.mark.slow
 def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
     cfg = preset("llama-tiny", **SIZES)
     x = inputs.gaussian(48, 4, 32)
-    assert permuted(calibration.unrelated_pairs(cfg, x, 20))["rates"][0]["rate"] > 0.9
+    assert permuted(calibration.unrelated_pairs(cfg, x, 20)).rates[0].rate > 0.9
     verdicts = list(calibration.population_pairs(cfg, x, 10, num_references=100))
     rejected = sum(verdict.p_value < 0.05 for verdict in verdicts)
     assert stats.binomtest(rejected, 10, 0.05, alternative="greater").pvalue > 1e-4
@@ -93,43 +93,34 @@ def test_figure_13_taus_are_centered_on_zero():
     assert abs(stats.ttest_1samp(means, 0.0).statistic) < 4
 
 
-def verdict_of(p):
-    return decide("x", p_value=p, log10_p=np.log10(p), z=float(stats.norm.isf(p)), num_inputs=9, alpha=0.01)
-
-
 def test_summary_counts_and_intervals():
-    rng = np.random.default_rng(0)
-    verdicts = [verdict_of(p) for p in rng.uniform(size=500)] + [undefined("x", "because", num_inputs=9, alpha=0.01)]
-    summary = calibration.summarize(verdicts)
-    p = np.array([v.p_value for v in verdicts[:-1]])
-    assert (summary["num_pairs"], summary["num_undefined"]) == (501, 1)
-    rate = summary["rates"][0]
-    assert rate["count"] == (p < 0.01).sum() and rate["low"] <= rate["rate"] <= rate["high"]
-    assert summary["ks_p"] == pytest.approx(stats.kstest(p, "uniform").pvalue)
-    observed, expected = np.array(summary["qq"]["observed"]), np.array(summary["qq"]["expected"])
-    assert len(observed) == 200 and (np.diff(observed) >= 0).all() and observed[0] == p.min()
-    # The Kolmogorov–Smirnov distance bounds every point of a QQ plot.
-    assert np.abs(observed - expected).max() <= summary["ks_statistic"] + 1 / 500
-    nothing = calibration.summarize(verdicts[-1:])
-    assert nothing["rates"] == [] and nothing["ks_p"] is None
-    json.dumps([summary, nothing], allow_nan=False)
+    p = np.random.default_rng(0).uniform(size=500)
+    summary = calibration.summarize([*p, None], [*stats.norm.isf(p), None])
+    assert (summary.num_pairs, summary.num_undefined) == (501, 1)
+    rate = summary.rates[0]
+    assert rate.count == (p < 0.01).sum() and rate.low <= rate.rate <= rate.high
+    assert summary.ks_p == pytest.approx(stats.kstest(p, "uniform").pvalue)
+    assert summary.z_mean == pytest.approx(stats.norm.isf(p).mean())
+    nothing = calibration.summarize([None])
+    assert nothing.rates == [] and nothing.ks_p is nothing.z_mean is None
+    json.dumps(jsonable([summary, nothing]), allow_nan=False)
 
 
 def test_a_test_that_rejects_too_often_is_not_calibrated():
     rng = np.random.default_rng(1)
-    good = calibration.summarize([verdict_of(p) for p in rng.uniform(size=500)])
-    bad = calibration.summarize([verdict_of(p) for p in rng.uniform(size=500) ** 2])
-    assert calibration.check_family({"good": good})["calibrated"] is True
+    good = calibration.summarize(rng.uniform(size=500))
+    bad = calibration.summarize(rng.uniform(size=500) ** 2)
+    assert calibration.check_family({"good": good}).calibrated is True
     family = calibration.check_family({"good": good, "bad": bad})
-    assert family["calibrated"] is False and family["num_checks"] == 6
-    assert {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05} == {"bad"}
+    assert family.calibrated is False and family.num_checks == 6
+    assert {check.case for check in family.checks if check.adjusted_p < 0.05} == {"bad"}
 
 
 def test_too_few_rejections_are_no_calibration_either():
     for low, high in ((0.2, 1.0), (0.0, 0.5)):
         p_values = np.linspace(low, high, 800)[1:]
-        (_, rate) = calibration.summarize([verdict_of(p) for p in p_values])["rates"]
+        (_, rate) = calibration.summarize(p_values).rates
         below = int((p_values < 0.05).sum())
-        assert (rate["level"], rate["count"]) == (0.05, below) and below in (0, 79)
-        assert rate["binomial_p"] == pytest.approx(stats.binomtest(below, 799, 0.05, "two-sided").pvalue)
-        assert rate["binomial_p"] < 1e-4
+        assert (rate.level, rate.count) == (0.05, below) and below in (0, 79)
+        assert rate.binomial_p == pytest.approx(stats.binomtest(below, 799, 0.05, "two-sided").pvalue)
+        assert rate.binomial_p < 1e-4

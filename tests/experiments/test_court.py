@@ -8,6 +8,7 @@ from scipy import stats
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.experiments.lineage import court, evidence_sheet, unrelated_models, weights_calibration
+from bornbiased_jax.experiments.lineage.unrelated_models import packed, stacked, unpacked
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
 from tests.experiments.smoke import record_of, show
@@ -31,7 +32,7 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
         p = float(np.random.default_rng(options.seed).random()) ** 2
         return Verdict("unrelated", "", p, None, 0.0, "", None, 0.01)
 
-    monkeypatch.setattr(weights_calibration, "verdict", squared)
+    monkeypatch.setattr(weights_calibration, "single_verdict", squared)
     monkeypatch.setattr(weights_calibration, "CASES", {"wrong": weights_calibration.Case("")})
     changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
     family = record_of(weights_calibration.EXPERIMENT, tmp_path, **changes)["result"]["family"]
@@ -52,12 +53,9 @@ SMOKE = court.EXPERIMENT.settings["smoke"]
 
 def noisy_initializations(schedule, cfg, corpus, order, seeds):
     """What training gives, without its compilation: each seed's initialization moved by numbers of its own."""
-    rows = []
-    for seed in seeds:
-        flat = models.flatten(unrelated_models.draw(cfg, np.uint32(seed)))
-        weights_P = np.concatenate([flat[path].ravel() for path in sorted(flat)])
-        rows.append(weights_P + 0.01 * np.random.default_rng(seed).standard_normal(len(weights_P), np.float32))
-    return np.stack(rows).astype(np.float32)
+    weights_SP = packed(stacked([unrelated_models.draw(cfg, np.uint32(seed)) for seed in seeds]))
+    moves = [np.random.default_rng(seed).standard_normal(weights_SP.shape[1], np.float32) for seed in seeds]
+    return stacked([unpacked(cfg, weights_P) for weights_P in weights_SP + np.float32(0.01) * np.stack(moves)])
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +143,10 @@ def test_a_promise_is_broken_by_too_many_small_p_alone():
 
 def test_every_test_finds_a_copy_with_noise():
     (base, *_) = unrelated_models.initializations(SMOKE, 16)
-    noisy = unrelated_models.unpacked(base.cfg, noisy_initializations({}, base.cfg, "", 0, [base.origin.seed])[0])
+    moved_S = noisy_initializations({}, base.cfg, "", 0, [base.origin.seed])
+    noisy = jax.tree.map(lambda leaf: leaf[0], moved_S)
     copy = unrelated_models.model_of(base.origin._replace(corpus="a"), base.cfg, noisy, SMOKE)
-    values = court.examine(base, copy, {"num_permutations": 200, "seed": 0})
+    values = court.examine(base, copy, 200, 0)
     # Eight tokens a row leave REEF and Intrinsic little, and twenty inputs Algorithm 1.
     for name, test in court.TESTS.items():
         if test.by_p and "tokens" not in name:
@@ -161,14 +160,14 @@ def test_training_is_of_its_seed_text_and_order():
     cfg = unrelated_models.config(SMOKE, 16).replace(num_layers=1)
     schedule = {**SMOKE["schedule"], "steps": 2}
     first, second = (unrelated_models.train_run(schedule, cfg, "builtin:code", order, [7, 8]) for order in (0, 1))
-    assert first.dtype == np.float32 and len(first) == 2
-    flat = models.flatten(unrelated_models.draw(cfg, np.uint32(7)))
-    moved = [np.abs(row - np.concatenate([flat[path].ravel() for path in sorted(flat)])).max() for row in first]
+    rows, others = packed(first), packed(second)
+    flat_P = packed(stacked([unrelated_models.draw(cfg, np.uint32(7))]))[0]
+    moved = [np.abs(row - flat_P).max() for row in rows]
     assert 0 < moved[0] < 0.01 < moved[1]  # two steps of Adam from the own initialization, and another initialization
-    assert not np.array_equal(first, second)
-    back = models.flatten(unrelated_models.unpacked(cfg, first[0]))
-    assert jax.tree.map(np.shape, back) == jax.tree.map(np.shape, flat)
-    assert np.abs(back["embed/embedding"] - flat["embed/embedding"]).max() < 0.01
+    assert not np.array_equal(rows, others)
+    back = models.flatten(unpacked(cfg, rows[0]))
+    assert back["embed/embedding"].dtype == np.float32
+    np.testing.assert_array_equal(back["embed/embedding"], models.flatten(first)["embed/embedding"][0])
 
 
 def test_the_evidence_sheet_has_quantiles_of_all_kinds_of_unrelated_pairs(tmp_path, monkeypatch):

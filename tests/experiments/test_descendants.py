@@ -21,6 +21,7 @@ from bornbiased_jax.experiments.lineage import (
 )
 from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs
+from bornbiased_jax.experiments.lineage.unrelated_models import packed, unpacked
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.record import jsonable
@@ -33,25 +34,26 @@ CFG = preset(SMOKE["model"], **SMOKE["changes"])
 
 def moved(seeds, others, size):
     """What training gives, without its compilation: each initialization moved by numbers of its own."""
-    rows = []
+    models_S = []
     for seed, other in zip(seeds, others, strict=True):
-        flat = models.flatten(jax.tree.map(np.asarray, init_seed(CFG, seed)))
-        weights_P = np.concatenate([flat[path].ravel() for path in sorted(flat)])
-        rows.append(weights_P + size * np.random.default_rng(other).standard_normal(len(weights_P), np.float32))
-    return np.stack(rows).astype(np.float32)
+        (weights_P,) = packed(jax.tree.map(lambda leaf: leaf[None], init_seed(CFG, seed)))
+        moves_P = np.random.default_rng(other).standard_normal(len(weights_P), np.float32)
+        models_S.append(unpacked(CFG, weights_P + np.float32(size) * moves_P))
+    return models_S
 
 
 def families_with_noise(context):
     seeds = list(range(context.settings["families"]))
     bases = moved(seeds, seeds, 0.005)
-    further = lambda: {step: moved(seeds, seeds, 0.005) + 0.002 for step in SMOKE["further"]["tuned"]}  # noqa: E731
+    shifted = [jax.tree.map(lambda leaf: leaf + np.float32(0.002), params) for params in moved(seeds, seeds, 0.005)]
+    further = dict.fromkeys(SMOKE["further"]["tuned"], shifted)
     students = {
         step: moved([seed + 50 for seed in seeds], [seed + 500 for seed in seeds], 0.005)
         for step in SMOKE["further"]["distilled"]
     }
     batch = np.arange(34, dtype=np.int32).reshape(2, 17)
     partner = moved([90], [90], 0.005)
-    return descendants_families.Families(CFG, seeds, bases, partner, further(), further(), students, batch)
+    return descendants_families.Families(CFG, seeds, bases, partner, further, further, students, batch)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def test_every_change_stands_before_every_test(record):
     }  # fmt: skip
     assert {row["test"] for row in result["tests"]} == set(TESTS) == {cell["test"] for cell in result["cells"]}
     # Whatever the benchmark tries is tried, under its own name or, of initializations, another.
-    assert {name for name, test in court.PACKAGE_TESTS.items() if not test.initializations} <= set(TESTS)
+    assert {name for name, test in court.TESTS.items() if test.base == "model"} <= set(TESTS)
     check_promises(record, 6)
     for cell in result["cells"]:
         related = not cell["change"].startswith("distilled")
@@ -136,15 +138,13 @@ def test_the_readings_are_those_of_the_benchmarks_tests():
     """Shared work and two stages of permutations leave scores and decisions as they are."""
     everyone = []
     for seed, other in ((0, 1), (0, 2), (5, 3)):
-        params = descendants_families.unpacked(CFG, moved([seed], [other], 0.01)[0])
+        params = moved([seed], [other], 0.01)[0]
         everyone.append(Subject(CFG, params, SMOKE, CFG))
     base = everyone[0]
     for suspect in everyone[1:]:
         values = read_outputs(base, suspect, 3, kendall=True) | read_weights(base, suspect, 3)
-        by_court = {
-            name: test.verdict(base, suspect, {"num_permutations": 999, "seed": 3}).p_value
-            for name, test in court.PACKAGE_TESTS.items() if name in values and name.startswith("weights")
-        }  # fmt: skip
+        verdicts = court.package_verdicts(base, suspect, 999, 3)
+        by_court = {name: verdict.p_value for name, verdict in verdicts.items() if name.startswith("weights")}
         for name, p in by_court.items():
             assert (10 ** values[name][1] <= 1e-4) == (p <= 1e-4), name
             # Two counts of the same p, of 199 and 999 draws: four standard errors.
@@ -174,16 +174,16 @@ def test_areas_rates_and_their_intervals():
     related = pairs(families, families, np.r_[np.ones(9), -np.ones(3)])
     unrelated = pairs(families, (families + 2) % 12, np.zeros(12))
     area = descendants_summary.area(related, unrelated, 12)
-    assert area["rate"] == 0.75 and 0.4 < area["low"] < 0.75 < area["high"] <= 1
+    assert area.rate == 0.75 and 0.4 < area.low < 0.75 < area.high <= 1
     rate = descendants_summary.rate(related.same_N, related, 12)
-    assert rate["rate"] == 0.75 and abs(rate["low"] - 0.5) < 0.1 and abs(rate["high"] - 1.0) < 0.1
+    assert rate.rate == 0.75 and abs(rate.low - 0.5) < 0.1 and abs(rate.high - 1.0) < 0.1
     everyone = descendants_summary.rate(np.ones(12, bool), related, 12)
-    assert everyone["low"] == pytest.approx(0.025 ** (1 / 12)) and everyone["high"] == 1
+    assert everyone.low == pytest.approx(0.025 ** (1 / 12)) and everyone.high == 1
     # Two families a pair: as many trials as disjoint pairs.
     nobody = descendants_summary.rate(np.zeros(12, bool), unrelated, 12)
-    assert nobody["low"] == 0 and nobody["high"] == pytest.approx(1 - 0.025 ** (1 / 6))
+    assert nobody.low == 0 and nobody.high == pytest.approx(1 - 0.025 ** (1 / 6))
     undefined = pairs(families, families, np.full(12, -np.inf))
-    assert descendants_summary.area(undefined, undefined, 12)["rate"] == 0.5
+    assert descendants_summary.area(undefined, undefined, 12).rate == 0.5
     assert descendants_summary.distance(related, unrelated) == 0.75
     curve = descendants_summary.roc(related, unrelated)
     assert curve[0] == 0.75 and curve[-1] == 1
@@ -241,7 +241,7 @@ def test_function_preserving_changes_keep_logits(kind):
     change = next(each for each in descendants_families.all_changes(SMOKE) if each.usual and each.kind == kind)
     cfg, params = change.make(families, 1)
     ids = np.arange(4, 28, dtype=np.int32).reshape(2, 12)
-    logits = np.asarray(apply(CFG, descendants_families.params_of(families, 1), ids).logits_BTV)[..., :256]
+    logits = np.asarray(apply(CFG, families.bases[1], ids).logits_BTV)[..., :256]
     after = np.asarray(apply(cfg, params, ids).logits_BTV)[..., :256]
     np.testing.assert_allclose(after, logits, rtol=0, atol=2e-4 * np.abs(logits).max())
 

@@ -8,7 +8,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
-from bornbiased_jax.experiments.lineage import disputes, disputes_recipes, power
+from bornbiased_jax.experiments.lineage import descendants_families, disputes, disputes_recipes, power, unrelated_models
 from bornbiased_jax.experiments.lineage.descendants_summary import FALSE_POSITIVES
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, TOWER, TowerRoles
 from bornbiased_jax.experiments.lineage.unrelated_models import draw
@@ -69,8 +69,9 @@ def test_a_tower_is_a_component_without_a_vocabulary():
 
 @pytest.mark.slow
 def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypatch):
-    monkeypatch.setattr(disputes_recipes, "train_run", noisy_initializations)
-    monkeypatch.setattr(disputes_recipes, "fit", moved)
+    monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
+    for module in (disputes_recipes, descendants_families):
+        monkeypatch.setattr(module, "fit", moved)
     result = record_of(disputes.EXPERIMENT, tmp_path)["result"]
     count = SMOKE["models"]
     assert result["num_pairs"] == {"guilty": len(KINDS) * count, "innocent": len(KINDS) * count * (count - 1)}

@@ -10,7 +10,7 @@ from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared import lineage
-from bornbiased_jax.experiments.lineage import calibrating, calibration, figure13, lineage_pairs, table4a, table6
+from bornbiased_jax.experiments.lineage import calibration, figure13, lineage_pairs, table4a, table6
 from bornbiased_jax.experiments.survival import birth_to_life
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.paper import paper_test
@@ -33,7 +33,7 @@ def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
     assert result["family"]["num_checks"] == 9
     assert result["confidence"] == pytest.approx(1 - 0.05 / 9)
     assert {(row["inputs"], row["test"]) for row in result["pooled"]} == {
-        (kind, test) for kind in calibrating.KINDS for test in calibrating.TESTS
+        (kind, test) for kind in calibration.INPUTS for test in calibration.NAMES
     }
     by = {(row["inputs"], row["test"]): row for row in result["cases"]}
     # Shared vectors leak their coordinates into both models: all are called related, as the test on tokens does not.
@@ -51,8 +51,8 @@ def test_a_killed_calibration_goes_on(calibrated, monkeypatch):
         raise AssertionError("a finished case was run again")
 
     # What the cases call: their own functions are known by their code, and others would not be theirs.
-    monkeypatch.setattr(calibrating.calibration, "unrelated_pairs", never)
-    monkeypatch.setattr(calibrating, "final_outputs", never)
+    monkeypatch.setattr(calibration.calibration, "unrelated_pairs", never)
+    monkeypatch.setattr(calibration, "final_outputs", never)
     assert record_of(calibration.EXPERIMENT, work)["result"] == record["result"]
 
 
@@ -60,7 +60,7 @@ def test_both_p_of_algorithm_1_come_from_one_computation():
     rng = np.random.default_rng(0)
     base, suspect = rng.standard_normal((2, 60, 24)).astype(np.float32)
     direct = paper_test(base, suspect)
-    found = calibrating.published(base, suspect)
+    found = calibration.published(base, suspect)
     assert found["paper U"].p_value == pytest.approx(direct.detail["p_u"])
     assert found["paper t"].p_value == direct.p_value != found["paper U"].p_value
 
