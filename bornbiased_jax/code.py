@@ -89,7 +89,7 @@ def closure(module: str, root: Path = ROOT, source: Path | None = None) -> dict[
             raise InputError(f"{path} cannot be read as Python: {error}") from error
         for target, member in imports:
             # A member of a package is a module, or a name of its __init__.
-            for candidate in (f"{target}.{member}", target):
+            for candidate in (f"{target}.{member}", target) if member else (target,):
                 place = _find(root, candidate)
                 if place is not None:
                     break

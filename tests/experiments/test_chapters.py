@@ -8,7 +8,7 @@ from bornbiased_jax import experiments, io
 from bornbiased_jax.experiments import runner
 
 ROOT = Path(experiments.__file__).parent
-CHAPTERS = sorted({module.split(".")[1] for module in experiments.MODULES.values()})
+CHAPTERS = sorted({module.split(".")[2] for module in experiments.MODULES.values()})
 
 
 def test_the_template_is_an_experiment(tmp_path, monkeypatch):
@@ -28,4 +28,4 @@ def test_a_chapters_page_names_its_modules_and_no_other(chapter):
     for module in modules:
         assert f"`{module}`" in text or f"`{module}.py`" in text, f"{chapter}/README.md does not name {module}"
     named = {name for name in experiments.MODULES if f"| `{name}` |" in text}
-    assert named == {name for name, module in experiments.MODULES.items() if module.split(".")[1] == chapter}
+    assert named == {name for name, module in experiments.MODULES.items() if module.split(".")[2] == chapter}
