@@ -144,7 +144,11 @@ def test_scores_join_as_sentencepiece_does(tmp_path):
 
 @pytest.mark.parametrize("name", ["llama2_32k_sentencepiece.model", "mistral_v1_32k_sentencepiece.model"])
 @pytest.mark.parametrize(
-    "text", ["tinyshakespeare/input.txt", "wikitext-2/test.txt", "tinystories/tinystories_10k.txt"]
+    "text",
+    [
+        "tinystories/tinystories_10k.txt",
+        *(pytest.param(text, marks=pytest.mark.slow) for text in ("tinyshakespeare/input.txt", "wikitext-2/test.txt")),
+    ],
 )
 def test_scores_join_as_sentencepiece_does_with_real_models(shared, tmp_path, name, text):
     pytest.importorskip("sentencepiece", exc_type=ImportError)
