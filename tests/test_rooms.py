@@ -39,6 +39,10 @@ RANK = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
 TOP = {("cli", "experiments")}
 
 
+# Folders at the top of the repository that are packages of bornbiased_jax, by links.
+LINKED = ("theory", "experiments")
+
+
 def _room(module: str) -> str:
     """Return the room of a module's dotted name: its package below ``bornbiased_jax``, or the top package."""
     package, _, rest = module.partition(".")
@@ -51,7 +55,7 @@ def _room(module: str) -> str:
 
 def _module(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] in ("theory", "experiments"):
+    if parts[0] in LINKED:
         parts = ("bornbiased_jax", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -71,8 +75,13 @@ def _imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
+            assert not {name.partition(".")[0] for name in imported} & set(LINKED), (
+                f"{path}: import from bornbiased_jax"
+            )
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
+            # Installed, a package of that name at the top is another distribution's.
+            assert str(node.module).partition(".")[0] not in LINKED, f"{path}: import bornbiased_jax.{node.module}"
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 imported.add(name if name in FILES else str(node.module))
@@ -124,7 +133,7 @@ def test_theory_needs_neither_jax_nor_another_room(module):
     assert "jax" not in loaded and rooms == {"__init__", "theory"}
 
 
-@pytest.mark.parametrize("package", ["theory", "experiments"])
+@pytest.mark.parametrize("package", LINKED)
 def test_packages_of_the_top_level_lie_in_the_package_by_a_link(package):
     assert (ROOT / "bornbiased_jax" / package).resolve() == ROOT / package
 
