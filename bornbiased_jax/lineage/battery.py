@@ -138,7 +138,11 @@ class Comparison:
 
 
 def check_comparable(base: Fingerprint, suspect: Fingerprint) -> None:
-    """Refuse fingerprints that were made with different sign vectors."""
+    """Refuse fingerprints that were made with different sign vectors.
+
+    Raises:
+        InputError: their dimensions or keys differ.
+    """
     if base.settings.dim != suspect.settings.dim:
         raise InputError(
             f"the fingerprints have {base.settings.dim} and {suspect.settings.dim} numbers in each vector: make both "
@@ -161,6 +165,9 @@ def compare_weights(
         base, suspect: made with one dimension and one sign key.
         options: level, permutations, and whether one model is an initialization.
         further: cells of other tests that join the family.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
     """
     names = _shared_components(base, suspect)
     cells: list[Cell] = []
@@ -211,7 +218,11 @@ def compare_weights(
 
 
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
-    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined."""
+    """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
+    """
     check_comparable(base, suspect)
     z_by_evidence: dict[str, float] = {}
     for name in base.components:
@@ -224,7 +235,11 @@ def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
 def single_cell(
     base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options
 ) -> tuple[Cell, dict[str, float | None]]:
-    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix."""
+    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
+    """
     pair = ComponentPair(base, suspect, _shared_components(base, suspect)[0])
     return _cell(pair, evidence, ALL, partial(pair.terms, evidence), options), pair.by_module()
 

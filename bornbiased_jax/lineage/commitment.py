@@ -28,7 +28,11 @@ COMMITTED: Mapping[Commitment, str] = {
 
 
 def read_digest(text: str) -> str:
-    """Read a digest as it was typed, in lower case."""
+    """Read a digest as it was typed, in lower case.
+
+    Raises:
+        InputError: it is not one.
+    """
     digest = text.strip().lower()
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise InputError(
@@ -48,6 +52,9 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
 
     Returns:
         What the published digest is of.
+
+    Raises:
+        InputError: neither is the published one.
     """
     if published == payload:
         return "payload"

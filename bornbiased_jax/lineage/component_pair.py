@@ -117,7 +117,11 @@ class ComponentPair:
         return dict(sorted(experts.items()))
 
     def terms(self, evidence: str) -> list[Term]:
-        """Return the scores of one piece of evidence over the whole component."""
+        """Return the scores of one piece of evidence over the whole component.
+
+        Raises:
+            EvidenceError: it is undefined.
+        """
         if evidence == COORDINATES:
             return self.part_terms(self.parts)
         if evidence == SIGNLESS:
@@ -247,7 +251,11 @@ class ComponentPair:
 
     @cached_property
     def matching(self) -> Matching:
-        """Neurons matched in token space, in coordinates where there is none."""
+        """Neurons matched in token space, in coordinates where there is none.
+
+        Raises:
+            EvidenceError: they cannot be matched.
+        """
         # Token space sees through rotations; without it, coordinates of models of one width.
         space: Space = "token"
         try:

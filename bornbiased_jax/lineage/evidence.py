@@ -191,6 +191,10 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
 
     Wide plain terms of one size share the permutations that are counted, a subgroup under which the count is as
     exact; the bound takes every term on its own.
+
+    Args:
+        terms: at least one.
+        num_permutations, seed: of the permutations that are counted.
     """
     statistic = math.fsum(term.trace for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)

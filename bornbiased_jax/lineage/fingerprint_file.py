@@ -309,12 +309,20 @@ def _component(name: str, facts: header.ComponentFacts, arrays: dict[str, np.nda
 
 
 def _rows(kind: Callable[..., _Row], *columns: Sequence[object]) -> tuple[_Row, ...]:
-    """Build a row of each section from its columns."""
+    """Build a row of each section from its columns.
+
+    Raises:
+        ValueError: columns of different lengths.
+    """
     return tuple(kind(*fields) for fields in zip(*columns, strict=True))
 
 
 def _take(arrays: dict[str, np.ndarray], path: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Take an array out of those that are left, if it has the shape that the header says."""
+    """Take an array out of those that are left, if it has the shape that the header says.
+
+    Raises:
+        KeyError, ValueError: it is missing, or of another shape.
+    """
     array = arrays.pop(path)
     if array.shape != shape:
         raise ValueError(f"{path} has shape {list(array.shape)} where the header says {list(shape)}")

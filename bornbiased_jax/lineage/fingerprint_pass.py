@@ -106,7 +106,11 @@ def fingerprint(
 
 
 def weights_digests(source: RoleSource) -> dict[str, str]:
-    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together."""
+    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together.
+
+    Raises:
+        InputError: the files cannot be read.
+    """
     roles = sorted(source.roles, key=canonical_key)
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
     jobs = (functools.partial(_digests, [source.read(role) for role in group]) for _, group in groups)

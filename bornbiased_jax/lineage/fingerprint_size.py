@@ -76,7 +76,11 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
 
 
 def fitted(source: RoleSource, settings: Settings, max_bytes: int) -> Settings:
-    """Lower the number of neurons until the file fits."""
+    """Lower the number of neurons until the file fits.
+
+    Raises:
+        InputError: nothing fits.
+    """
     predicted = predicted_bytes(source, settings)
     if predicted <= max_bytes:
         return settings

@@ -112,7 +112,11 @@ TESTS: Mapping[str, LineageTest] = {
 
 
 def lineage_test(name: str) -> LineageTest:
-    """Return the test of this name."""
+    """Return the test of this name.
+
+    Raises:
+        InputError: there is none.
+    """
     if name not in TESTS:
         raise InputError(f"unknown test {name!r}: choose from {', '.join(TESTS)}")
     return TESTS[name]

@@ -57,7 +57,16 @@ class Matching:
 
 
 def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Matching:
-    """Match all neurons of every pair of MLPs on gate and, independently, on up and down."""
+    """Match all neurons of every pair of MLPs on gate and, independently, on up and down.
+
+    Args:
+        pairs: MLPs or experts, each with a single counterpart.
+        space: which sketches.
+        shape: of the base's component.
+
+    Raises:
+        EvidenceError: not all neurons are stored, or no MLPs correspond.
+    """
     if not pairs:
         raise EvidenceError("a model has no MLP, and so no neurons")
     agreeing, matched = Counter[int](), Counter[int]()

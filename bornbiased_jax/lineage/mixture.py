@@ -187,7 +187,11 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
 
 
 def check_checkpoint(place: str) -> Side:
-    """Return a model that may be part of a mixture."""
+    """Return a model that may be part of a mixture.
+
+    Raises:
+        InputError: it is a stored fingerprint.
+    """
     model = Side(place)
     if model.sketches is not None or model.stored is not None:
         raise InputError(f"{place} is a stored fingerprint, and mixtures are fitted to weights: name the checkpoint")
@@ -200,7 +204,11 @@ def _open(model: Base) -> _Model:
 
 
 def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
-    """Refuse models without a difference: their coefficients would be anything."""
+    """Refuse models without a difference: their coefficients would be anything.
+
+    Raises:
+        InputError: two models have the same weights.
+    """
     # Nothing may equal the base, and no two models each other.
     origin, *others = names
     squares_M = np.diagonal(total_MM)

@@ -25,7 +25,14 @@ FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
-    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``."""
+    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``.
+
+    Args:
+        checkpoint: the model.
+        inputs: N sequences.
+        size: of a batch.
+        requested: sequences in a range instead, rounded up to whole batches.
+    """
     # Two operations a weight and token.
     operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
     num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))
@@ -43,7 +50,20 @@ def stored_outputs(
     range_size: int | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """Compute last outputs by way of a store, with the arguments of ``fingerprint_outputs``: the same bits."""
+    """Compute last outputs by way of a store, with the arguments of ``fingerprint_outputs``: the same bits.
+
+    Args:
+        checkpoint: the model; other processes open it by its reference.
+        inputs: N sequences.
+        options: where and how they are read.
+        folder: the store.
+        engine: who computes what it lacks (:mod:`bornbiased_jax.executors`).
+        range_size: sequences in a chunk of it; by the sizes of model and inputs unless given.
+        advance: called with the number of sequences done since the last call.
+
+    Raises:
+        InputError: as there, or a store that cannot be written.
+    """
     inputs.check_fits(checkpoint.cfg)
     if options.mesh is not None and engine is not local:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
@@ -74,7 +94,11 @@ def stored_outputs(
 
 
 def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
-    """Compute the chunks of a job, from JSON and the checkpoint that it names."""
+    """Compute the chunks of a job, from JSON and the checkpoint that it names.
+
+    Raises:
+        InputError: the checkpoint or the inputs are not those of the settings.
+    """
     if "checkpoint" not in sources:
         raise InputError("the job does not say where the checkpoint lies: start it by `bornbiased fingerprint`")
     checkpoint = open_verified(sources["checkpoint"], settings["weights"], settings["storage"])

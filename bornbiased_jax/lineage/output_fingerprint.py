@@ -205,7 +205,11 @@ def _digest(outputs_ND: np.ndarray, described: str) -> str:
 
 
 def check_comparable(base: OutputFingerprint, suspect: OutputFingerprint) -> None:
-    """Refuse fingerprints of different inputs or reading points."""
+    """Refuse fingerprints of different inputs or reading points.
+
+    Raises:
+        InputError: they differ; the sentence says in what.
+    """
     # The same inputs, then the same place of reading.
     for fact in ("kind", "num_inputs", "seq_len", "digest", "mean", "std"):
         base_value, suspect_value = base.inputs.get(fact), suspect.inputs.get(fact)

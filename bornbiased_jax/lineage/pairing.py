@@ -50,7 +50,12 @@ def unit_rows(sketch: np.ndarray) -> np.ndarray:
 def _distances(
     base: Sequence[Sequence[Neurons]], suspect: Sequence[Sequence[Neurons]], *, tokens_only: bool
 ) -> np.ndarray:
-    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L']."""
+    """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
+
+    Args:
+        base, suspect: the MLPs of each block: one, or its experts.
+        tokens_only: leave out Grams in residual coordinates.
+    """
     total_LL = np.zeros((len(base), len(suspect)))
     for space in ("token",) if tokens_only else ("token", "coordinates"):
         base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))

@@ -64,7 +64,11 @@ def enough_permutations(alpha: float) -> int:
 
 
 def check_permutations(num_permutations: int, alpha: float) -> None:
-    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above)."""
+    """Refuse too few permutations to reach the level by counting, if it is one that is counted (1e−4 or above).
+
+    Raises:
+        InputError: they cannot.
+    """
     if alpha >= _COUNTED and (num_permutations + 1) * alpha <= 1:
         enough = enough_permutations(alpha)
         raise InputError(
@@ -183,7 +187,11 @@ def permutation_test(
 
 
 def check_alpha(alpha: float) -> float:
-    """Return the level, if it lies strictly between 0 and 1."""
+    """Return the level, if it lies strictly between 0 and 1.
+
+    Raises:
+        InputError: it does not.
+    """
     if not isinstance(alpha, int | float | np.number) or not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     return alpha

@@ -102,6 +102,10 @@ def population_test(
 
 
 def check_references(count: int, alpha: float) -> None:
-    """Refuse too few references to reach the level."""
+    """Refuse too few references to reach the level.
+
+    Raises:
+        InputError: they cannot.
+    """
     if (count + 1) * alpha <= 1:
         raise InputError(f"{count} references cannot give p < {alpha:g}: use {math.floor(1 / alpha) + 1} or more")

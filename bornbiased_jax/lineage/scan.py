@@ -93,7 +93,11 @@ class ScanResult:
 
 
 def find_bases(places: Sequence[str]) -> list[Base]:
-    """List the bases that some places name: stores (:data:`BUILTIN` among them), files of fingerprints, checkpoints."""
+    """List the bases that some places name: stores (:data:`BUILTIN` among them), files of fingerprints, checkpoints.
+
+    Raises:
+        InputError: an index that cannot be read, or no base at all.
+    """
     bases: list[Base] = []
     # A folder with an index or with fingerprints is a store; anything else is a base by itself.
     for place in places:
@@ -192,7 +196,11 @@ def _match(
 
 
 def _load(base: Base) -> Fingerprint:
-    """Read a stored fingerprint, or make that of a checkpoint with public signs."""
+    """Read a stored fingerprint, or make that of a checkpoint with public signs.
+
+    Raises:
+        InputError: it cannot be read, or is not what an index says.
+    """
     path = io.user_path(base.place)
     if not (path.is_file() and is_fingerprint(path)):
         return fingerprint(base.place)

@@ -52,6 +52,9 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
         scores_nn: scores of all stored labels.
         is_live_n: labels that have numbers in both models.
         period: labels of one repeat where both models repeat themselves, summed over repeats; None where they do not.
+
+    Raises:
+        EvidenceError: fewer than two labels are left.
     """
     if period is not None and len(scores_nn) >= period:
         # Sum the diagonal blocks: label i of every repeat with label j of the same repeat.
@@ -68,7 +71,11 @@ def permuted_labels(scores_nn: np.ndarray, is_live_n: np.ndarray, period: int | 
 
 
 def _defined_terms(makers: Iterable[Callable[[], Term]], if_none: str) -> list[Term]:
-    """Make the terms that are defined."""
+    """Make the terms that are defined.
+
+    Raises:
+        EvidenceError: none is; the first reason.
+    """
     terms, reasons = [], []
     for make in makers:
         try:
@@ -120,6 +127,9 @@ def neuron_scores(
         space: which sketches.
         shape: of the base's component.
         inner: inner products of some pairs of neurons; of all pairs by default.
+
+    Raises:
+        EvidenceError: no sketch in this space, or a part that only one model has.
     """
     # Parts that both MLPs have in this space.
     base_parts, suspect_parts = (mlp.token if space == "token" else mlp.coordinates for mlp in (base, suspect))
@@ -151,6 +161,9 @@ def neuron_terms(
         space: which sketches.
         shape: of the base's component.
         periods: number of neurons in one repeat, by neurons of the MLP; empty where no pair repeats itself.
+
+    Raises:
+        EvidenceError: no pair has scores.
     """
 
     def term(pair: NeuronPair) -> Term:
@@ -172,7 +185,11 @@ def neuron_terms(
 
 
 def head_terms(pairs: Sequence[tuple[Heads, Heads]]) -> list[Term]:
-    """Return a term for each pair of blocks: key/value groups are permuted, and query heads inside each."""
+    """Return a term for each pair of blocks: key/value groups are permuted, and query heads inside each.
+
+    Raises:
+        EvidenceError: no pair of blocks with as many heads and groups.
+    """
     terms = _defined_terms(
         (partial(_head_term, base, suspect) for base, suspect in pairs), "a model has no attention, and so no heads"
     )
@@ -214,6 +231,9 @@ def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray],
     Args:
         base, suspect: sketches [D, k] of the same parts in the same order.
         period: see :func:`permuted_labels`.
+
+    Raises:
+        EvidenceError: the widths differ, or nothing is left.
     """
     base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
     return permuted_labels(base_DK @ suspect_DK.T, is_live_D, period)

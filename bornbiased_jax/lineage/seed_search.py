@@ -109,6 +109,9 @@ def read_entries(suspect: Checkpoint, places: list[Place]) -> np.ndarray:
     """Read the suspect's numbers at the places, each matrix scaled to mean square 1: [n] float64.
 
     Of files no more is read than the rows that hold them.
+
+    Raises:
+        InputError: every number there is the same.
     """
     parts = []
     for path, layer, count, _ in places:
@@ -138,7 +141,11 @@ def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], ja
 
 
 def spans(seeds: range, size: int) -> list[Chunk]:
-    """Return the chunks of a search: ranges that end at multiples of their size, which other searches share."""
+    """Return the chunks of a search: ranges that end at multiples of their size, which other searches share.
+
+    Raises:
+        InputError: they are more than :data:`MOST_RANGES`.
+    """
     if len(seeds) > MOST_RANGES * size:
         raise InputError(f"{len(seeds):,} seeds in ranges of {size:,} are too many ranges: take larger ones")
     cuts = range((seeds.start // size + 1) * size, seeds.stop, size)
@@ -151,7 +158,14 @@ def search(
     chunk: Chunk,
     advance: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most."""
+    """Find the best seeds of a range: ``seeds`` uint32 and ``correlations`` float64, ``CANDIDATES`` at most.
+
+    Args:
+        places: of the numbers that are compared.
+        suspect_N: the suspect's, centered, of length 1, float32.
+        chunk: the range.
+        advance: called with the number of seeds searched since the last call.
+    """
     correlate = correlator(places)
     unit_N = jnp.asarray(suspect_N, jnp.float32)
     best: dict[int, float] = {}
@@ -169,7 +183,11 @@ def search(
 
 
 def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:
-    """Compute the chunks of a job, from JSON and the file of the suspect's numbers."""
+    """Compute the chunks of a job, from JSON and the file of the suspect's numbers.
+
+    Raises:
+        InputError: those numbers are not those of the settings.
+    """
     cfg = ModelConfig.from_dict(settings["model"])
     suspect_N = np.load(sources["suspect"], allow_pickle=False)
     if _digest(suspect_N) != settings["suspect"]:

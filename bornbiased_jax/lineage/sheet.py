@@ -167,7 +167,12 @@ class Sheet:
 
 
 def evidence_sheet(base: RoleSource, suspect: RoleSource, checkpoints: tuple[Checkpoint, Checkpoint] | None) -> Sheet:
-    """Compute every statistic of a pair, next to its range over unrelated models."""
+    """Compute every statistic of a pair, next to its range over unrelated models.
+
+    Args:
+        base, suspect: the models.
+        checkpoints: the same, where this package runs both.
+    """
     calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
     # Both models on the same tokens, then every statistic with its range.
@@ -192,7 +197,13 @@ def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
 
 
 def read_model(source: RoleSource, checkpoint: Checkpoint | None, ids_ST: np.ndarray | None) -> Reading:
-    """Read all that the statistics need of one model."""
+    """Read all that the statistics need of one model.
+
+    Args:
+        source: the model by role; its language component is read.
+        checkpoint: the same, where this package runs it.
+        ids_ST: what it is run on; None runs nothing.
+    """
     vectors: dict[str, np.ndarray] = {}
     stds: dict[str, float] = {}
     spectra: dict[str, np.ndarray] = {}

@@ -168,7 +168,11 @@ class Probe:
     batch_size: int | None = None
 
     def settled_by(self, side: Side) -> Probe:
-        """Return the probe that a stored fingerprint was made with."""
+        """Return the probe that a stored fingerprint was made with.
+
+        Raises:
+            InputError: something else was asked for.
+        """
         assert side.stored is not None
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
         facts = side.stored.inputs
@@ -218,7 +222,14 @@ def read_outputs(
     engine: Engine = local,
     range_size: int | None = None,
 ) -> OutputFingerprint:
-    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display."""
+    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
+
+    Args:
+        side: the model.
+        probe: with every choice made (:meth:`Probe.fitted`); it decides the batch size.
+        options: as in :func:`.output_fingerprint.fingerprint_outputs`.
+        resume, engine, range_size: as there.
+    """
     if side.stored is not None:
         return side.stored
     inputs = probe.draw(side.checkpoint.cfg)

@@ -47,6 +47,9 @@ def auto(
         sign_key: hexadecimal key of the sign vectors; by default one that the digests of both models decide.
         neurons: of each MLP, or "all".
         outputs: runs the permutation test of outputs, where that is to join the family.
+
+    Raises:
+        InputError: a bad option, or weights that cannot be read.
     """
     # Sketches of both, with one key; checkpoints only where this package can run them.
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
@@ -73,7 +76,18 @@ def weights(
     sign_key: str | None = None,
     neurons: int | str | None = None,
 ) -> Verdict:
-    """Permute one kind of labels, named beforehand: coordinates up to sign, neurons or heads in token space."""
+    """Permute one kind of labels, named beforehand: coordinates up to sign, neurons or heads in token space.
+
+    Args:
+        base, suspect: the models.
+        alpha: level of the decision.
+        labels: a key of :data:`LABELS`.
+        num_permutations: of the test.
+        sign_key, neurons: see :func:`auto`.
+
+    Raises:
+        InputError: a bad option, or weights that cannot be read.
+    """
     if labels not in LABELS:
         raise InputError(f"unknown labels {labels!r}: choose from {', '.join(LABELS)}")
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
@@ -94,6 +108,9 @@ def _fingerprint_pair(
 
     Two checkpoints are sketched under a key that their digests decide: whoever made one of them could not know it.
     Compared with a stored fingerprint a checkpoint is sketched as that was.
+
+    Raises:
+        InputError: an option that contradicts a stored fingerprint, or weights that cannot be read.
     """
     try:
         key = None if sign_key is None else bytes.fromhex(sign_key)
@@ -142,7 +159,11 @@ def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
 
 
 def check_count(num_permutations: int) -> int:
-    """Refuse too few permutations for verdicts to rest on them."""
+    """Refuse too few permutations for verdicts to rest on them.
+
+    Raises:
+        InputError: they are fewer than 99.
+    """
     if num_permutations < 99:
         raise InputError(f"{num_permutations} permutations are too few: ask for {NUM_PERMUTATIONS}, or leave them out")
     return num_permutations

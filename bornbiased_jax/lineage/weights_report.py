@@ -155,7 +155,15 @@ def write_notes(
     suspect: Fingerprint,
     exactness: Sequence[str],
 ) -> list[str]:
-    """Write what a verdict on weights rests on, point by point."""
+    """Write what a verdict on weights rests on, point by point.
+
+    Args:
+        comparison: the battery's result.
+        rows: its components.
+        deciding: the cell whose p stands behind the decision; None where none does.
+        base, suspect: the models.
+        exactness: condition under which that p is exact.
+    """
     notes = []
     if 0 < len(comparison.equal) < comparison.num_tensors:
         notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand.")

@@ -53,6 +53,9 @@ def auto_verdict(
         identity: of the two models, from more than their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
         near: sentence about weights that are nearly equal, and so about no identity.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
     """
     further: list[Cell] = []
     if outputs is not None:
@@ -110,7 +113,16 @@ def single_verdict(
     evidence: str,
     options: Options = Options(),  # noqa: B008
 ) -> Verdict:
-    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for."""
+    """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for.
+
+    Args:
+        base, suspect: made with one dimension and one sign key.
+        evidence: a key of :data:`.evidence.KINDS`.
+        options: level and permutations.
+
+    Raises:
+        InputError: fingerprints that cannot be compared.
+    """
     # One piece of evidence over the whole model, without correction.
     cell, by_module = single_cell(base, suspect, evidence, options)
     kind = kind_of(evidence)

@@ -185,6 +185,12 @@ def which_seed(
 def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 1e-4) -> Verdict:
     """Compare whole initial weights with the suspect, coordinate by coordinate; p is that of the best of 2³² seeds.
 
+    Args:
+        cfg: the architecture of the initialization.
+        suspect: the model.
+        seed: the initialization's.
+        alpha: level of the decision.
+
     Returns:
         A verdict, undefined where the two have nothing of one size.
     """
@@ -210,7 +216,11 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
 
 
 def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha: float) -> None:
-    """Check a search's seeds and level, and whether the two architectures have one size."""
+    """Check a search's seeds and level, and whether the two architectures have one size.
+
+    Raises:
+        InputError: they are out of range, or a size differs.
+    """
     if not 0.0 < alpha < 1.0:
         raise InputError(f"alpha={alpha} is not between 0 and 1")
     if not len(seeds) or seeds.step != 1:

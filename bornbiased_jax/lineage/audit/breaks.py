@@ -20,6 +20,10 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
     """Find the breaks of one run.
 
     The ratio at t is the median over tensors of d(t−1, t+1) / max(d(t−1, t), d(t, t+1)), d the Euclidean distance.
+
+    Args:
+        run: its checkpoints by ascending step, all with readers.
+        advance: called when a pair of checkpoints has been read.
     """
     findings = _other_shapes(run)
     before: Mapping[str, float] = {}

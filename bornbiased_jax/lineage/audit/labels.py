@@ -36,7 +36,11 @@ class Label(NamedTuple):
 
 
 def regular_expression(text: str, option: str) -> re.Pattern[str]:
-    """Compile what a user wrote for an option."""
+    """Compile what a user wrote for an option.
+
+    Raises:
+        InputError: it is no regular expression, or one that Python warns of because it may come to mean something else.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
@@ -46,7 +50,11 @@ def regular_expression(text: str, option: str) -> re.Pattern[str]:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Compile a pattern of the user's, which has a group for the step."""
+    """Compile a pattern of the user's, which has a group for the step.
+
+    Raises:
+        InputError: it is no regular expression, or has no group ``step``.
+    """
     pattern = regular_expression(text, "--pattern")
     if "step" not in pattern.groupindex:
         raise InputError(

@@ -51,6 +51,9 @@ def audit_revisions(
 
     Returns:
         As :func:`audit_listing`.
+
+    Raises:
+        InputError: an entry is none of that interface.
     """
     # Labels from names, digests of the files of weights.
     labels: dict[str, Label] = {name: read_label(name, pattern) for name in revisions}

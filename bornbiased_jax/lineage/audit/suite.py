@@ -113,7 +113,11 @@ def audit_suite(
 
 
 def find_suite(text: str) -> Suite:
-    """Ask the hub which repositories and revisions are called that, and for the listing of each."""
+    """Ask the hub which repositories and revisions are called that, and for the listing of each.
+
+    Raises:
+        InputError: as :func:`audit_suite`.
+    """
     # Parse owner, names and revisions.
     match = _FORM.fullmatch(text)
     if match is None:

@@ -27,7 +27,7 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 _CHUNK = 1 << 22
-# Checkpoints are language by coordinates, long after their initialization: in more numbers than what is published has.
+# Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
 
 
@@ -134,7 +134,11 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
-    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart."""
+    """Hash the tensors of the model that a run trained an adapter beside, those of each block apart.
+
+    Raises:
+        InputError: that model is missing or corrupted.
+    """
     frozen = frozen_tree(run)
     digests: set[str] = set()
     for path in frozen.shapes:
