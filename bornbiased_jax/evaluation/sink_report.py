@@ -21,7 +21,7 @@ from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.overflow import check_overflow
 from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_plain
 from bornbiased_jax.probes.outliers import SuperNeuron, measure_outliers, super_neurons
-from bornbiased_jax.probes.sinks import Convention, SinkOptions, Threshold, check_epsilon, measure_sinks
+from bornbiased_jax.probes.sinks import SinkOptions, SinkSettings, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments
 from bornbiased_jax.quantization import Granularity, Price, Scheme, prices
 from bornbiased_jax.text import Tokenizer, read_text, text_digest
@@ -81,7 +81,7 @@ class OutlierReport(TypedDict):
     layers: list[BlockOutliers]
 
 
-class SinkReport(TypedDict):
+class SinkReport(SinkSettings):
     """What :func:`report_on_ids` returns, JSON-ready; what :func:`sinks_report` adds is not required."""
 
     sink_rate: dict[str, float]
@@ -90,12 +90,6 @@ class SinkReport(TypedDict):
     sink_rate_of_average: dict[str, float]
     score_by_layer_head: dict[str, list[list[float]]]
     row_mass_by_layer_head: list[list[float]]
-    epsilon: float
-    convention: Convention
-    position: int
-    threshold: Threshold
-    normalised_rows: bool
-    num_sequences: int
     num_tokens: int
     seed: int
     beyond_max_seq_len: bool

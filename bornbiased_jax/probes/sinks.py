@@ -82,7 +82,18 @@ class SinkRates(TypedDict):
     """One of the two fractions of heads, as ``threshold`` says."""
 
 
-class SinkMeasurement(SinkRates):
+class SinkSettings(TypedDict):
+    """How sinks were measured."""
+
+    epsilon: float
+    convention: Convention
+    position: int
+    threshold: Threshold
+    normalised_rows: bool
+    num_sequences: int
+
+
+class SinkMeasurement(SinkRates, SinkSettings):
     """Sinks at the greatest length, and at the others; the settings."""
 
     by_length: dict[int, SinkRates]
@@ -90,12 +101,6 @@ class SinkMeasurement(SinkRates):
     """Mean score of every position."""
     row_mass_LH: np.ndarray
     """Mean sum of a row of weights: 1 for a plain softmax."""
-    epsilon: float
-    convention: Convention
-    position: int
-    threshold: Threshold
-    normalised_rows: bool
-    num_sequences: int
     length: int
 
 

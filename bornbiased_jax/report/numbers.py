@@ -128,7 +128,7 @@ def mean_std(values: Iterable[float]) -> tuple[float, float] | float:
 
 
 def value_range(values: Sequence[float], digits: int = 1) -> str | None:
-    """The smallest and the largest of some numbers; None where there is none.
+    """Write the smallest and the largest of some numbers; None where there is none.
 
     Example:
         >>> value_range([2.5, -1.0])
