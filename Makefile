@@ -11,12 +11,13 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo docs test test-all extending mutants lint check actionlint bench install clean
+.PHONY: help demo docs test test-slow test-all extending mutants lint check actionlint bench install clean
 
 help:
 	@echo 'make demo      one experiment for each pillar, in minutes; the page is $(OUT)/index.html'
 	@echo 'make test      lint and the tests of every day'
-	@echo 'make test-all  the slow tests: types, experiments, kills, several processes, code blocks of the docs'
+	@echo 'make test-slow what takes long: types, experiments, kills, several processes, code blocks of the docs'
+	@echo 'make test-all  test-slow and what takes longest: what a night is for'
 	@echo 'make extending the tests of every day with all changes of docs/extending/ applied to a copy'
 	@echo 'make mutants   faults planted in the statistics that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
@@ -37,9 +38,10 @@ test: lint
 
 # What `make test` leaves out, types among it. What compares bits is compiled as users compile, with each random key
 # watched, and so is what computes for long: otherwise the compiler hurries, and the watch is spared (tests/conftest.py).
-test-all: $(VENV)/.installed-dev
-	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m as_users
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not as_users'
+test-slow: UNLESS := and not nightly
+test-slow test-all: $(VENV)/.installed-dev
+	XLA_FLAGS= CHECK_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) $(FILES) -m 'as_users $(UNLESS)'
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m '(slow or long) and not as_users $(UNLESS)'
 
 # Every change of docs/extending/ in one copy of the project, and the whole of `make test` there.
 extending: $(VENV)/.installed-dev

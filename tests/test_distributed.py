@@ -70,7 +70,14 @@ def numbers(value):
     return {"": value}
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "probe of a checkpoint",
+        "fingerprint of a file, weights cut",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("probe of initializations", "fingerprint")),
+    ],
+)
 def test_two_processes_give_the_numbers_of_one(name, tmp_path):
     words = [word for word in CALLS[name]]
     for folder in ("one", "two"):
@@ -102,7 +109,7 @@ def test_two_processes_give_the_numbers_of_one(name, tmp_path):
         assert expected == found  # each seed's program is that of one device
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_when_one_is_killed_the_other_ends(victim, tmp_path):
     sizes = ["--num-inputs", "4096", "--seq-len", "32", "--batch-size", "16"]
     both = begin_two([*UNTRAINED, *sizes, "--seeds", "0:1024"], tmp_path)

@@ -65,7 +65,7 @@ def test_lint_tests_docs_and_nightly_run_the_makefile_targets():
     }
     assert set(targets) == {"lint", "tests", "docs", "nightly"}
     assert targets["lint"] == {"check", "actionlint"} and targets["docs"] == {"docs"}
-    assert {"test", "test-all"} <= targets["tests"] and {"test-all", "extending", "mutants"} <= targets["nightly"]
+    assert {"test", "test-slow"} <= targets["tests"] and {"test-all", "extending", "mutants"} <= targets["nightly"]
 
 
 @every_workflow

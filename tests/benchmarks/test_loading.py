@@ -45,6 +45,7 @@ def test_a_streamed_fingerprint_is_measured_beside_products(tmp_path):
     assert len(tables.streamed(found)[0].rows) == 7
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_blocks(tmp_path):
     """Eight blocks more are 0.4 GB more of weights; what two blocks and the process take is the same."""

@@ -27,6 +27,7 @@ def test_the_bound_is_reported_between_the_normal_tail_and_one(monkeypatch):
     assert len(tables.bound({"rows": [row]})[0].rows) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_child_process_time_and_output_measured(tmp_path):
     found = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])

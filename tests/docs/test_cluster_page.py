@@ -52,6 +52,7 @@ def small(words: list[str]) -> list[str]:
     return [*words, *further]
 
 
+@pytest.mark.nightly
 def test_the_commands_of_the_page_run(tmp_path):
     if any(importlib.util.find_spec(module) is None for module in ("submitit", "ray")):
         pytest.skip("submitit or ray is not installed: pip install submitit ray")

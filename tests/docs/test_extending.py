@@ -63,6 +63,7 @@ def test_a_change_passes_its_test(diff, tmp_path):
     assert code == 0, printed
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_all_changes_at_once_pass_the_tests_of_lists(tmp_path):
     copy = scratch_copy(tmp_path / "project")

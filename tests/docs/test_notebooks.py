@@ -98,6 +98,7 @@ def test_notebook_checks_catch_planted_faults(change, said):
     assert any(fault.startswith(said) for fault in faults(notebook))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("path", notebooks.PATHS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path):

@@ -16,6 +16,7 @@ from tests.experiments.smoke import record_of, show
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_tests_in_the_weights_keep_their_level_on_untrained_models(tmp_path):
     record = record_of(weights_calibration.EXPERIMENT, tmp_path, num_pairs=150, chunk=75, num_permutations=100)
     result = record["result"]

@@ -26,7 +26,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.record import jsonable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 SMOKE = descendants.EXPERIMENT.settings["smoke"]
 CFG = preset(SMOKE["model"], **SMOKE["changes"])

@@ -10,7 +10,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from tests.experiments.smoke import record_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

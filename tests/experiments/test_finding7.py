@@ -22,6 +22,7 @@ def test_own_preferred_tokens_are_found_under_a_common_shift_and_shuffled_ones_a
     assert shuffled["rank"]["log10_p"] > -2 and shuffled["logit"]["log10_p"] > -2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_initialization_prefers_its_own_tokens_and_everything_is_shown(tmp_path):
     record = record_of(finding7.EXPERIMENT, tmp_path)

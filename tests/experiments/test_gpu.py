@@ -160,6 +160,7 @@ CHEAP = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_cheap_steps_make_their_records_at_smoke_size(tmp_path):
     chosen = f"[step for step in gpu.STEPS if step.name in {CHEAP}]"

@@ -19,6 +19,7 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("persistence")
 
 
+@pytest.mark.nightly
 def test_untrained_model_is_found_in_its_own_model_alone(work):
     record = record_of(PAIRS["table4b"], work)
     pairs = {(p["base"]["seed"], p["suspect"]["seed"]): p for p in record["result"]["pairs"]}
@@ -77,6 +78,7 @@ def test_progress_is_measured_from_untrained_model(work):
     assert at_initialization["bigram_loss"] < at_initialization["unigram_entropy"] < at_initialization["loss"]
 
 
+@pytest.mark.nightly
 def test_figures_follow_every_checkpoint(work):
     record = record_of(checkpoints.EXPERIMENTS["figure11"], work)
     result = record["result"]
@@ -95,6 +97,7 @@ def test_figures_follow_every_checkpoint(work):
     assert claims[0].measured == "12 of 12" and claims[0].statement.endswith("permutation, tokens")
 
 
+@pytest.mark.nightly
 def test_descendants_and_distractors(work):
     record = record_of(PAIRS["table5"], work)
     pairs = record["result"]["pairs"]
@@ -135,6 +138,7 @@ def test_the_distractor_is_another_seed_in_another_order(work):
     assert persistence.moved(parent, persistence.load(persistence.initialization(run, 1000))) == 0
 
 
+@pytest.mark.nightly
 def test_baselines_against_other_seeds(work):
     record = record_of(PAIRS["table8"], work)
     result = record["result"]

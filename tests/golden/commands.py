@@ -258,9 +258,12 @@ def _exit_codes() -> Values:
 
 CASES = {
     # An experiment compiles for half a minute; parity imports torch and transformers.
-    **{f"keys-{name}": Case(functools.partial(_keys, name), is_slow=name == "reproduce") for name in CALLS},
+    **{
+        f"keys-{name}": Case(functools.partial(_keys, name), marks=("slow",) if name == "reproduce" else ())
+        for name in CALLS
+    },
     "keys-metrics": Case(_metrics),
-    "keys-parity": Case(_parity, is_slow=True),
+    "keys-parity": Case(_parity, marks=("slow",)),
     "help": Case(_help),
     **{f"refused-{name}": Case(functools.partial(_refused, name)) for name in REFUSED},
     "exit-codes": Case(_exit_codes),

@@ -88,5 +88,5 @@ CASES = {
     "tiny": Case(lambda: _in_own_process("tiny")),
     "rare": Case(lambda: _in_own_process("rare")),
     "nano": Case(lambda: _in_own_process("nano")),
-    "large": Case(lambda: _in_own_process("large"), is_slow=True),
+    "large": Case(lambda: _in_own_process("large"), marks=("slow", "nightly")),
 }

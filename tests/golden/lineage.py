@@ -214,5 +214,7 @@ def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
 
 # Those that need a trained run, or another hundred births.
 LONG = ("birth_and_its_training", "birth_and_another_training", "two_births")
-CASES: dict[str, Case] = {name: Case(functools.partial(_verdicts, name), is_slow=name in LONG) for name in PAIRS}
+CASES: dict[str, Case] = {
+    name: Case(functools.partial(_verdicts, name), marks=("slow",) if name in LONG else ()) for name in PAIRS
+}
 CASES |= {"fingerprints": Case(_fingerprints), "whichseed": Case(_whichseed), "digests": Case(_digests)}

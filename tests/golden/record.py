@@ -34,13 +34,13 @@ class Case(NamedTuple):
 
     Attributes:
         compute: makes the values.
-        is_slow: whether it belongs to ``make test-all``.
+        marks: ``slow`` for ``make test-slow``, ``nightly`` as well for ``make test-all`` alone.
         rounding: computes, by the names of the values, how far rounding may move them; asked where they differ by more
             than the module's tolerance.
     """
 
     compute: Callable[[], Values]
-    is_slow: bool = False
+    marks: tuple[str, ...] = ()
     rounding: Callable[[], Mapping[str, float]] | None = None
 
 

@@ -99,7 +99,7 @@ CASES = {
             f"sinks model {REPORT} --no-details --quantise {ROUNDINGS} --granularity tensor,token,channel"
             " --keep-sinks 0,1,4",
         ),
-        is_slow=True,
+        marks=("slow",),
         rounding=_one_prediction,
     ),
     "rolling-cache": _case(f"sinks model {REPORT} --no-details --streaming 6 --keep-sinks 0,1,4"),

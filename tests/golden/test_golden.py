@@ -13,7 +13,7 @@ def _cases() -> list[pytest.param]:
     for name in MODULES:
         module = importlib.import_module(f"tests.golden.{name}")
         for key, case in module.CASES.items():
-            marks = [pytest.mark.slow] if case.is_slow else []
+            marks = [getattr(pytest.mark, mark) for mark in case.marks]
             rows.append(pytest.param(name, key, case, module.TOLERANCE, id=f"{name}-{key}", marks=marks))
     return rows
 

@@ -90,6 +90,9 @@ def _random(group: int) -> Values:
 
 
 CASES = {
-    **{name: Case(functools.partial(_preset, name), is_slow=not name.endswith("-tiny")) for name in PRESETS},
-    **{f"random {group}": Case(functools.partial(_random, group), is_slow=True) for group in range(GROUPS)},
+    name: Case(functools.partial(_preset, name), marks=() if name.endswith("-tiny") else ("slow",)) for name in PRESETS
+}
+CASES |= {
+    f"random {group}": Case(functools.partial(_random, group), marks=("slow", "nightly") if group else ("slow",))
+    for group in range(GROUPS)
 }

@@ -211,8 +211,8 @@ def _order_of_data() -> Values:
 
 CASES: dict[str, Case] = {
     "unbroken": Case(_unbroken),
-    "killed_and_resumed": Case(_killed_and_resumed, is_slow=True),
-    "stopped_and_extended": Case(_stopped_and_extended, is_slow=True),
-    "in_one_program": Case(_in_one_program, is_slow=True),
+    "killed_and_resumed": Case(_killed_and_resumed, marks=("slow",)),
+    "stopped_and_extended": Case(_stopped_and_extended, marks=("slow",)),
+    "in_one_program": Case(_in_one_program, marks=("slow",)),
     "order_of_data": Case(_order_of_data),
 }

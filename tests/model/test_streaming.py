@@ -285,6 +285,7 @@ def _full(*unused):
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
     """By SIGKILL, between two blocks or in the middle of one, again and again until the command comes through."""

@@ -5,6 +5,7 @@ import pytest
 from benchmarks import kill_resume
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_three_kills(tmp_path, monkeypatch):
     # Programs this small are compiled for longer than they run.

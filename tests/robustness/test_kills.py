@@ -88,6 +88,8 @@ COMMANDS = {
         trained,
     ),
 }  # fmt: skip
+# More often than each night: the command whose state is largest, and the one that writes a folder.
+NAMES = [pytest.param(name, marks=[] if name in ("pretrain", "export") else pytest.mark.nightly) for name in COMMANDS]
 
 
 def begin(command: Command, place: Path, most_bytes: int | None = None) -> subprocess.Popen[bytes]:
@@ -137,7 +139,7 @@ def check_outcome(command: Command, place: Path, expected: Any) -> None:
     assert [str(path) for path in place.rglob("*.part")] == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_kills_leave_no_trace(calm, tmp_path, name):
     expected, seconds, _ = calm(name)
     chance, killed, ended = random.Random(name), 0, 0
@@ -164,7 +166,7 @@ def test_kills_leave_no_trace(calm, tmp_path, name):
     check_outcome(command, place, expected)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
     expected = calm(name).outcome
     chance = random.Random(name)
@@ -184,7 +186,7 @@ def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
     check_outcome(command, place, expected)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_disk_that_fills_leaves_nothing_half_written(calm, tmp_path, name):
     """No file may grow beyond a size: none at all, and just below the middle and the largest of the files written."""
     expected, _, sizes = calm(name)

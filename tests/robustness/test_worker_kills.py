@@ -72,6 +72,7 @@ def drivers():
         driver.communicate()
 
 
+@pytest.mark.nightly
 def test_killed_workers_and_drivers_lose_nothing(tmp_path, drivers):
     """Two drivers with two worker processes each; in turn a driver and one of its workers is killed."""
     calm, place = tmp_path / "calm", tmp_path / "place"

@@ -67,8 +67,17 @@ def alone(tmp_path_factory):
 
 # Every engine with a call whose chunks are seeds and inputs, and every call with one engine.
 TRIED = [
-    *(("two processes", name) for name in CALLS if name != "probe"),
-    *((engine, "probe") for engine in ("four processes", "submitit", "ray")),
+    ("two processes", "fingerprint"),
+    *((engine, "probe") for engine in ("submitit", "ray")),
+    *(
+        pytest.param(*row, marks=pytest.mark.nightly)
+        for row in (
+            ("two processes", "probe of a checkpoint"),
+            ("two processes", "whichseed"),
+            ("two processes", "reproduce"),
+            ("four processes", "probe"),
+        )
+    ),
 ]
 
 
