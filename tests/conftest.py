@@ -1,6 +1,7 @@
 """Rules for every test: warnings are errors, ranks are not promoted silently."""
 
 import functools
+import gc
 import os
 
 # Matrices of tests are small: a second BLAS thread gains nothing, and beside another worker its waiting costs fourfold.
@@ -60,6 +61,13 @@ for _name, _value in _CACHE.items():
 # The same examples on every machine and in every run; compilation makes first examples slow.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector look no more at what lives to the end: libraries, tests and their parameters."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

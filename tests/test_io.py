@@ -230,6 +230,7 @@ def test_a_part_that_was_cleared_before_its_lock_is_made_again(tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_writers_of_one_file_do_not_hinder_each_other(tmp_path):
     """Each clears up for its own write what it takes for left over."""
     code = (

@@ -56,6 +56,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_no_setting_of_jax_moves_a_weight_or_an_input():
     """The environment of a user, or a configuration made by another library, is not part of a seed."""
     digests = []

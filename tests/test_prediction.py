@@ -39,6 +39,7 @@ def test_stack_has_initial_standard_deviations(name: str) -> None:
     assert stack.position_std == std.get("positions/embedding", 0.0)
 
 
+@pytest.mark.slow
 def test_the_record() -> None:
     found = json.loads(json.dumps(predict(TINY, 24, num_inputs=200)))
     L = TINY.num_layers
@@ -64,6 +65,7 @@ def test_more_inputs_narrow_the_interval_to_that_of_seeds_alone() -> None:
     assert endless["log10_p"] is None
 
 
+@pytest.mark.slow
 def test_positional_decay_of_the_first_block() -> None:
     """Figure 9: independent values of standard deviation σ average to σ/√i, logits being small at this width."""
     found = predict(TINY, 16, num_inputs=100, tokens=False)["position_std"]
@@ -73,6 +75,7 @@ def test_positional_decay_of_the_first_block() -> None:
     np.testing.assert_allclose(found, expected, rtol=0.0026)
 
 
+@pytest.mark.slow
 def test_without_attention_position_std_is_the_stream_s() -> None:
     found = predict(TINY.replace(attention=False), 4, num_inputs=100)
     assert found["attention_std_by_layer"] == []

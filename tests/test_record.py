@@ -129,6 +129,7 @@ def _touch(mib: int) -> int:
     return int(np.ones(mib * MIB, np.uint8)[::4096].sum())
 
 
+@pytest.mark.slow
 def test_peak_memory_belongs_to_the_block():
     with record.measure() as probe:
         pass
@@ -199,6 +200,7 @@ def test_jsonable_refuses_what_json_cannot_say(value):
         record.jsonable(value)
 
 
+@pytest.mark.slow
 def test_json_of_a_command_that_computes_nothing_starts_no_backend():
     code = (
         "import json, contextlib, io; from jax._src import xla_bridge; from bornbiased_jax.cli.main import run\n"

@@ -1,6 +1,7 @@
 """The plan of the house: which room may import which, and what an import may do."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,7 @@ FILES = {
 }
 
 
+@functools.cache
 def _imports(path: Path) -> set[str]:
     """Modules of the project that a file imports, inside functions too, and for types alone too."""
     imported = set()
@@ -88,7 +90,9 @@ def _imports(path: Path) -> set[str]:
     return {name for name in imported if name in FILES}
 
 
-IMPORTS = {module: _imports(path) for module, path in FILES.items()}
+def _arrows() -> dict[str, set[str]]:
+    """What each module imports of the project."""
+    return {module: _imports(path) for module, path in FILES.items()}
 
 
 def test_every_room_has_a_floor():
@@ -98,7 +102,7 @@ def test_every_room_has_a_floor():
 
 def test_no_arrow_between_rooms_points_up():
     wrong = []
-    for module, imported in IMPORTS.items():
+    for module, imported in _arrows().items():
         for other in imported:
             here, there = _room(module), _room(other)
             if RANK[there] > RANK[here] and (here, there) not in TOP:
@@ -108,13 +112,13 @@ def test_no_arrow_between_rooms_points_up():
 
 def test_neither_rooms_nor_modules_import_in_a_circle():
     rooms: dict[str, set[str]] = {}
-    for module, imported in IMPORTS.items():
+    for module, imported in _arrows().items():
         rooms.setdefault(_room(module), set()).update(_room(other) for other in imported)
     rooms = {room: others - {room} for room, others in rooms.items()}
     # A package's __init__ gathers its own modules, which may reach each other through it.
     modules = {
         module: {other for other in others - {module} if not module.startswith(f"{other}.")}
-        for module, others in IMPORTS.items()
+        for module, others in _arrows().items()
     }
     for graph in (rooms, modules):
         left = dict(graph)
@@ -124,6 +128,7 @@ def test_neither_rooms_nor_modules_import_in_a_circle():
         assert not left, f"a circle among {sorted(left)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["theory", "theory.predict", "theory.preference"])
 def test_theory_needs_neither_jax_nor_another_room(module):
     code = f"import sys, bornbiased_jax.{module}; print(*sys.modules)"
@@ -151,6 +156,7 @@ print(len(sys.argv) - 1)
 """
 
 
+@pytest.mark.slow
 def test_nothing_speaks_to_the_network_at_import():
     modules = [module for module in FILES if not module.endswith("__main__") and _room(module) != "benchmarks"]
     done = subprocess.run([sys.executable, "-c", NO_NETWORK, *modules], cwd=ROOT, capture_output=True, text=True)

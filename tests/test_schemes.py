@@ -131,6 +131,7 @@ def test_orthogonal_matrices_have_orthonormal_rows_or_columns(setting):
     np.testing.assert_allclose(w.T @ w, np.eye(w.shape[1]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_balanced_writers_have_no_mean_over_neurons():
     w = by_group(model("normal-0.02-balanced"))["down"].astype(np.float64)
     # The mean is taken out to 2⁻²⁰ of a standard deviation, and entries are rounded to float32.

@@ -66,6 +66,7 @@ for mode in ("vmap", "map"):
 """
 
 
+@pytest.mark.slow
 def test_four_devices_agree_with_one():
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", ON_DEVICES], env=env, capture_output=True, text=True, timeout=300)

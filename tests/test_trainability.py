@@ -24,6 +24,7 @@ def report():
         return trainability.diagram(CFG, 8, 4)
 
 
+@pytest.mark.slow
 def test_cells_are_the_predictions_of_that_configuration(report):
     plane = report["depth"]
     row, column = plane["y_values"].index(3.0), plane["x_values"].index(1.0)
@@ -65,6 +66,7 @@ def test_entropy_is_that_of_independent_logits():
     assert entropy == pytest.approx(row_entropy(8, 0.64**2) / row_entropy(8, 0.0), rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_page_has_both_planes_and_no_outside_reference(report):
     diagram = Trainability("gpt2-tiny", report, CFG.to_dict())
     text = page.draw(diagram, "gpt2-tiny", command=["bornbiased", "predict"])

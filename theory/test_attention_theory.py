@@ -211,6 +211,7 @@ def test_dropping_negligible_columns_changes_nothing(monkeypatch):
     assert fast == pytest.approx(attention.prop5_exact_gap(300, 60), rel=1e-13)
 
 
+@pytest.mark.long
 def test_the_largest_size_is_quick_and_reaches_its_tail():
     start = time.process_time()
     gaps = attention.prop5_exact_gap(4096, 96)

@@ -110,6 +110,7 @@ def test_cosine_of_every_position(case: str) -> None:
         assert np.all(excess(found[:, :, place - 1], predicted(cfg, place)) < 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_variance_at_every_position(case: str) -> None:
     cfg, length = CASES[case]
@@ -180,6 +181,7 @@ def test_control_is_accepted_as_it_is() -> None:
     assert np.all(excess(control(), predicted(CONTROL, 1)) < 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_constant_that_is_five_percent_off_is_rejected(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     from bornbiased_jax.theory.finite_width import Kernel

@@ -103,6 +103,7 @@ def test_overlaps_out_of_range_are_refused(arguments, message):
         row_overlap(*arguments)
 
 
+@pytest.mark.long
 def test_recursion_of_the_published_settings_gives_the_tabled_values():
     """Cosine after block 20 at T = 512: T → ∞, Y₁₁ alone, Y₁₁ and Y₁₂ (issue's first values, to their digits)."""
     table = {1.0: (0.855, 0.836, 0.844), 1.4: (0.855, 0.789, 0.807), 2.0: (0.802, 0.664, 0.705)}
@@ -146,6 +147,7 @@ def _check_encoder(encoder, width, num_layers, networks, first_seed):
     np.testing.assert_allclose(entropies.mean(axis=0), predicted.entropy[:-1], atol=0.03)
 
 
+@pytest.mark.long
 def test_an_encoder_at_small_size():
     _check_encoder(ENCODERS["post-norm"], 192, 3, 8, 70)
 
@@ -194,6 +196,7 @@ def _check_decoder(changes, width, num_layers, seeds, first_seed):
         assert np.all(np.abs(measured.mean(axis=0) - predicted) < 0.02 + error), (measured.mean(axis=0), predicted)
 
 
+@pytest.mark.long
 def test_a_concentrated_decoder_at_small_size():
     _check_decoder(DECODERS["softmax"], 192, 2, 8, 900)
 

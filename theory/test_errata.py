@@ -53,6 +53,7 @@ def test_gated_kernels_have_a_fixed_point_at_zero():
     assert np.all(gated < rho) and np.all(mlp.activation_map("relu", rho) > rho)
 
 
+@pytest.mark.long
 def test_llama_rows_of_table_1_come_from_uneven_scatter():
     """V = 32,000, N = 10,000: printed 0.06% to 0.09%; a common direction alone would give 0.054%."""
     changes = dict(norm="rmsnorm", activation="silu", gated_mlp=True, mlp_width=2048, mlp=True, vocabulary=32_000)

@@ -22,6 +22,7 @@ EXAMPLES = {
 """Module -> how many of its functions have an example."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str) -> None:
     module = importlib.import_module(f"bornbiased_jax.theory.{name}")

@@ -90,6 +90,7 @@ def test_what_all_seeds_have_in_common_decides_where_nothing_else_is() -> None:
     assert np.std(kept) < np.std(free)
 
 
+@pytest.mark.long
 def test_the_distribution_is_that_of_fresh_heads_on_average() -> None:
     """The mean over heads is that of rows drawn anew; five standard errors over heads, and 1% for the width."""
     generator = np.random.default_rng(3)

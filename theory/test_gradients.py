@@ -73,6 +73,7 @@ def _check(name, seeds):
         assert np.all(np.abs(by_group[group].mean(axis=0) - values) < slack * np.array(values) + error), group
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gpt2, tied", "llama"])
 def test_gradient_norms_of_eight_seeds(name):
     _check(name, range(300, 308))

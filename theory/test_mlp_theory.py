@@ -128,6 +128,7 @@ def test_rate():
     assert abs(1.05 * mlp.prop2_rate(20_000) / gaps[-1] - 1) > 0.04 > abs(relative[-1])
 
 
+@pytest.mark.long
 @given(std=st.floats(0.05, 3), layers=st.integers(1, 6))
 @settings(max_examples=6)
 def test_odd_activations_keep_orthogonal_inputs_orthogonal(std, layers):

@@ -83,6 +83,7 @@ def test_uniform_top_count():
         assert abs(np.mean(tops >= count) - tail) <= STANDARD_ERRORS * error + tail / 300 * count
 
 
+@pytest.mark.long
 @given(rho=st.floats(0, 1))
 @settings(max_examples=8)
 @example(rho=1 - 1e-12)
@@ -92,6 +93,7 @@ def test_two_tokens_have_a_closed_form(rho):
     assert preference.expected_fraction(rho, 2) == pytest.approx(exact, abs=2e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vocab", [10, 50_257])
 def test_ends_of_the_expected_fraction(vocab):
     assert preference.expected_fraction(0.0, vocab) == pytest.approx(1 / vocab, rel=1e-6)
@@ -100,6 +102,7 @@ def test_ends_of_the_expected_fraction(vocab):
     assert np.all(np.diff(fractions) > 0)
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(rho=st.floats(0.02, 0.95), vocab=st.integers(3, 400), seed=st.integers(0, 2**31))
 def test_expected_fraction_is_the_probability_that_two_maxima_agree(rho, vocab, seed):
@@ -111,6 +114,7 @@ def test_expected_fraction_is_the_probability_that_two_maxima_agree(rho, vocab, 
     assert abs(np.mean(agree) - fraction) <= STANDARD_ERRORS * error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rho", "vocab"), [(0.1, 5), (0.446, 30), (0.9, 400)])
 def test_expected_fraction_against_adaptive_quadrature(rho, vocab):
     """V ∫∫ φ(a) φ(b) P(a' < a, √ρ a' + √(1 − ρ) b' < x)^(V−1) da db, x = √ρ a + √(1 − ρ) b."""
@@ -189,6 +193,7 @@ def test_the_distribution_of_the_top_count_against_simulation(rho, vocab, inputs
     assert abs(np.mean(won) - fraction.overlap) <= STANDARD_ERRORS * error
 
 
+@pytest.mark.long
 def test_the_simulation_refuses_other_distributions():
     counts, _ = simulate(0.3, 150, 100, None, 6000, 2)
     fraction = preference.top1_distribution(0.3, 150, 100)
@@ -220,6 +225,7 @@ def test_gated_models_are_barely_significant():
     assert fraction.log10_p_p10 is not None and fraction.log10_p_p10 > -1.5
 
 
+@pytest.mark.long
 def test_overlap_of_finding_2_2():
     """The paper's 76 of 100 models: within three standard errors of the prediction at 768 dimensions."""
     overlap = preference.expected_overlap(0.446, 50_257, 2_000, 768)
@@ -237,6 +243,7 @@ def test_many_inputs_approach_the_fraction_itself():
         assert fraction.fraction_mean >= limit * (1 - 1e-3)  # The largest count is biased upwards.
 
 
+@pytest.mark.long
 def test_std_of_rho_widens_the_fraction():
     narrow = preference.top1_distribution(0.3, 500, 400)
     wide = preference.top1_distribution(0.3, 500, 400, rho_std=0.08)
@@ -247,6 +254,7 @@ def test_std_of_rho_widens_the_fraction():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gap", [1e-3, 1e-6, 1e-12, 2.0**-53])
 @pytest.mark.parametrize("vocab", [2, 50_257])
 def test_near_certain_preference_needs_little_memory(gap, vocab):

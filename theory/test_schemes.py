@@ -36,6 +36,7 @@ def integrate(f, g, rho, s, t):
     return total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NEW)
 @settings(max_examples=15)
 @given(rho=st.floats(-0.99, 0.99), s=st.floats(0.1, 2.0), t=st.floats(0.1, 2.0))

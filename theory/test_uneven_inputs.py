@@ -48,6 +48,7 @@ def distribution(anisotropy: float, lean: float, rho: float = RHO) -> preference
     return preference.top1_distribution(rho, VOCAB, INPUTS, WIDTH, anisotropy=anisotropy, lean=lean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("factors", [1, 2])
 def test_uneven_scatter_against_simulation(factors: int) -> None:
     counts, anisotropy = simulated(factors, 0.0)
@@ -56,6 +57,7 @@ def test_uneven_scatter_against_simulation(factors: int) -> None:
     assert not distribution_accepts(distribution(1.0, 0.0), counts)
 
 
+@pytest.mark.long
 def test_inputs_that_lean_against_simulation() -> None:
     counts, anisotropy = simulated(1, 0.03)
     assert distribution_accepts(distribution(anisotropy, 0.03), counts)

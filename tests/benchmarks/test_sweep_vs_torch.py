@@ -14,6 +14,7 @@ from bornbiased_jax.sweep import sweep
 CFG = preset("llama-tiny", d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab_size=64)
 
 
+@pytest.mark.slow
 def test_equal_work_finds_the_same_tokens():
     inputs = random_tokens(11, 6, CFG.vocab_size)
     batches = list(stream(inputs, order_inputs(inputs, 4)))

@@ -46,6 +46,7 @@ def save_run(folder, *, seeds=SEEDS, change=lambda sums: sums):
     return folder
 
 
+@pytest.mark.slow
 def test_loading_a_run_keeps_one_copy_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(SavedTree, "read", recorded(SavedTree.read, loaded := []))
     checkpoint = open_checkpoint(f"{save_run(tmp_path / 'run')}@seed=5")

@@ -72,6 +72,7 @@ def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
     assert "exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "is_said"), [(0, False), (1, True)])
 def test_theory_beside_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
     train = ["--data", "builtin:prose", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "1"]

@@ -293,6 +293,7 @@ def test_a_checkpoint_has_no_seeds_to_choose(tmp_path, capsys):
     assert len(value["records"]) == 1 and value["records"][0]["seed"] is None and value["provenance"]["seeds"] == []
 
 
+@pytest.mark.slow
 def test_options_cannot_override_stored_fingerprint_settings(tmp_path, capsys):
     model = "seed:1@llama-tiny,num_layers=1"
     sizes = ["--num-inputs", "12", "--seq-len", "8", "--quiet"]

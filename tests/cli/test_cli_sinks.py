@@ -21,6 +21,7 @@ def text(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow
 def test_json_figures_and_table(text, tmp_path, capsys):
     target, folder = tmp_path / "sinks.json", tmp_path / "figures"
     call = ["sinks", UNTRAINED, "--text", text, "--tokenizer", "bytes", "--lengths", "8,16", "--num-sequences", "3"]

@@ -32,6 +32,7 @@ def seedprint(capsys):
     return call
 
 
+@pytest.mark.slow
 def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, suspect):
     for labels in ("coordinates", "units"):
         plain = seedprint(f"seed:7{INITIAL}", suspect, "--test", "weights", "--labels", labels)
@@ -63,6 +64,7 @@ def test_bad_weight_test_options_refused_by_name(suspect, capsys, arguments, rea
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(seedprint, suspect, tmp_path, capsys):
     base = f"seed:7{INITIAL}"
     first = seedprint(base, suspect)
@@ -94,6 +96,7 @@ def test_auto_needs_nothing_but_two_models(seedprint, suspect):
     assert any(f"The null permutes {found['permuted']};" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):
     shutil.copytree(suspect, tmp_path / "copy")
     copied = seedprint(suspect, str(tmp_path / "copy"))

@@ -166,6 +166,7 @@ WITH_MODEL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", KEYS)
 def test_every_command_writes_one_object(path, monkeypatch, tmp_path, capsys):
     assert set(KEYS) == set(commands())

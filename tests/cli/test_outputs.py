@@ -43,6 +43,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_csv_figures_and_page_show_the_result(name, folder, capsys):
     call, figure, columns, num_rows = CALLS[name]
@@ -70,6 +71,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(name, option,
     assert "file" in printed.err and printed.err.count("\n") == 1 and not printed.out
 
 
+@pytest.mark.slow
 def test_figures_leave_a_folder_of_others_alone(folder, capsys):
     (folder / "mine").mkdir()
     (folder / "mine" / "notes.txt").write_text("kept")
@@ -79,6 +81,7 @@ def test_figures_leave_a_folder_of_others_alone(folder, capsys):
     assert run([*call, "--overwrite"]) == 0 and (folder / "mine" / "notes.txt").read_text() == "kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["probe", "preference"], ["probe", "contraction"]])
 def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     call = [*command, *MODEL, *INPUTS, "--seeds", "3:5", "--json", "swept.json"]
@@ -94,6 +97,7 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     assert [{**row, "num_layers": 3} for row in alone] == value["records"][2:]
 
 
+@pytest.mark.slow
 def test_a_sweep_of_predictions_has_a_record_for_each_value(folder, capsys):
     call = ["predict", *MODEL, "--seq-len", "8", "--json", "swept.json"]
     assert run([*call, "--sweep", "init=gpt2-scaled,normal-0.02"]) == 0
@@ -151,6 +155,7 @@ def test_no_advice_for_options_already_set():
     assert "init=normal-0.02" not in " ".join(Preference([record], {"init": "normal-0.02"}).summary())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "is_said"), [([], True), (["--set", "d_ff=40"], False)])
 def test_warning_that_d_model_leaves_d_ff(words, is_said, capsys):
     assert run(["predict", "--model", "llama-tiny", "--set", "d_model=32", *words, "--seq-len", "8"]) == 0

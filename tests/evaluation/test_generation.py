@@ -47,6 +47,7 @@ def test_the_cache_changes_no_token(name):
     assert len(set(found[5:])) > 1
 
 
+@pytest.mark.slow
 def test_stop_token_ends_generation():
     checkpoint = open_checkpoint(HF / "llama")
     free = generate(checkpoint, [5, 17, 3], 12)

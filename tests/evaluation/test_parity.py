@@ -64,6 +64,7 @@ MIXED = ["gemma3_text", "gemma3_text-capped", "qwen2-mixed"]
 EXPERTS = ["mixtral", "mixtral-window", "qwen3_moe", "qwen3_moe-normalized"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gemma3-tiny", "mixtral-tiny", "qwen3moe-tiny"])
 def test_initial_models_agree_to_five_digits_of_the_logits_deviation(name, tmp_path):
     """Weights of the size that models begin with: those of the fixtures are larger, and amplify rounding."""

@@ -84,6 +84,7 @@ def test_drift_leads_from_one_untrained_model_to_the_other(kind):
         next(final_outputs(cfg, [1], inputs.from_tokens(np.full((2, 4), 128, np.int32), 129)))
 
 
+@pytest.mark.slow
 def test_figure_13_taus_are_centered_on_zero():
     cfg = preset("gpt2-tiny", **SIZES)
     pairs = calibration.unrelated_pairs(cfg, inputs.random_tokens(48, 4, 128), 60)

@@ -11,6 +11,7 @@ ROOT = Path(experiments.__file__).parent
 CHAPTERS = sorted({module.split(".")[2] for module in experiments.MODULES.values()})
 
 
+@pytest.mark.slow
 def test_the_template_is_an_experiment(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "MODULES", {"_template": "bornbiased_jax.experiments._template"})
     outcome = runner.reproduce(["_template"], "smoke", tmp_path, quiet=True)

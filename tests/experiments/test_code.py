@@ -111,6 +111,7 @@ def test_key_ignores_code_without_effect_on_numbers(scratch, tmp_path):
     assert ran(tmp_path) == (False, False)
 
 
+@pytest.mark.slow
 def test_the_digest_does_not_know_where_the_packages_lie(scratch):
     assert code.closure("bornbiased_jax.experiments._shared.probing", scratch) == code.closure(
         "bornbiased_jax.experiments._shared.probing", Path(code.__file__).parent.parent

@@ -33,6 +33,7 @@ def test_the_demo_has_a_record_for_each_pillar_at_two_scales():
         assert set(runner.load(name).settings) == {"smoke", "laptop"}
 
 
+@pytest.mark.slow
 @_with_record(preference)
 def test_preference_states_model_inputs_seeds_and_both_cosines(record):
     tables, panels, claims = show(preference.EXPERIMENT, record)
@@ -42,6 +43,7 @@ def test_preference_states_model_inputs_seeds_and_both_cosines(record):
     assert len(tables) == 2 and len(panels) == 1 and claims
 
 
+@pytest.mark.slow
 @_with_record(traces)
 def test_rotated_models_are_nearer_to_their_own_initialization(record):
     tables, panels, claims = show(traces.EXPERIMENT, record)
@@ -57,6 +59,7 @@ def test_rotated_models_are_nearer_to_their_own_initialization(record):
     )
 
 
+@pytest.mark.slow
 @_with_record(sinks)
 def test_variance_falls_with_the_position_and_scores_of_a_trained_model_are_shown(record):
     tables, panels, claims = show(sinks.EXPERIMENT, record)
@@ -71,6 +74,7 @@ def test_variance_falls_with_the_position_and_scores_of_a_trained_model_are_show
     )
 
 
+@pytest.mark.slow
 @_with_record(schemes)
 def test_schemes_stand_beside_theory(record):
     tables, panels, claims = show(schemes.EXPERIMENT, record)

@@ -63,6 +63,7 @@ def test_finished_records_stay_and_unfinished_runs_resume(fake, tmp_path):
     assert [tally(tmp_path, step.name) for step in steps] == [1, 2, 0]
 
 
+@pytest.mark.slow
 def test_every_step_ends_before_the_minutes_are_over(fake, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "GRACE", 2)
     code = f"""

@@ -256,13 +256,15 @@ def _exit_codes() -> Values:
         return {name: call(line).code for name, line in found.items()}
 
 
+# An experiment compiles for half a minute; these train a model first, or start another process.
+SLOW = (
+    *("reproduce", "pretrain", "runs", "sinks-by-step", "sinks-rounding", "export-peft"),
+    *("adapt-full", "adapt-lora", "adapt-prefix", "adapt-prefix-plus"),
+)
 CASES = {
-    # An experiment compiles for half a minute; parity imports torch and transformers.
-    **{
-        f"keys-{name}": Case(functools.partial(_keys, name), marks=("slow",) if name == "reproduce" else ())
-        for name in CALLS
-    },
+    **{f"keys-{name}": Case(functools.partial(_keys, name), marks=("slow",) if name in SLOW else ()) for name in CALLS},
     "keys-metrics": Case(_metrics),
+    # Parity imports torch and transformers.
     "keys-parity": Case(_parity, marks=("slow",)),
     "help": Case(_help),
     **{f"refused-{name}": Case(functools.partial(_refused, name)) for name in REFUSED},

@@ -31,6 +31,7 @@ def test_every_golden_value_belongs_to_a_case(module):
     assert read(module).keys() == cases.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", forward.FAULTS)
 @pytest.mark.parametrize("name", ["olmo2", "gemma3"])
 def test_planted_faults_exceed_rounding(name, fault):

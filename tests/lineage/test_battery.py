@@ -57,6 +57,7 @@ def z_of(verdict, evidence):
     return next(row["z"] for row in verdict.detail["tests"] if row["name"] == evidence)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "evidence", "least"),
     [
@@ -82,6 +83,7 @@ def test_descendants_are_found_and_unrelated_models_are_not(changes, evidence, l
     assert abs(z_of(other, evidence)) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "qwen3", "neox", "mixtral"])
 def test_rotated_copies_of_every_family_are_found(family):
     rotated = changed(1, "rotate:7 noise:0.1", family)

@@ -78,6 +78,7 @@ def mixture(tmp_path_factory):
     return _write("mixtral", tmp_path_factory.mktemp("mixture") / "model", 2)
 
 
+@pytest.mark.slow
 def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
     dense = _write("mistral", tmp_path / "dense", 1)
     of_dense, tensors, rng = _tensors(dense), _tensors(mixture), np.random.default_rng(0)
@@ -186,6 +187,7 @@ def _write_form(form, base, place):
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["bfloat16", "shards", "float8", "GPTQ", "pickle"])
 def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, form):
     base = _write("llama", tmp_path / "base", 1)
@@ -198,6 +200,7 @@ def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, form):
     assert trace(base, _write_form(form, other, tmp_path / "form"), num_permutations=FEW).verdict == "unrelated"
 
 
+@pytest.mark.slow
 def test_commands_choose_a_set_of_weights(tmp_path, capsys):
     base, other = _write("phi3", tmp_path / "base", 1), _write("phi3", tmp_path / "other", 2)
     shutil.copy(other / "model.safetensors", base / "other.safetensors")
@@ -238,6 +241,7 @@ def test_field_that_changes_nothing_is_left_out_by_name(tmp_path, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
     base = _write("qwen3", tmp_path / "base", 1)
     tensors, rng = _tensors(base), np.random.default_rng(0)
@@ -262,6 +266,7 @@ def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
     assert kind is None and "equal" not in sentence
 
 
+@pytest.mark.slow
 def test_same_function_requires_equal_settings_and_vectors(tmp_path):
     base = _write("qwen3", tmp_path / "base", 1)
     tensors = _tensors(base)

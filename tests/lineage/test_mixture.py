@@ -146,6 +146,7 @@ def test_matrices_of_another_shape_are_left_out_and_another_architecture_is_refu
         mixture(f"seed:1@{wide}", f"seed:1@{SMALL}", [Base("b", f"seed:2@{longer.replace('d_ff=96', 'd_ff=64')}")])
 
 
+@pytest.mark.slow
 def test_the_command_adds_the_mixture_and_prints_the_trap(folder, tmp_path, capsys):
     names = [str(folder / name) for name in ("merge", "first", "second")]
     words = ["scan", *names, "--mixture", "--base", str(folder / "base"), "--quiet"]

@@ -32,6 +32,7 @@ def opened():
     return open_checkpoint(f"seed:5@{SMALL}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("layer", [None, 1])
 def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opened, tmp_path):

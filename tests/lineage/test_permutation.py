@@ -19,6 +19,7 @@ def factor_outputs(rng, num_inputs, width, *, factors=3, noise=0.5):
 
 
 # 400 pairs a case; a rate is refused beyond what has probability 1e-4 under exactness.
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", ["spearman", "kendall"])
 def test_calibrated_on_dependent_coordinates(correlation):
     rng = np.random.default_rng(11)

@@ -64,6 +64,7 @@ BY_BLOCK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_BLOCK)
 def test_logits_block_by_block_are_those_of_the_whole_model(name):
     cfg, params = descend(BY_BLOCK[name], 5)

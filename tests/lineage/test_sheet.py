@@ -88,6 +88,7 @@ def test_unrelated_models_of_the_record_look_alike_by_popular_statistics():
     assert all(abs(value) < 0.1 for value in medians["embedding_cosine"].values())
 
 
+@pytest.mark.slow
 def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, capsys):
     pair = ["seedprint", f"seed:1@{SMALL}", f"seed:2@{SMALL}", "--quiet"]
     assert run([*pair, "--json", str(tmp_path / "plain.json")]) == 0

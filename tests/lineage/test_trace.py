@@ -56,6 +56,7 @@ def test_the_commands_choices_are_the_tests():
         lineage_test("vibes")
 
 
+@pytest.mark.slow
 def test_the_default_length_fits_both_models():
     probe = Probe(num_inputs=60)
     for pair in ((ref(1, SHORT), ref(2)), (ref(2), ref(1, SHORT)), (ref(1, SHORT), ref(2, SHORT))):

@@ -62,6 +62,7 @@ def test_a_large_matrix_is_drawn_from_its_beginning_too():
     assert np.array_equal(np.asarray(whole).ravel()[:300], np.asarray(first))
 
 
+@pytest.mark.slow
 def test_seed_of_descendant_identified_with_runner_up():
     suspect = drifted(initialization(77), initialization(5_000), 0.9)
     found = which_seed(CFG, suspect, range(0, 300))

@@ -375,6 +375,7 @@ def test_training_in_half_precision_never_holds_a_square(hopper):
     assert not re.search(rf"{FUSED}x{FUSED}x", program)
 
 
+@pytest.mark.slow
 def test_rematerialized_blocks_call_the_kernel_again(hopper):
     program = lowered(gradient(CFG, "bfloat16", remat=True), parameter_shapes(CFG), tokens(5))
     assert kernels(program) == (2, 1)

@@ -67,6 +67,7 @@ def tokens(*shape):
     return jnp.asarray(np.random.default_rng(3).integers(0, 40, shape), jnp.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_loss_is_that_of_the_logits(tied):
     cfg = CFG.replace(tie_embeddings=tied)

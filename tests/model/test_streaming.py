@@ -98,6 +98,7 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_edits_act_alike_in_memory_and_streamed(tmp_path):
     """Chained edits, which differ in code or in numbers alone, are other passes and give what memory gives."""
     path, names = saved(SHALLOW, tmp_path / "m"), ("residual",)
@@ -153,6 +154,7 @@ def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
         assert json.dumps(ours) == json.dumps(theirs)
 
 
+@pytest.mark.slow
 def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monkeypatch):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(6, 12, 300, 0)
     expected = fingerprint_outputs(open_checkpoint(path), inputs, OutputOptions(batch_size=2)).outputs_ND
@@ -180,6 +182,7 @@ def test_a_pass_that_is_killed_goes_on_after_its_last_whole_block(tmp_path, monk
     assert [place.name for place in (tmp_path / "s").iterdir() if place.is_dir()] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stream-*.f32", "block-0000.npz", scratch.LIST])
 def test_corrupted_block_recomputed(name, tmp_path, monkeypatch, capsys):
     path, inputs = saved(SHALLOW, tmp_path / "m"), random_tokens(4, 12, 300, 0)
@@ -214,6 +217,7 @@ def test_other_work_and_other_weights_have_pages_of_their_own(tmp_path):
     assert not np.array_equal(first.outputs_ND, other.outputs_ND)
 
 
+@pytest.mark.slow
 def test_weights_that_overflow_are_refused(tmp_path):
     cfg = SHALLOW.replace(num_layers=1)
     params = models.init_seed(cfg, 0)

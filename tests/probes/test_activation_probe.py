@@ -10,6 +10,7 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.probes.activation import preactivation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny"])
 @pytest.mark.parametrize("batch_size", [2, 5])
 def test_statistics_equal_numpy(name, batch_size):

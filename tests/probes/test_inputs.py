@@ -264,6 +264,7 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
     assert "<|endoftext|>".join(articles).startswith(decoded)
 
 
+@pytest.mark.slow
 def test_real_text_with_a_real_tokenizer(shared):
     tokenizer = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
     source = shared / "data" / "wikitext-2" / "test.txt"

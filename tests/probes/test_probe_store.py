@@ -39,6 +39,7 @@ def chunks_of(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_a_worker_that_gets_text_alone_makes_the_same_files(tmp_path, inputs):
     here = probed(tmp_path / "here", inputs, intra=True)
@@ -78,6 +79,7 @@ def test_killed_probe_resumes(tmp_path):
     assert sum(n for n, kept in told if kept) == 4 * N == sum(n for n, _ in told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_ranges_of_inputs_add_up(tmp_path, inputs):
     """To float32's rounding of sums over 50 unit vectors; what is counted agrees exactly."""
@@ -99,6 +101,7 @@ def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
     assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
 
 
+@pytest.mark.slow
 def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     name = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
     opened = open_checkpoint(f"seed:5@{name}")

@@ -38,6 +38,7 @@ def test_the_histogram_shows_counts_and_the_observed_statistic():
     assert list(ax.lines[0].get_xdata()) == [30.0, 30.0] and ax.get_xlim()[1] > 30
 
 
+@pytest.mark.slow
 def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     page, record = tmp_path / "verdict.html", tmp_path / "verdict.json"
     suspect = INITIAL.replace("seed:3", "seed:4")
@@ -55,6 +56,7 @@ def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     assert run([*call[:-5], "--page", str(tmp_path / "verdict.html" / "below"), "--quiet"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", ["permutation", "weights", "paper"])
 def test_every_test_has_a_page(test, tmp_path):
     sizes = ["--num-inputs", "40", "--seq-len", "4"] if test != "weights" else []

@@ -66,6 +66,7 @@ def test_figures_become_inline_svg():
     assert figures.svg(figure, "sinks", "which heads are sinks").startswith("<svg")
 
 
+@pytest.mark.slow
 def test_figures_of_a_report_take_its_greatest_length():
     rng = np.random.default_rng(0)
     layers = [

@@ -251,6 +251,7 @@ def test_no_labeling_differs():
     assert math.isnan(found.p_value) and math.isnan(found.z)
 
 
+@pytest.mark.slow
 def test_p_values_are_valid_under_the_null():
     # 400 unrelated pairs of 25 labels: p ≤ level no more often than a binomial of that level allows.
     rng = np.random.default_rng(16)

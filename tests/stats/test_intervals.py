@@ -51,6 +51,7 @@ def test_ratio_interval_covers_as_often_as_it_says():
     assert stats.binomtest(covered, trials, 0.8, "less").pvalue > 1e-4 and covered < 0.9 * trials
 
 
+@pytest.mark.slow
 def test_intervals_by_model_are_as_wide_as_models_vary():
     # A hit is a property of one model: pairs of it agree, and 45 pairs are worth about ten trials.
     rng = np.random.default_rng(0)

@@ -30,6 +30,7 @@ def test_small_widths_are_enumerated(width):
     assert certified_p(cross, num_permutations=10).p_value == expected
 
 
+@pytest.mark.slow
 def test_p_over_all_labelings_is_exactly_uniform():
     # Relabeling one fixed matrix in all 6! ways gives every rank once: the exactness that every test rests on.
     cross = np.random.default_rng(2).standard_normal((6, 6))

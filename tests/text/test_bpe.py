@@ -167,6 +167,7 @@ def test_tiktoken_ranks_are_joined_as_tiktoken_does(rank_file):
     assert_joined_as_tiktoken_does(rank_file, len(rank_file.read_bytes().splitlines()) + 2, " ".join(CORPUS))
 
 
+@pytest.mark.slow
 def test_a_real_rank_file_is_joined_as_tiktoken_does(shared):
     text = (shared / "data" / "tinyshakespeare" / "input.txt").read_text()[:20_000]
     qwen = assert_joined_as_tiktoken_does(shared / "tokenizers" / "qwen.tiktoken", 151_851, text)

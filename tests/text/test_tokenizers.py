@@ -270,6 +270,7 @@ def test_gpt2s_two_files_in_a_folder(tmp_path):
     assert load_tokenizer(tmp_path).encode(sample).tolist() == trained.encode(sample).tolist()
 
 
+@pytest.mark.slow
 def test_every_shared_tokenizer_is_found_and_known(shared):
     pytest.importorskip("sentencepiece", exc_type=ImportError)
     known = {

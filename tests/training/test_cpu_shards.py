@@ -89,6 +89,7 @@ def test_the_same_bits_at_every_call():
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_stacks_and_back():
     """The state of all seeds and those of each are the same numbers; those of all are given on."""
     for seeds in (1, 3):

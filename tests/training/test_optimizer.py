@@ -117,6 +117,7 @@ def test_schedules_by_name_reach_peak_and_minimum(name, expected):
     np.testing.assert_allclose(rates, [1e-3 / 3, 2e-3 / 3, 1e-3, *expected], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
     """Two updates of stacks [layer, in, out] and [layer, expert, in, out] against Optax on one matrix at a time."""
     cfg = preset("mixtral-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=32)

@@ -45,6 +45,7 @@ def calm(place):
     return config, pretrain(config)
 
 
+@pytest.mark.slow
 def test_metrics(calm):
     config, summary = calm
     lines = read_metrics(config.out)
@@ -163,6 +164,7 @@ def test_checkpoints_and_listing(calm):
         list_runs(Path(config.out) / "checkpoints" / "5")
 
 
+@pytest.mark.slow
 def test_step_zero_equals_initial_weights(calm):
     config, summary = calm
     names = ("num_layers", "num_heads", "d_model", "d_ff", "vocab_size")
@@ -209,6 +211,7 @@ def test_data_seed_is_not_the_init_seed(calm, place, signal_at):
     assert initializations[0] == initializations[1]
 
 
+@pytest.mark.slow
 @pytest.mark.as_users
 def test_sigterm_saves_and_the_same_command_goes_on(calm, place, signal_at):
     """The signal comes in the middle of a step; the run saves, stops, and resumed ends as if nothing had been."""

@@ -100,6 +100,7 @@ def test_when_all_are_damaged_nothing_is_begun_anew(calm, capsys):
     assert "checkpoint of step 6" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_metrics_without_a_checkpoint_are_kept(calm):
     config = copied(calm, "lost")
     shutil.rmtree(Path(config.out) / "checkpoints")
@@ -216,6 +217,7 @@ DAMAGED_METRICS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGED_METRICS)
 def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys, damage):
     config, summary = calm

@@ -106,6 +106,7 @@ def test_checksums_are_verified_on_resume(config, saved, monkeypatch, capsys):
     jax.tree.map(np.testing.assert_array_equal, resumed, state)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_seeds_is_refused(config, saved):
     checkpointer, _ = saved(config)
     checkpointer.save(begin(config)[0])

@@ -29,6 +29,7 @@ def only(found, kind):
     return finding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(1, 2), (7,)])
 def test_a_clean_suite_is_clean(seeds, tmp_path):
     write_suite(tmp_path, seeds, steps=STEPS)
@@ -57,6 +58,7 @@ def test_clean_suites_are_clean(tmp_path):
     assert not wrong
 
 
+@pytest.mark.slow
 def test_one_branch_under_two_labels(tmp_path):
     runs = write_suite(tmp_path, steps=STEPS)
     write(tmp_path, "seed2-step300", runs[1][300])
@@ -84,6 +86,7 @@ def test_equal_but_for_signed_zeros_or_the_number_format(how, tmp_path):
     assert "duplicate" not in kinds(found) and not found["clean"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_the_content_of_another_step(tmp_path):
     runs = write_suite(tmp_path, steps=(*STEPS, 400))
     write(tmp_path, "seed1-step300", runs[1][100])
@@ -92,6 +95,7 @@ def test_a_checkpoint_with_the_content_of_another_step(tmp_path):
     assert kinds(found) <= {"duplicate", "break"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_a_part_of_another_model(tmp_path):
     runs = write_suite(tmp_path, steps=STEPS)
     first_shard = ("embed/embedding", "blocks/attention/query/kernel")
@@ -117,6 +121,7 @@ def test_steps_missing_from_the_grid(tmp_path):
     assert only(found, "gap")["subjects"] == ["seed1-step200"] and kinds(found) == {"gap"} and not found["clean"]
 
 
+@pytest.mark.slow
 def test_a_seed_whose_steps_are_not_from_its_own_untrained_model(tmp_path):
     runs = write_suite(tmp_path, steps=STEPS)
     for step, flat in trajectory(1, data=5, steps=STEPS).items():
@@ -137,6 +142,7 @@ def test_untrained_model_that_is_not_here_is_not_decided(tmp_path):
     assert only(found, "inconclusive")["subjects"] == ["seed1-step100", "seed1-step200", "seed1-step300"]
 
 
+@pytest.mark.slow
 def test_seeds_of_one_untrained_model_with_other_data(tmp_path):
     for data in (0, 5):
         for step, flat in trajectory(1, data=data, steps=STEPS).items():
@@ -160,6 +166,7 @@ def test_tables_drawn_once_for_all_seeds_are_no_parentage(tmp_path):
     assert not any(pair["tied"] for pair in found["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 2)
 
 
+@pytest.mark.slow
 def test_frozen_tensors_are_no_duplicates(tmp_path):
     runs = write_suite(tmp_path, (1,), steps=STEPS)
     for step, flat in runs[1].items():

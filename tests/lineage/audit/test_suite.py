@@ -62,6 +62,7 @@ def test_listings_tell_copies_without_weights(server, capsys):
     assert not server.fetched(".safetensors")
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
     pickled = tmp_path / "pickled"
     pickled.mkdir()
