@@ -38,11 +38,11 @@ TOKENIZERS = ("tok512.bin", "tok105.model")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# A third of the time of tests that call models: `make test-all` looks in those marked as_users whether every key is
+# A third of the time of tests that call models: `make test-slow` looks in those marked as_users whether every key is
 # used once, and tests/test_keys.py whether those of weights and inputs are.
 jax.config.update("jax_debug_key_reuse", os.environ.get("CHECK_KEYS") == "1")
 
-# A value already there stays: `make test-all` runs the tests marked as_users as users compile.
+# A value already there stays: `make test-slow` runs the tests marked as_users as users compile.
 os.environ.setdefault("XLA_FLAGS", QUICK)
 
 # What is compiled is kept: the same small programs recur within a run and between runs, in workers

@@ -1,7 +1,7 @@
 """A model read block by block gives the numbers of the model in memory, whatever happens to it half-way.
 
 The bytes of the numbers are a promise under the users' compiler, so that what holds them together runs in
-`make test-all`; the same in haste, up to rounding, in `make test`.
+`make test-slow`; the same in haste, up to rounding, in `make test`.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from bornbiased_jax.text import ByteTokenizer
 SMALL = dict(num_layers=9, d_model=32, num_heads=4, d_ff=48, vocab_size=300, max_seq_len=64)
 PARALLEL = dict(positions="rope", rotary_fraction=0.25, parallel_residual=True, tie_embeddings=False)
 as_users_compile = pytest.mark.skipif(
-    bool(os.environ.get("XLA_FLAGS")), reason="compiled in haste: make test-all has it, without XLA_FLAGS"
+    bool(os.environ.get("XLA_FLAGS")), reason="compiled in haste: make test-slow has it, without XLA_FLAGS"
 )
 # By what they differ in: positions, order of the sublayers, norms, heads, and whether there is a head of its own.
 MODELS = {

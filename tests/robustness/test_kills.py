@@ -1,6 +1,6 @@
 """Commands killed or interrupted at random moments end as if nothing had happened; disks of every size fill.
 
-What runs here are whole processes, many of them: all of it belongs to ``make test-all``.
+What runs here are whole processes, many of them: none of it to ``make test``.
 """
 
 import json
