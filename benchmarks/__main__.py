@@ -16,6 +16,8 @@ NAMES = (
     "bound",
     "loading",
     "streamed",
+    "weights_fingerprint",
+    "stored_fingerprints",
     "parity",
     "self_test",
     "products",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -207,6 +208,48 @@ def streamed(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def weights_fingerprint(record: Record) -> list[Table]:
+    """Tabulate time and memory of a fingerprint of weights."""
+    sizes, full_depth = record["sizes"], record["full_depth"]
+    rows = [
+        ("seconds of reading the files into float32, median", f"{statistics.median(record['read_seconds']):.1f}"),
+        ("seconds of the fingerprint, median", f"{statistics.median(record['fingerprint_seconds']):.1f}"),
+        ("the fingerprint over reading", f"{record['ratio']:.2f}"),
+        ("peak memory of the command beyond the two tables", f"{record['beyond_tables_bytes'] / 1e9:.2f} GB"),
+        ("the two tables in float32", f"{record['table_bytes'] / 1e9:.2f} GB"),
+        (
+            f"{full_depth['layers']} blocks: seconds, extrapolated, and size of the file",
+            f"{full_depth['seconds_extrapolated']:.0f}, {full_depth['fingerprint_bytes'] / 1e6:.1f} MB",
+        ),
+        ("the whole process", _process(record["command"])),
+    ]
+    title = (
+        f"A fingerprint of the weights of {record['layers']} blocks of 7B shape and their tables (width "
+        f"{sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {record['file_bytes'] / 1e9:.2f} GB in bfloat16)"
+    )
+    return facts(title, rows)
+
+
+def stored_fingerprints(record: Record) -> list[Table]:
+    """Tabulate what comparing and scanning stored fingerprints takes."""
+    work = {
+        "screen": "z of every piece of evidence, estimated for the screen",
+        "unrelated": "the whole comparison of an unrelated pair",
+        "full": "the whole comparison of a related pair, with permutations and bounds",
+        "scan": f"scanning {record['bases']:,}, of which {record['tested']} passed the screen",
+    }
+    rows = [
+        (f"{words}: seconds, of processors", f"{seconds['wall_s']:.2f}, {seconds['cpu_s']:.2f}")
+        for words, seconds in ((words, record["seconds"][name]) for name, words in work.items())
+    ]
+    rows.append(("relatives found", f"{record['found']} of {record['related']}"))
+    rows.append(("processes that wanted a core, before and after", "{:.1f}, {:.1f}".format(*record["load"])))
+    title = (
+        f"Stored fingerprints of {record['layers']} blocks of 7B shape, {record['fingerprint_bytes'] / 1e6:.1f} MB each"
+    )
+    return facts(title, rows)
+
+
 def kill_resume(record: Record) -> list[Table]:
     """Tabulate a run that was killed again and again versus one that was not."""
     equal = {True: "equal, bit for bit", False: "DIFFERENT"}
@@ -232,6 +275,8 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         bound,
         loading,
         streamed,
+        weights_fingerprint,
+        stored_fingerprints,
         kill_resume,
     )
 } | {

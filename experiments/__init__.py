@@ -59,6 +59,7 @@ _CHAPTERS = {
 _BESIDE = {
     "entropy_transition": "theory",
     "unseen_schemes": "theory",
+    "algorithm1_m": "lineage",
     "scheme_matrix": "birth.schemes",
     "sink_sweep": "sinks",
     "sink_search": "sinks.sink_growth",

@@ -66,14 +66,16 @@ def _group(context: Context, group: Entry) -> Entry:
             moments = embedding_moments(init_seed(cfg, pair[0]))
             tests = {}
             for kind, fed in (("gaussian", moments), ("tokens", None)):
-                base_ND, suspect_ND = (_outputs(context, group, seed, kind, fed) for seed in pair)
+                base_ND, suspect_ND = (initial_outputs(context, group, seed, kind, fed) for seed in pair)
                 tests[kind] = verdicts(base_ND, suspect_ND, TESTS)
             rows.append({"base": pair[0], "suspect": pair[1], "tests": tests, "baselines": scores(pair)})
         unrelated = [scores(pair) for pair in null]
     return {"group": group, "pairs": rows, "null": {name: [entry[name] for entry in unrelated] for name in BASELINES}}
 
 
-def _outputs(context: Context, group: Entry, seed: int, kind: str, moments: tuple[float, float] | None) -> np.ndarray:
+def initial_outputs(
+    context: Context, group: Entry, seed: int, kind: str, moments: tuple[float, float] | None
+) -> np.ndarray:
     """Return an initialization's outputs, cached: a killed call resumes, and a seed's tokens serve its pairs."""
     identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
 

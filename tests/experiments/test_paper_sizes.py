@@ -10,7 +10,7 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import docs, results, runner
 from bornbiased_jax.experiments.birth import table1
-from bornbiased_jax.experiments.lineage import figure13, table4a, table4a_weights
+from bornbiased_jax.experiments.lineage import algorithm1_m, figure13, table4a, table4a_weights
 from tests.experiments.smoke import record_of, show
 
 pytestmark = pytest.mark.slow
@@ -148,3 +148,16 @@ def test_the_pairs_in_the_weights(tmp_path):
 def test_figure_13_has_the_papers_pairs():
     for group in figure13.EXPERIMENTS["figure13_tiny"].settings["paper"]["groups"]:
         assert group["num_births"] * (group["num_births"] - 1) // 2 == 2_556
+
+
+def test_algorithm_1_is_asked_with_every_m(tmp_path):
+    record = record_of(algorithm1_m.EXPERIMENT, tmp_path)
+    few, more = ([row for row in record["result"]["rows"] if row["m"] == m] for m in record["settings"]["m"])
+    assert [row["inputs"] for row in few] == [row["inputs"] for row in more] == ["gaussian", "tokens"]
+    # Eight of 32 coordinates leave the Gaussian null fewer than three; no p is made up.
+    assert all(row["verdict"] == "undefined" and row["p_value"] is None for row in few)
+    assert all(3 <= row["num_dims"] <= row["m"] and 0 < row["p_t"] <= 1 for row in more)
+    assert [claim.measured for claim in algorithm1_m.claims(record)] == [
+        f"{sum(row['p_t'] < 0.01 for row in rows if row['inputs'] == 'gaussian' and row['p_value'] is not None)} of 1"
+        for rows in (few, more)
+    ]

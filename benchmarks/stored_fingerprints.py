@@ -1,0 +1,163 @@
+"""Stored fingerprints of 7B shape: screening, comparing and scanning them.
+
+    python -m benchmarks stored_fingerprints --json benchmarks/results/stored_fingerprints.json
+
+Sketches of 32 blocks are drawn at random, which is what fingerprints of unrelated models look like; a relative has the
+sketches of the suspect plus noise. Timed are z as the screen estimates it, the whole comparison of a related and of an
+unrelated pair, with permutations and bounds, and the scan of a store of which ten bases pass the screen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.recorded import Findings, command
+from benchmarks.streamed import SIZES
+from bornbiased_jax import progress
+from bornbiased_jax.lineage.battery import compare_weights, screening_z
+from bornbiased_jax.lineage.fingerprint_file import save_fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.scan import find_bases, scan
+from bornbiased_jax.lineage.sketches import quantize
+
+LAYERS, BASES, RELATED = 32, 1000, 10
+GOALS = {"screen": 1.0, "full": 30.0, "scan": 180.0}
+# Noise in a relative's sketches, in units of their own entries.
+_NOISE = 2.0
+
+
+def deepened(shallow: Fingerprint, layers: int) -> Fingerprint:
+    """Repeat the only block of a fingerprint, so that it has the sizes of a deep model's."""
+    model = shallow.components["language"]
+    numbers = range(1, layers + 1)
+    tables = {cell: rows_D2 for cell, rows_D2 in model.heat_map.items() if cell[0] is None}
+    in_block = {kind: rows_D2 for (block, kind), rows_D2 in model.heat_map.items() if block is not None}
+    deep = dataclasses.replace(
+        model,
+        num_blocks=layers,
+        heat_map=tables | {(number, kind): in_block[kind] for number in numbers for kind in in_block},
+        neurons=tuple(dataclasses.replace(model.neurons[0], block=number) for number in numbers),
+        heads=tuple(dataclasses.replace(model.heads[0], block=number) for number in numbers),
+    )
+    return dataclasses.replace(shallow, components={model.name: deep})
+
+
+def changed(made: Fingerprint, change: Callable[[np.ndarray], np.ndarray], digest: str) -> Fingerprint:
+    """Change every sketch of a fingerprint, and its digests."""
+    model = made.components["language"]
+    each = lambda sketches: {name: quantize(change(sketch)) for name, sketch in sketches.items()}  # noqa: E731
+    component = dataclasses.replace(
+        model,
+        coordinates=each(model.coordinates),
+        heat_map=each(model.heat_map),
+        neurons=tuple(
+            dataclasses.replace(neurons, token=each(neurons.token), coordinates=each(neurons.coordinates))
+            for neurons in model.neurons
+        ),
+        heads=tuple(
+            dataclasses.replace(
+                heads,
+                query_key=quantize(change(heads.query_key)),
+                value_output=quantize(change(heads.value_output)),
+            )
+            for heads in model.heads
+        ),
+    )
+    tensors = tuple(
+        dataclasses.replace(record, digest=hashlib.sha256(f"{digest} {record.path}".encode()).hexdigest())
+        for record in made.tensors
+    )
+    components, weights = {model.name: component}, hashlib.sha256(digest.encode()).hexdigest()
+    return dataclasses.replace(made, components=components, tensors=tensors, weights_digest=weights)
+
+
+def unrelated(made: Fingerprint, seed: int) -> Fingerprint:
+    """Draw sketches of the same sizes at random."""
+    rng = np.random.default_rng(seed)
+    return changed(made, lambda sketch: rng.standard_normal(sketch.shape, np.float32), f"unrelated {seed}")
+
+
+def relative(made: Fingerprint, seed: int) -> Fingerprint:
+    """Add noise to every sketch."""
+    rng = np.random.default_rng(seed)
+
+    def noisy(sketch: np.ndarray) -> np.ndarray:
+        noise = rng.standard_normal(sketch.shape, np.float32)
+        return sketch + np.float32(_NOISE * sketch.astype(np.float32).std()) * noise
+
+    return changed(made, noisy, f"relative {seed}")
+
+
+def timed(work: Callable[[], object]) -> dict[str, float]:
+    """Return seconds on the wall, and of processors over all threads, which other work changes little."""
+    start, before = time.perf_counter(), os.times()
+    work()
+    after = os.times()
+    return {
+        "wall_s": time.perf_counter() - start,
+        "cpu_s": after.user - before.user + after.system - before.system,
+    }
+
+
+def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, related: int) -> dict[str, Any]:
+    """Draw the fingerprints; time the screen, comparisons and the scan of a store."""
+    load = os.getloadavg()[0]
+    progress.note("drawing fingerprints")
+    fields = ",".join(f"{name}={size}" for name, size in sizes.items())
+    template = deepened(fingerprint(f"seed:0@llama-tiny,num_layers=1,{fields}"), layers)
+    suspect, other = unrelated(template, 0), unrelated(template, 1)
+    child = relative(suspect, 1)
+    store = folder / "store"
+    store.mkdir()
+    save_fingerprint(folder / "suspect.fingerprint", suspect)
+    for number in range(bases):
+        base = relative(suspect, number + 2) if number < related else unrelated(template, number + 2)
+        save_fingerprint(store / f"{number:04}.fingerprint", base)
+    progress.note("comparing")
+    found = {
+        "screen": timed(lambda: screening_z(suspect, other)),
+        "unrelated": timed(lambda: compare_weights(suspect, other)),
+        "full": timed(lambda: compare_weights(suspect, child)),
+    }
+    progress.note("scanning")
+    results = []
+    found["scan"] = timed(lambda: results.append(scan(str(folder / "suspect.fingerprint"), find_bases([str(store)]))))
+    return {
+        "layers": layers,
+        "sizes": sizes,
+        "fingerprint_bytes": (folder / "suspect.fingerprint").stat().st_size,
+        "bases": bases,
+        "related": related,
+        "tested": results[0].num_tested,
+        "found": sum(match.verdict == "same-lineage" for match in results[0].matches),
+        "seconds": found,
+        "load": [load, os.getloadavg()[0]],
+        "goals": GOALS,
+        "within": {name: found[name]["wall_s"] < goal for name, goal in GOALS.items()},
+    }
+
+
+def measure(bases: int = BASES, folder: str | None = None) -> Findings:
+    """Measure screening, comparing and scanning of stored fingerprints of 7B shape.
+
+    Args:
+        bases: Fingerprints in the store, 6 megabytes each.
+        folder: Where the store is written; a temporary folder unless given.
+    """
+    sizes = {**SIZES, "vocab_size": 1000}  # the tables' rows leave nothing in a fingerprint
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        return benchmark(sizes, Path(place), layers=LAYERS, bases=bases, related=RELATED)
+
+
+main = functools.partial(command, measure, precision="float32")

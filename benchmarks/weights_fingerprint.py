@@ -1,0 +1,116 @@
+"""A fingerprint of the weights of a model of 7B shape: its time beside reading the same files, and its memory.
+
+    python -m benchmarks weights_fingerprint --json benchmarks/results/weights_fingerprint.json
+
+Random weights of LLaMA-7B's shape in bfloat16 and several safetensors files are written below a temporary folder, two
+blocks deep unless told otherwise (1.3 GB, removed afterwards). Reading every tensor and turning it into float32, and
+making the fingerprint, are then timed in turn; the command runs once more in a process of its own, whose peak memory is
+taken. Blocks are alike: time grows with their number, and memory does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.child import run_child
+from benchmarks.recorded import Findings, command
+from benchmarks.streamed import SIZES, write_model
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
+from bornbiased_jax.checkpoints.weight_files import open_weights
+from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.fingerprint_file import encode
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprint_size import predicted_bytes
+from bornbiased_jax.lineage.fingerprints import Settings
+
+LAYERS, FULL_DEPTH, ROUNDS = 2, 32, 3
+GOAL, GOAL_BYTES = 2.0, 2e9
+
+
+def read_and_upcast(folder: Path) -> float:
+    """Read every tensor of a directory and turn it into float32, one at a time; return the seconds."""
+    start = time.perf_counter()
+    source = open_weights(folder, sorted(folder.glob("*.safetensors")))
+    for name in source.shapes:
+        source.read(name).astype(np.float32)
+    return time.perf_counter() - start
+
+
+def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, rounds: int = ROUNDS) -> dict[str, Any]:
+    """Write the model, time both in turn, and take the memory of the command."""
+    cfg, model = preset("llama-tiny", num_layers=layers, **sizes), folder / "model"
+    progress.note("writing the model")
+    write_model(model, cfg, 0)
+    made = fingerprint(model)  # reads the files into the page cache
+    reading, sketching = [], []
+    before = os.getloadavg()[0]
+    for _ in range(rounds):
+        reading.append(read_and_upcast(model))
+        start = time.perf_counter()
+        fingerprint(model)
+        sketching.append(time.perf_counter() - start)
+    load = [before, os.getloadavg()[0]]
+    progress.note("the command, for its memory")
+    words = ["fingerprint", str(model), "--out", str(folder / "a.fingerprint"), "--quiet"]
+    process = run_child("bornbiased_jax", words)
+    process.pop("result")
+    table_bytes = 2 * 4 * sizes["vocab_size"] * sizes["d_model"]
+    source = open_roles(model)
+    block_bytes = sum(
+        2 * int(np.prod(source.array_shape(role))) for role in source.roles if role.block == 1
+    )  # in bfloat16
+    file_bytes = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    read_s, sketch_s = statistics.median(reading), statistics.median(sketching)
+    ratio, beyond = sketch_s / read_s, process["peak_bytes"] - table_bytes
+    full_bytes = file_bytes + (FULL_DEPTH - layers) * block_bytes
+    return {
+        "layers": layers,
+        "sizes": sizes,
+        "file_bytes": file_bytes,
+        "fingerprint_bytes": len(encode(made)),
+        "read_seconds": reading,
+        "fingerprint_seconds": sketching,
+        "ratio": ratio,
+        "load": load,
+        "command": process,
+        "table_bytes": table_bytes,
+        "beyond_tables_bytes": beyond,
+        "full_depth": {
+            "layers": FULL_DEPTH,
+            "seconds_extrapolated": sketch_s * full_bytes / file_bytes,
+            "fingerprint_bytes": predicted_bytes(_at_depth(sizes), Settings()),
+        },
+        "goal": GOAL,
+        "goal_bytes": GOAL_BYTES,
+        "within": {"time": ratio <= GOAL, "memory": beyond < GOAL_BYTES},
+    }
+
+
+def _at_depth(sizes: dict[str, int]) -> NativeRoles:
+    """Open untrained weights of full depth, of which only the sizes are asked for."""
+    fields = [f"num_layers={FULL_DEPTH}", *(f"{name}={size}" for name, size in sizes.items())]
+    return open_roles(",".join(["seed:0@llama-tiny", *fields]))
+
+
+def measure(layers: int = LAYERS, rounds: int = ROUNDS, folder: str | None = None) -> Findings:
+    """Measure a fingerprint of the weights of a model of 7B shape beside reading the same files.
+
+    Args:
+        layers: Blocks, 0.4 gigabytes of disk each.
+        rounds: Times that both are timed.
+        folder: Where the model is written; a temporary folder unless given.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        return benchmark(SIZES, Path(place), layers=layers, rounds=rounds)
+
+
+main = functools.partial(command, measure, precision="float32")
