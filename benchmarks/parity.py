@@ -10,6 +10,7 @@ logits, so that small weights do not flatter. Needs torch and transformers.
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,8 @@ MODELS: dict[str, tuple[str, Findings]] = {
     "gemma3_text": ("gemma3-tiny", {}),
     "mixtral": ("mixtral-tiny", {}),
     "qwen3_moe": ("qwen3moe-tiny", {}),
+    "starcoder2": ("gpt2-tiny", dict(num_kv_heads=2, activation="gelu_tanh")),
+    "gemma": ("llama-tiny", dict(num_kv_heads=2, activation="gelu_tanh", embedding_scale=math.sqrt(128))),
 }
 """Family -> a preset and its changes that are written as this family."""
 

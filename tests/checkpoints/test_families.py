@@ -49,6 +49,9 @@ FROZEN: dict[str, dict[str, Any]] = {
     ),
     "mixtral": LLAMA | dict(kv_heads=8, norm_eps=1e-5, rope_theta=1_000_000.0, num_experts=8),
     "qwen3_moe": LLAMA | dict(kv_heads=4, num_experts=128, experts_per_token=8, normalize_expert_weights=False),
+    "starcoder2": LLAMA | dict(kv_heads=2, norm_eps=1e-5, activation="gelu_tanh", tie_embeddings=True, bias=True),
+    "gemma": LLAMA
+    | dict(kv_heads=16, key_dim=256, activation="gelu_tanh", tie_embeddings=True, embedding_scale=math.sqrt(512)),
 }
 
 
@@ -94,7 +97,7 @@ def test_defaults_are_those_of_transformers(name):
     if cfg.num_experts is not None:
         assert (cfg.num_experts, cfg.experts_per_token) == (theirs.num_local_experts, theirs.num_experts_per_tok)
         assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
-    always = name in ("mistral", "mixtral", "gemma3_text")
+    always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2")
     window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
     assert cfg.window == window
 

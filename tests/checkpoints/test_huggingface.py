@@ -125,7 +125,7 @@ def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
 
 REFUSED = {
     "llama": [
-        (dict(model_type="gemma"), "model_type='gemma'"),
+        (dict(model_type="bloom"), "model_type='bloom'"),
         (dict(model_type=...), "model_type=None"),
         (dict(flux_capacitor=True), "flux_capacitor=True"),
         (dict(quantization_config={"bits": 4}), "quantization_config"),

@@ -13,7 +13,15 @@ import math
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_pattern, read_rope, rope_scaling, write_pattern
+from bornbiased_jax.checkpoints.families.gemma import SCALED_EMBEDDING
+from bornbiased_jax.checkpoints.families.reading import (
+    Fields,
+    read_pattern,
+    read_rope,
+    refuse_bidirectional,
+    rope_scaling,
+    write_pattern,
+)
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -22,8 +30,7 @@ _PERIOD = 6
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
-    if fields.get("use_bidirectional_attention", False):
-        raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
+    refuse_bidirectional(fields)
     cap = fields.get("attn_logit_softcapping", None)
     if cap is not None:
         raise fields.refuse("attn_logit_softcapping", cap, "which transformers' Gemma 3 ignores: set it to null")
@@ -102,11 +109,7 @@ FAMILY = Family(
     wants=(
         *llama.RMSNORM,
         *exactly(norm_position="both", qk_norm=True, qk_norm_scope="head"),
-        Want(
-            "embedding_scale",
-            lambda cfg: math.isclose(cfg.embedding_scale, math.sqrt(cfg.d_model), rel_tol=1e-6),
-            "embedding_scale=√d_model",
-        ),
+        SCALED_EMBEDDING,
         Want("attention_scale", lambda cfg: cfg.attention_scale is not None, "attention_scale set"),
         Want("attention_pattern", lambda cfg: cfg.attention_pattern is not None, "attention_pattern set"),
         Want("rope_local_theta", lambda cfg: cfg.rope_local_theta is not None, "rope_local_theta set"),

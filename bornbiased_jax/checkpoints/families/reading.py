@@ -53,7 +53,8 @@ SHARED: dict[str, object] = {
     "layer_types": Annotated[list[str], Len(0, 10_000)] | None,
     "attention_bias": bool,
     "norm_topk_prob": bool,
-    "use_bidirectional_attention": bool,
+    "use_bidirectional_attention": bool | None,
+    "use_bias": bool,
     "mlp_bias": bool,
     "initializer_range": Annotated[float, Interval(ge=0.0, le=1e6)] | None,
 }
@@ -139,6 +140,12 @@ def rope_scaling(cfg: ModelConfig) -> dict[str, object] | None:
         return None
     keys = _ROPE_KEYS[cfg.rope_scaling]
     return {"rope_type": cfg.rope_scaling} | {key: getattr(cfg, field) for key, field in keys.items()}
+
+
+def refuse_bidirectional(fields: Fields) -> None:
+    """Refuse attention that sees later tokens, as of an encoder made from Gemma."""
+    if fields.get("use_bidirectional_attention", False):
+        raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
 
 
 LAYER_TYPES = {"sliding_attention": "l", "full_attention": "g"}
