@@ -38,6 +38,10 @@ MODELS: dict[str, tuple[str, Findings]] = {
     "mixtral": ("mixtral-tiny", {}),
     "qwen3_moe": ("qwen3moe-tiny", {}),
     "starcoder2": ("gpt2-tiny", dict(num_kv_heads=2, activation="gelu_tanh")),
+    "gemma2": (
+        "gemma3-tiny",
+        dict(qk_norm=False, rope_local_theta=None, attention_pattern="lg", attention_softcap=50.0, logit_softcap=30.0),
+    ),
     "gemma": ("llama-tiny", dict(num_kv_heads=2, activation="gelu_tanh", embedding_scale=math.sqrt(128))),
 }
 """Family -> a preset and its changes that are written as this family."""

@@ -112,6 +112,8 @@ class ModelConfig:
     window: Length | None = None
     attention_scale: Positive | None = None
     """What q·k is multiplied with; 1/√head_dim unless given."""
+    attention_softcap: Positive | None = None
+    """Attention logits are bounded to ±cap by cap · tanh(x / cap)."""
     attention_pattern: str | None = None
     """Kinds of layers, repeated over the depth: "l" is local (sees ``window`` keys), "g" global (sees all)."""
     rope_local_theta: RopeBase | None = None
@@ -277,8 +279,10 @@ class ModelConfig:
 
 _GROUP_PREFIX = "init."
 _LATER = frozenset(
-    "init_groups attention_scale attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
-    "experts_per_token normalize_expert_weights".split()
+    """
+    init_groups attention_scale attention_softcap attention_pattern rope_local_theta embedding_scale logit_softcap
+    num_experts experts_per_token normalize_expert_weights
+    """.split()
 )
 TYPES: Mapping[str, type] = typing.get_type_hints(ModelConfig, include_extras=True)
 """The type of each field with its range: the schemas of files are made of these."""

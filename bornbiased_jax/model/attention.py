@@ -217,7 +217,9 @@ class Attention(nn.Module):
             q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
             q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
             scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=precision)
-            return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+            scores_BHTS = scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+            cap = cfg.attention_softcap
+            return scores_BHTS if cap is None else cap * jnp.tanh(scores_BHTS / cap)
 
         def attend(rows: slice, columns: slice) -> tuple[jax.Array, jax.Array]:
             """Return weights [B, H, T, S] of some queries on some keys, and the aggregated values [B, T, H, K]."""

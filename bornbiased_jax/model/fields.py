@@ -95,6 +95,7 @@ TABLE: dict[str, Entry] = {
     ),
     "window": Entry(_NO_SHAPE, USED, USED, USED),
     "attention_scale": Entry(_NO_SHAPE, USED, USED, _only(None)),
+    "attention_softcap": Entry(_NO_SHAPE, _only(None), USED, _only(None)),
     "attention_pattern": Entry(_NO_SHAPE, _only(None), USED, _only(None)),
     "rope_local_theta": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
     "attention_kernel": Entry(_NO_SHAPE, USED, _only("softmax"), _only("softmax")),

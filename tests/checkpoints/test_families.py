@@ -23,7 +23,7 @@ LLAMA = dict(
     norm_eps=1e-6, rope_theta=10_000.0, rotary_fraction=1.0, window=None, tie_embeddings=False, activation="silu",
     kv_heads=32, key_dim=16, parallel_residual=False, bias=False, qkv_bias=False, rope_local_theta=None,
     attention_pattern=None, attention_scale=None, embedding_scale=1.0, num_experts=None, experts_per_token=2,
-    normalize_expert_weights=True,
+    normalize_expert_weights=True, attention_softcap=None, logit_softcap=None,
 )  # fmt: skip
 # As transformers 5.23.0 has them.
 FROZEN: dict[str, dict[str, Any]] = {
@@ -52,6 +52,19 @@ FROZEN: dict[str, dict[str, Any]] = {
     "starcoder2": LLAMA | dict(kv_heads=2, norm_eps=1e-5, activation="gelu_tanh", tie_embeddings=True, bias=True),
     "gemma": LLAMA
     | dict(kv_heads=16, key_dim=256, activation="gelu_tanh", tie_embeddings=True, embedding_scale=math.sqrt(512)),
+    "gemma2": LLAMA
+    | dict(
+        window=4096,
+        tie_embeddings=True,
+        activation="gelu_tanh",
+        kv_heads=4,
+        key_dim=256,
+        attention_pattern="lg",
+        attention_scale=1 / 16,
+        attention_softcap=50.0,
+        logit_softcap=30.0,
+        embedding_scale=math.sqrt(512),
+    ),
 }
 
 
@@ -97,7 +110,7 @@ def test_defaults_are_those_of_transformers(name):
     if cfg.num_experts is not None:
         assert (cfg.num_experts, cfg.experts_per_token) == (theirs.num_local_experts, theirs.num_experts_per_tok)
         assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
-    always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2")
+    always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2", "gemma2")
     window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
     assert cfg.window == window
 

@@ -34,6 +34,7 @@ MODELS = {
         window=3,
         attention_pattern="lg",
         embedding_scale=5.0,
+        attention_softcap=1.5,
     ),
     "mixtral": preset("mixtral-tiny", **SIZES, num_kv_heads=2),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES, num_kv_heads=2),

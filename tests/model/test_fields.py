@@ -33,11 +33,21 @@ BASES = {
     "olmo2": preset("olmo2-tiny", **SIZES),
     "qwen2-mixed": preset("qwen-tiny", **SIZES, window=5, attention_pattern="gl"),
     "gemma3_text": preset("gemma3-tiny", **SIZES, embedding_scale=math.sqrt(32), window=5, attention_pattern="lg"),
+    "gemma2": preset(
+        "gemma3-tiny",
+        **SIZES,
+        embedding_scale=math.sqrt(32),
+        window=5,
+        attention_pattern="lg",
+        qk_norm=False,
+        rope_local_theta=None,
+        attention_softcap=20.0,
+    ),
     "mixtral": preset("mixtral-tiny", **SIZES),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
 }
 # What theory refuses whatever else is changed.
-WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "mixtral", "qwen3_moe")
+WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "gemma2", "mixtral", "qwen3_moe")
 # Every field with another value than any base has.
 CHANGES = {
     "num_layers": 3,
@@ -77,6 +87,7 @@ CHANGES = {
     "qk_norm_scope": "projection",
     "window": 7,
     "attention_scale": 0.3,
+    "attention_softcap": 0.7,
     "attention_pattern": "gl",
     "rope_local_theta": 55.0,
     "attention_kernel": "sigmoid",
@@ -204,7 +215,14 @@ def test_export_writes_or_refuses_every_field(name):
 
 
 # Weights that are no softmax, and a softmax with a logit or with keys more than there are positions.
-NOT_THE_KERNELS = {"attention_kernel", "sink_logit", "prefix_length", "attention_scale", "attention_pattern"}
+NOT_THE_KERNELS = {
+    "attention_kernel",
+    "sink_logit",
+    "prefix_length",
+    "attention_scale",
+    "attention_softcap",
+    "attention_pattern",
+}
 
 
 @pytest.mark.parametrize("name", FIELDS)

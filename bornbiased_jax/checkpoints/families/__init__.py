@@ -5,6 +5,7 @@ A new one is a file with a ``FAMILY`` and its place in the list below.
 
 from bornbiased_jax.checkpoints.families import (
     gemma,
+    gemma2,
     gemma3_text,
     gpt2,
     gpt_neox,
@@ -29,6 +30,7 @@ _LISTED = (
     qwen3_moe.FAMILY,
     starcoder2.FAMILY,
     gemma.FAMILY,
+    gemma2.FAMILY,
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 """Model type to family. Of two that could hold the same model, an export takes the earlier."""

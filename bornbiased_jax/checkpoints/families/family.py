@@ -39,6 +39,7 @@ PLAIN: dict[str, FieldValue] = {
         "embedding_scale",
         "logit_softcap",
         "attention_scale",
+        "attention_softcap",
         "attention_pattern",
         "rope_local_theta",
         "num_experts",

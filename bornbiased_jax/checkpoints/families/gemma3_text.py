@@ -70,12 +70,11 @@ def _read_rope(fields: Fields) -> dict[str, FieldValue]:
 
 def _write(cfg: ModelConfig) -> dict[str, object]:
     scaling = rope_scaling(cfg) or {"rope_type": "default"}
-    assert cfg.attention_scale is not None
     return {
         "attention_bias": llama.attention_biases(cfg).qkv,
         "final_logit_softcapping": cfg.logit_softcap,
         "layer_types": write_pattern(cfg),
-        "query_pre_attn_scalar": _without_fraction(cfg.attention_scale**-2),
+        "query_pre_attn_scalar": query_scalar(cfg),
         "rope_parameters": {
             _GLOBAL: {**scaling, "rope_theta": cfg.rope_theta},
             _LOCAL: {"rope_type": "default", "rope_theta": cfg.rope_local_theta},
@@ -84,20 +83,23 @@ def _write(cfg: ModelConfig) -> dict[str, object]:
     }
 
 
-def _without_fraction(value: float) -> float:
-    """Return an integer where rounding alone keeps it from being one, as the scalar of published files is."""
-    return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
+def query_scalar(cfg: ModelConfig) -> float:
+    """Return 1/scale², an integer where rounding alone keeps it from being one, as in published files."""
+    assert cfg.attention_scale is not None
+    scalar = cfg.attention_scale**-2
+    return round(scalar) if math.isclose(scalar, round(scalar), rel_tol=1e-9) else scalar
 
 
+TENSORS = {
+    **llama.TENSORS,
+    "blocks/attention_post_norm": "model.layers.{l}.post_attention_layernorm.{leaf}",
+    "blocks/mlp_norm": "model.layers.{l}.pre_feedforward_layernorm.{leaf}",
+    "blocks/mlp_post_norm": "model.layers.{l}.post_feedforward_layernorm.{leaf}",
+}
 FAMILY = Family(
     name="gemma3_text",
     architecture="Gemma3ForCausalLM",
-    tensors={
-        **llama.TENSORS,
-        "blocks/attention_post_norm": "model.layers.{l}.post_attention_layernorm.{leaf}",
-        "blocks/mlp_norm": "model.layers.{l}.pre_feedforward_layernorm.{leaf}",
-        "blocks/mlp_post_norm": "model.layers.{l}.post_feedforward_layernorm.{leaf}",
-    },
+    tensors=TENSORS,
     sizes={
         **llama.SIZES,
         "num_kv_heads": ("num_key_value_heads", 4),
