@@ -18,6 +18,8 @@ Form = Literal["same", "plus one", "transposed", "fused columns", "fused heads",
 Shapes = dict[str, tuple[int, ...]]
 
 QKV = tuple(f"blocks/attention/{name}" for name in ("query", "key", "value"))
+FUSED: Mapping[str, tuple[str, ...]] = {"blocks/attention/qkv": QKV}
+"""Modules that a file may hold in one matrix, by what the tables of names call it."""
 
 
 class Biases(NamedTuple):
@@ -118,16 +120,17 @@ def make_entries(
         form: in which a module's matrices lie.
         offset_norms: whether the file keeps norm scales less one.
     """
-    fuses = "blocks/attention/qkv" in names
+    fused_in = {part: module for module, parts in FUSED.items() if module in names for part in parts}
     entries = []
     for path, shape in shapes.items():
         module, _, leaf = path.rpartition("/")
         paths: tuple[str, ...] = (path,)
-        if fuses and module in QKV:
-            if module != QKV[0]:
+        if module in fused_in:
+            parts = FUSED[fused_in[module]]
+            if module != parts[0]:
                 continue
-            paths = tuple(f"{part}/{leaf}" for part in QKV)
-            module = "blocks/attention/qkv"
+            paths = tuple(f"{part}/{leaf}" for part in parts)
+            module = fused_in[module]
         template = names[module]
         suffix = "bias" if leaf == "bias" else "weight"
         plain: Form = "plus one" if leaf == "scale" and offset_norms else "same"

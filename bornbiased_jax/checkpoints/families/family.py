@@ -64,7 +64,7 @@ class Family:
         read: what else of our fields a ``config.json`` says.
         write: the entries of ``config.json`` beside those of ``sizes``.
         kernel: how the blocks' matrices lie.
-        fused: how query, key and value lie in one matrix; None where they are apart.
+        forms: of modules that lie otherwise, as where several are fused.
         aliases: other names that transformers has given to a tensor.
         gguf: the architecture of its GGUF files; None where those are not read.
         interleaved: whether GGUF files keep the rows of query and key in Meta's order.
@@ -83,7 +83,7 @@ class Family:
     read: Callable[[Fields], dict[str, FieldValue]]
     write: Callable[[ModelConfig], dict[str, object]]
     kernel: Form = "transposed"
-    fused: Form | None = None
+    forms: Mapping[str, Form] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     gguf: str | None = None
     interleaved: bool = False
@@ -100,8 +100,6 @@ class Family:
         """List the tensors of a Hugging Face file with these parameters."""
 
         def form(module: str) -> Form:
-            if module == "head":
-                return "transposed"
-            return self.fused if self.fused is not None and module == "blocks/attention/qkv" else self.kernel
+            return self.forms.get(module, "transposed" if module == "head" else self.kernel)
 
         return make_entries(self.tensors, shapes, form, offset_norms=self.offset_norms)
