@@ -38,6 +38,8 @@ MODELS: dict[str, tuple[str, Findings]] = {
     "mixtral": ("mixtral-tiny", {}),
     "qwen3_moe": ("qwen3moe-tiny", {}),
     "starcoder2": ("gpt2-tiny", dict(num_kv_heads=2, activation="gelu_tanh")),
+    "phi3": ("llama-tiny", dict(num_kv_heads=2, rotary_fraction=0.75)),
+    "glm4": ("llama-tiny", dict(num_kv_heads=2, norm_position="both", qkv_bias=True, rotary_fraction=0.5)),
     "gemma2": (
         "gemma3-tiny",
         dict(qk_norm=False, rope_local_theta=None, attention_pattern="lg", attention_softcap=50.0, logit_softcap=30.0),

@@ -52,6 +52,8 @@ FROZEN: dict[str, dict[str, Any]] = {
     "starcoder2": LLAMA | dict(kv_heads=2, norm_eps=1e-5, activation="gelu_tanh", tie_embeddings=True, bias=True),
     "gemma": LLAMA
     | dict(kv_heads=16, key_dim=256, activation="gelu_tanh", tie_embeddings=True, embedding_scale=math.sqrt(512)),
+    "phi3": LLAMA | dict(norm_eps=1e-5),
+    "glm4": LLAMA | dict(kv_heads=2, key_dim=128, norm_eps=1.5625e-07, rotary_fraction=0.5, qkv_bias=True),
     "gemma2": LLAMA
     | dict(
         window=4096,
@@ -110,7 +112,7 @@ def test_defaults_are_those_of_transformers(name):
     if cfg.num_experts is not None:
         assert (cfg.num_experts, cfg.experts_per_token) == (theirs.num_local_experts, theirs.num_experts_per_tok)
         assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
-    always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2", "gemma2")
+    always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2", "gemma2", "phi3")
     window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
     assert cfg.window == window
 
@@ -123,6 +125,8 @@ COMMON = {
 BUILT = dict.fromkeys(FAMILIES, COMMON | {"num_key_value_heads": 2, "head_dim": 16}) | {
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 211, "n_positions": 64},
     "gpt_neox": COMMON,
+    "phi3": COMMON | {"num_key_value_heads": 2, "pad_token_id": 0},
+    "glm4": COMMON | {"num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0},
 }
 BUILT["mixtral"] = BUILT["mixtral"] | {"num_local_experts": 4}
 BUILT["qwen3_moe"] = BUILT["qwen3_moe"] | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}

@@ -36,6 +36,7 @@ MODELS = {
         embedding_scale=5.0,
         attention_softcap=1.5,
     ),
+    "glm4": preset("llama-tiny", **SIZES, num_kv_heads=2, norm_position="both", qkv_bias=True, rotary_fraction=0.5),
     "mixtral": preset("mixtral-tiny", **SIZES, num_kv_heads=2),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES, num_kv_heads=2),
     "value gate": preset("llama-tiny", **SIZES, num_kv_heads=2, output_gate="value", qk_norm=True),
@@ -45,6 +46,8 @@ REFUSED = {
     ("olmo2", "fold"): "pre-norm",
     ("olmo2", "rotate"): "pre-norm",
     ("no residual", "idle block"): "residual",
+    ("glm4", "fold"): "pre-norm",
+    ("glm4", "rotate"): "pre-norm",
     ("gemma3", "fold"): "pre-norm",
     ("gemma3", "rotate"): "pre-norm",
 }

@@ -7,11 +7,13 @@ from bornbiased_jax.checkpoints.families import (
     gemma,
     gemma2,
     gemma3_text,
+    glm4,
     gpt2,
     gpt_neox,
     llama,
     llama_like,
     mixtral,
+    phi3,
     qwen3_moe,
     starcoder2,
 )
@@ -31,6 +33,8 @@ _LISTED = (
     starcoder2.FAMILY,
     gemma.FAMILY,
     gemma2.FAMILY,
+    phi3.FAMILY,
+    glm4.FAMILY,
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 """Model type to family. Of two that could hold the same model, an export takes the earlier."""
