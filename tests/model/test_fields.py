@@ -43,6 +43,7 @@ BASES = {
         rope_local_theta=None,
         attention_softcap=20.0,
     ),
+    "cohere": LLAMA.replace(norm="layernorm", norm_parameters="scale", parallel_residual=True, shared_norm=True),
     "mixtral": preset("mixtral-tiny", **SIZES),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
 }
@@ -60,17 +61,21 @@ CHANGES = {
     "max_seq_len": 40,
     "norm": "none",
     "norm_eps": 1e-3,
+    "norm_parameters": "scale",
     "norm_position": "post",
     "activation": "relu",
     "gated_mlp": True,
     "residual": False,
+    "residual_scale": 0.5,
     "parallel_residual": True,
+    "shared_norm": True,
     "attention": False,
     "mlp": False,
     "bias": True,
     "qkv_bias": True,
     "tie_embeddings": False,
     "embedding_scale": 3.0,
+    "logit_scale": 0.25,
     "logit_softcap": 20.0,
     "num_experts": 3,
     "experts_per_token": 1,
@@ -78,6 +83,7 @@ CHANGES = {
     "positions": "none",
     "rope_theta": 777.0,
     "rotary_fraction": 0.5,
+    "rope_pattern": "rn",
     "rope_scaling": "linear",
     "rope_scaling_factor": 3.0,
     "rope_low_freq_factor": 1.5,
@@ -106,7 +112,11 @@ def changed(cfg: ModelConfig, name: str) -> ModelConfig | None:
     """The configuration with one field changed; None where that makes no model."""
     value = CHANGES[name]
     if getattr(cfg, name) == value:
-        value = not value if isinstance(value, bool) else {"post": "pre", "projection": "head", "gl": "lg"}[value]
+        value = (
+            not value
+            if isinstance(value, bool)
+            else {"post": "pre", "projection": "head", "gl": "lg", "scale": "all"}[value]
+        )
     try:
         return cfg.replace(**{name: value})
     except InputError:
@@ -247,6 +257,8 @@ def test_fused_attention(name, monkeypatch):
         other = LLAMA.replace(d_model=64, head_dim=8)
     if name == "attention_pattern":
         other = LLAMA.replace(window=7, attention_pattern="gl")
+    if name == "shared_norm":
+        other = LLAMA.replace(parallel_residual=True, shared_norm=True)
     if other is None:
         assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,11 +34,21 @@ def text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def without_rounding(value: float) -> float:
+    """Return an integer where rounding alone keeps a number from being one, as numbers of published files are."""
+    return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
+
+
 PLAIN: dict[str, FieldValue] = {
     name: getattr(ModelConfig(), name)
     for name in (
+        "norm_parameters",
+        "residual_scale",
+        "shared_norm",
         "embedding_scale",
+        "logit_scale",
         "logit_softcap",
+        "rope_pattern",
         "attention_scale",
         "attention_softcap",
         "attention_pattern",

@@ -12,7 +12,7 @@ Source: Gemma 3 technical report (2503.19786) and transformers' configuration of
 import math
 
 from bornbiased_jax.checkpoints.families import llama
-from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
+from bornbiased_jax.checkpoints.families.family import Family, Want, exactly, without_rounding
 from bornbiased_jax.checkpoints.families.gemma import SCALED_EMBEDDING
 from bornbiased_jax.checkpoints.families.reading import (
     Fields,
@@ -84,10 +84,9 @@ def _write(cfg: ModelConfig) -> dict[str, object]:
 
 
 def query_scalar(cfg: ModelConfig) -> float:
-    """Return 1/scale², an integer where rounding alone keeps it from being one, as in published files."""
+    """Return 1/scale² as files state it."""
     assert cfg.attention_scale is not None
-    scalar = cfg.attention_scale**-2
-    return round(scalar) if math.isclose(scalar, round(scalar), rel_tol=1e-9) else scalar
+    return without_rounding(cfg.attention_scale**-2)
 
 
 TENSORS = {
