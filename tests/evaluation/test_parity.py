@@ -65,7 +65,7 @@ def test_only_directories_of_hugging_face_can_be_compared(tmp_path):
 MIXED = ["gemma3_text", "gemma3_text-capped", "qwen2-mixed"]
 EXPERTS = ["mixtral", "mixtral-window", "qwen3_moe", "qwen3_moe-normalized"]
 # Families of which the fixtures' logits are compared every day, and generation and initial models less often.
-ADDED = ["starcoder2", "gemma", "gemma2", "phi3", "glm4"]
+ADDED = ["starcoder2", "gemma", "gemma2", "phi3", "glm4", "granite", "cohere", "olmo", "smollm3"]
 
 
 @pytest.mark.parametrize(
