@@ -6,7 +6,7 @@ One set of weights is chosen; what else lies there is said.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,8 +14,9 @@ from annotated_types import Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
-from bornbiased_jax.checkpoints.formats import safetensors, torch_file
+from bornbiased_jax.checkpoints.formats import safetensors, torch_distributed, torch_file
 from bornbiased_jax.checkpoints.formats.safetensors import SafeTensor
+from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA, ShardedTensor
 from bornbiased_jax.checkpoints.formats.torch_file import TorchTensor
 from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
@@ -79,6 +80,11 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
             return _named_set(folder, index.name)
         if is_whole:
             return WeightFiles(single, [folder / single])
+    if (folder / METADATA).is_file():
+        shards = sorted(folder.glob("*.distcp"))
+        return WeightFiles(
+            METADATA, [folder / METADATA, *shards], ("read from shards of torch.distributed.checkpoint",)
+        )
     others = sorted(path for path in folder.glob("*.safetensors"))
     if len(others) == 1:
         return WeightFiles(others[0].name, others)
@@ -117,11 +123,10 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
     Raises:
         InputError: a file is corrupted or of another kind, or a name occurs twice.
     """
-    tensors: dict[str, SafeTensor | TorchTensor] = {}
+    tensors: dict[str, SafeTensor | TorchTensor | ShardedTensor] = {}
     for path in paths:
         check_pointer(path)
-        located = safetensors.locate(path) if path.name.endswith(".safetensors") else torch_file.locate(path)
-        for name, tensor in located.items():
+        for name, tensor in _locate(path).items():
             if name in tensors:
                 raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
             tensors[name] = tensor
@@ -132,6 +137,15 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
         first=lambda name, axis, count: tensors[name].first(axis, count),
         types={name: tensor.kind for name, tensor in tensors.items()},
     )
+
+
+def _locate(path: Path) -> Mapping[str, SafeTensor | TorchTensor | ShardedTensor]:
+    """Locate the tensors of a file by its name; shards are located by what describes them."""
+    if path.suffix == ".safetensors":
+        return safetensors.locate(path)
+    if path.suffix == ".distcp":
+        return {}
+    return torch_distributed.locate(path) if path.name == METADATA else torch_file.locate(path)
 
 
 def check_pointer(path: Path) -> None:
