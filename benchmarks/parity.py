@@ -10,6 +10,7 @@ logits, so that small weights do not flatter. Needs torch and transformers.
 from __future__ import annotations
 
 import functools
+import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,31 @@ MODELS: dict[str, tuple[str, Findings]] = {
     "gemma3_text": ("gemma3-tiny", {}),
     "mixtral": ("mixtral-tiny", {}),
     "qwen3_moe": ("qwen3moe-tiny", {}),
+    "starcoder2": ("gpt2-tiny", dict(num_kv_heads=2, activation="gelu_tanh")),
+    "phi3": ("llama-tiny", dict(num_kv_heads=2, rotary_fraction=0.75)),
+    "glm4": ("llama-tiny", dict(num_kv_heads=2, norm_position="both", qkv_bias=True, rotary_fraction=0.5)),
+    "granite": (
+        "llama-tiny",
+        dict(num_kv_heads=2, embedding_scale=12.0, attention_scale=1 / 32, residual_scale=0.22, logit_scale=1 / 16),
+    ),
+    "cohere": (
+        "llama-tiny",
+        dict(
+            norm="layernorm",
+            norm_parameters="scale",
+            parallel_residual=True,
+            shared_norm=True,
+            logit_scale=0.0625,
+            tie_embeddings=True,
+        ),
+    ),
+    "olmo": ("llama-tiny", dict(norm="layernorm", norm_parameters="none")),
+    "smollm3": ("llama-tiny", dict(num_kv_heads=2, rope_pattern="rrrn", tie_embeddings=True)),
+    "gemma2": (
+        "gemma3-tiny",
+        dict(qk_norm=False, rope_local_theta=None, attention_pattern="lg", attention_softcap=50.0, logit_softcap=30.0),
+    ),
+    "gemma": ("llama-tiny", dict(num_kv_heads=2, activation="gelu_tanh", embedding_scale=math.sqrt(128))),
 }
 """Family -> a preset and its changes that are written as this family."""
 

@@ -33,6 +33,7 @@ from bornbiased_jax.schemes import Dimensions, parse_groups, parse_rule, parse_s
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPosition = Literal["pre", "post", "both"]
+NormParameters = Literal["all", "scale", "none"]
 Activation = Literal[
     "gelu", "gelu_tanh", "relu", "tanh", "silu", "relu_squared", "leaky_relu", "shifted_relu",
     "gelu_centered", "gelu_tanh_centered", "relu_centered", "silu_centered", "relu_squared_centered",
@@ -77,11 +78,17 @@ class ModelConfig:
     # Block.
     norm: Norm = "layernorm"
     norm_eps: Fraction = 1e-5
+    norm_parameters: NormParameters = "all"
+    """Which parameters norms have: all of their kind, no bias, or none; norms of queries and keys have a scale."""
     norm_position: NormPosition = "pre"
     activation: Activation = "gelu"
     gated_mlp: bool = False
     residual: bool = True
+    residual_scale: Positive = 1.0
+    """What the outputs of attention and MLP are multiplied with before they are added."""
     parallel_residual: bool = False
+    shared_norm: bool = False
+    """Attention and MLP of a parallel block read through one norm."""
     attention: bool = True
     mlp: bool = True
     # Linear layers.
@@ -90,6 +97,8 @@ class ModelConfig:
     tie_embeddings: bool = True
     embedding_scale: Positive = 1.0
     """What rows of the token table are multiplied with before the first block."""
+    logit_scale: Positive = 1.0
+    """What logits are multiplied with, before they are bounded."""
     logit_softcap: Positive | None = None
     """Logits are bounded to ±cap by cap · tanh(x / cap)."""
     # Mixture of experts: ``d_ff`` is the width of one expert, and experts have no biases.
@@ -101,6 +110,8 @@ class ModelConfig:
     positions: Positions = "rope"
     rope_theta: RopeBase = 10_000.0
     rotary_fraction: Fraction = 1.0
+    rope_pattern: str | None = None
+    """Which layers are rotated, repeated over the depth: "r" is, "n" is not; all unless given."""
     rope_scaling: RopeScaling = "none"
     rope_scaling_factor: RopeFactor = 1.0
     rope_low_freq_factor: FrequencyFactor = 1.0
@@ -112,6 +123,8 @@ class ModelConfig:
     window: Length | None = None
     attention_scale: Positive | None = None
     """What q·k is multiplied with; 1/√head_dim unless given."""
+    attention_softcap: Positive | None = None
+    """Attention logits are bounded to ±cap by cap · tanh(x / cap)."""
     attention_pattern: str | None = None
     """Kinds of layers, repeated over the depth: "l" is local (sees ``window`` keys), "g" global (sees all)."""
     rope_local_theta: RopeBase | None = None
@@ -167,6 +180,8 @@ class ModelConfig:
             raise InputError("parallel_residual=true needs residual=true")
         if self.parallel_residual and not (self.attention and self.mlp):
             raise InputError("parallel_residual=true needs both attention=true and mlp=true")
+        if self.shared_norm and not (self.parallel_residual and self.norm_position == "pre"):
+            raise InputError("shared_norm is of parallel blocks: set parallel_residual=true and norm_position=pre")
         if self.rope_scaling == "llama3" and self.rope_low_freq_factor >= self.rope_high_freq_factor:
             raise InputError(
                 f"rope_low_freq_factor={self.rope_low_freq_factor:g} is not below rope_high_freq_factor="
@@ -187,6 +202,12 @@ class ModelConfig:
             )
         if self.attention_pattern is not None and "l" in self.attention_pattern and self.window is None:
             raise InputError("attention_pattern has local layers, but window is not set: set window, or leave it out")
+        if self.rope_pattern is not None and not re.fullmatch("[rn]{1,10000}", self.rope_pattern):
+            raise InputError(
+                f"rope_pattern={shown(self.rope_pattern)} is not of letters r (rotated) and n (not), as in rrrn"
+            )
+        if self.rope_pattern is not None and self.positions != "rope":
+            raise InputError("rope_pattern says which layers RoPE rotates: set positions=rope")
         if self.rope_local_theta is not None and self.attention_pattern is None:
             raise InputError("rope_local_theta is of local layers: set attention_pattern")
         if self.num_experts is not None:
@@ -200,10 +221,24 @@ class ModelConfig:
     @property
     def is_local(self) -> tuple[bool, ...] | None:
         """Whether each layer is local; None where all layers are alike."""
-        if self.attention_pattern is None:
-            return None
-        pattern = self.attention_pattern
-        return tuple(pattern[layer % len(pattern)] == "l" for layer in range(self.num_layers))
+        pattern = self.of_layers(range(self.num_layers)).get("attention_pattern")
+        return None if pattern is None else tuple(letter == "l" for letter in pattern)
+
+    @property
+    def is_rotated(self) -> tuple[bool, ...] | None:
+        """Whether RoPE rotates each layer; None where it rotates all."""
+        pattern = self.of_layers(range(self.num_layers)).get("rope_pattern")
+        return None if pattern is None or "n" not in pattern else tuple(letter == "r" for letter in pattern)
+
+    def of_layers(self, order: Iterable[int]) -> dict[str, str]:
+        """Return the patterns of a model that has these layers of this one, in this order."""
+        patterns = {"attention_pattern": self.attention_pattern, "rope_pattern": self.rope_pattern}
+        layers = list(order)
+        return {
+            name: "".join(pattern[layer % len(pattern)] for layer in layers)
+            for name, pattern in patterns.items()
+            if pattern is not None
+        }
 
     @property
     def kv_heads(self) -> int:
@@ -277,8 +312,11 @@ class ModelConfig:
 
 _GROUP_PREFIX = "init."
 _LATER = frozenset(
-    "init_groups attention_scale attention_pattern rope_local_theta embedding_scale logit_softcap num_experts "
-    "experts_per_token normalize_expert_weights".split()
+    """
+    init_groups attention_scale attention_softcap attention_pattern rope_local_theta embedding_scale logit_softcap
+    num_experts experts_per_token normalize_expert_weights norm_parameters residual_scale shared_norm logit_scale
+    rope_pattern
+    """.split()
 )
 TYPES: Mapping[str, type] = typing.get_type_hints(ModelConfig, include_extras=True)
 """The type of each field with its range: the schemas of files are made of these."""

@@ -154,7 +154,8 @@ def _declarations(cfg: ModelConfig) -> Iterator[_Declaration]:
         yield "positions/embedding", "position residual", "positions", None
     for sublayer, has_sublayer, rows in (("attention", cfg.attention, _attention), ("mlp", cfg.mlp, _mlp)):
         if has_sublayer:
-            yield from _norm(cfg, f"blocks/{sublayer}_norm", "layer residual")
+            if sublayer == "attention" or not cfg.shared_norm:
+                yield from _norm(cfg, f"blocks/{sublayer}_norm", "layer residual")
             if cfg.norm_position == "both":
                 yield from _norm(cfg, f"blocks/{sublayer}_post_norm", "layer residual")
             yield from rows(cfg)
@@ -164,10 +165,10 @@ def _declarations(cfg: ModelConfig) -> Iterator[_Declaration]:
 
 
 def _norm(cfg: ModelConfig, module: str, axes: str) -> Iterator[_Declaration]:
-    """Yield the scale of a norm, and the bias that LayerNorm has."""
-    if cfg.norm != "none":
+    """Yield the scale of a norm, and the bias that LayerNorm has, if the configuration has them."""
+    if cfg.norm != "none" and cfg.norm_parameters != "none":
         yield f"{module}/scale", axes, "norm", None
-    if cfg.norm == "layernorm":
+    if cfg.norm == "layernorm" and cfg.norm_parameters == "all":
         yield f"{module}/bias", axes, "bias", None
 
 
@@ -224,7 +225,7 @@ def _norm_sites(cfg: ModelConfig, sublayer: str) -> tuple[str | None, str | None
     """Return the norm before a sublayer and the one after it, None where there is none."""
     if cfg.norm == "none":
         return None, None
-    alone = f"{sublayer}_norm"
+    alone = "blocks/attention_norm" if cfg.shared_norm else f"{sublayer}_norm"
     return {"pre": (alone, None), "post": (None, alone), "both": (alone, f"{sublayer}_post_norm")}[cfg.norm_position]
 
 

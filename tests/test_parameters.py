@@ -14,9 +14,12 @@ from bornbiased_jax.model.layers import BlockContext, Norm
 from bornbiased_jax.model.model import Block
 from bornbiased_jax.parameters import AXES, Parameter, axis_sizes, flatten, parameter_table
 
-BOOLEANS = "gated_mlp residual parallel_residual attention mlp bias qkv_bias tie_embeddings qk_norm head_norm".split()
+BOOLEANS = """
+gated_mlp residual parallel_residual attention mlp bias qkv_bias tie_embeddings qk_norm head_norm shared_norm
+""".split()
 CHOICES = {
     "norm": ("layernorm", "rmsnorm", "none"),
+    "norm_parameters": ("all", "scale", "none"),
     "norm_position": ("pre", "post", "both"),
     "positions": ("rope", "learned", "none"),
     "qk_norm_scope": ("head", "projection"),
@@ -48,7 +51,7 @@ def shapes_of_layers(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
     key = jax.eval_shape(lambda: jax.random.key(0))
     layer = jax.ShapeDtypeStruct((), jnp.int32)
     block = jax.eval_shape(Block(cfg).init, key, x_BTD, BlockContext(positions_T, layer=layer)).get("params", {})
-    final = jax.eval_shape(Norm(cfg.norm, cfg.norm_eps).init, key, x_BTD).get("params", {})
+    final = jax.eval_shape(Norm(cfg.norm, cfg.norm_eps, cfg.norm_parameters).init, key, x_BTD).get("params", {})
     shapes = {f"blocks/{path}": (cfg.num_layers, *leaf.shape) for path, leaf in flatten(block).items()}
     return shapes | {f"final_norm/{path}": leaf.shape for path, leaf in flatten(final).items()}
 

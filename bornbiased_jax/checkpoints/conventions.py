@@ -77,7 +77,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_A + "(k_proj|c_k|wk|key|key_proj|to_k)", "key"),
     Convention(_A + "(v_proj|c_v|wv|value|value_proj|to_v)", "value"),
     Convention(
-        _A + r"(o_proj|out_proj|c_proj|wo|Wo|dense|proj|linear_proj|to_out\.0)|attn_out|attention\.output\.dense",
+        _A + r"(o_proj|out_proj|c_proj|wo|Wo|dense|proj|linear_proj|to_out\.0|out)|attn_out|attention\.output\.dense",
         "output",
     ),
     Convention(_A + "(q_norm|q_layernorm|query_norm|q_ln|query_layernorm)", "norm:query_norm"),
@@ -117,12 +117,13 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention("post_feedforward_layernorm|post_mlp_layernorm", "norm:mlp_post_norm"),
     Convention(
         "input_layernorm|ln_1|ln_attn|layer_norm1|norm1|norm_1|attention_norm|self_attn_layer_norm|attn_norm|norm|"
-        r"self_attention\.linear_qkv\.layer_norm|input_norm",
+        r"self_attention\.linear_qkv\.layer_norm|input_norm|pre_self_attention_(layer_)?norm",
         "norm:attention_norm",
     ),
     Convention(
         "post_attention_layernorm|pre_feedforward_layernorm|ln_2|ln_mlp|layer_norm2|norm2|norm_2|ffn_norm|"
-        r"final_layer_norm|mlp_norm|ff_norm|mlp\.linear_fc1\.layer_norm|pre_mlp_layernorm|post_attention_norm",
+        r"final_layer_norm|mlp_norm|ff_norm|mlp\.linear_fc1\.layer_norm|pre_mlp_layernorm|post_attention_norm|"
+        "post_self_attention_(layer_)?norm",
         "norm:mlp_norm",
     ),
     Convention(r"attention\.output\.LayerNorm", "norm:attention_post_norm"),
@@ -134,12 +135,17 @@ CONVENTIONS: tuple[Convention, ...] = (
 )
 # Tensors outside blocks.
 TABLES: tuple[Convention, ...] = (
-    Convention("(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings|embeddings|embedding|embed)", "embedding"),
+    Convention(
+        "(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings|embeddings|embedding|embed|token_embedder)",
+        "embedding",
+    ),
     Convention(r"(embeddings\.word_embeddings|embedding\.word_embeddings)", "embedding"),
-    Convention("(lm_head|embed_out|output|output_layer)|transformer.ff_out", "head"),
+    Convention("(lm_head|embed_out|output|output_layer|logits_dense)|transformer.ff_out", "head"),
     Convention("(wpe|embed_positions|position_embeddings|pos_embed|positional_embedding)", "positions"),
     Convention(r"embeddings\.position_embeddings?", "positions"),
-    Convention("(norm|ln_f|final_layer_norm|final_layernorm|norm_f|final_norm|model_norm)", "norm:final_norm"),
+    Convention(
+        "(norm|ln_f|final_layer_norm|final_layernorm|norm_f|final_norm|model_norm|decoder_norm)", "norm:final_norm"
+    ),
     Convention(r"(word_embeddings_layernorm|embeddings\.LayerNorm|embed_norm)", "norm:embedding_norm"),
     Convention(
         r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|regression_head|classification_head)",

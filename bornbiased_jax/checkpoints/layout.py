@@ -14,10 +14,17 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import flatten
 
-Form = Literal["same", "plus one", "transposed", "fused columns", "fused heads", "paired query", "paired key"]
+Form = Literal[
+    "same", "plus one", "transposed", "fused columns", "fused rows", "fused heads", "paired query", "paired key"
+]
 Shapes = dict[str, tuple[int, ...]]
 
 QKV = tuple(f"blocks/attention/{name}" for name in ("query", "key", "value"))
+FUSED: Mapping[str, tuple[str, ...]] = {
+    "blocks/attention/qkv": QKV,
+    "blocks/mlp/gate_up": ("blocks/mlp/gate", "blocks/mlp/up"),
+}
+"""Modules that a file may hold in one matrix, by what the tables of names call it."""
 
 
 class Biases(NamedTuple):
@@ -118,16 +125,17 @@ def make_entries(
         form: in which a module's matrices lie.
         offset_norms: whether the file keeps norm scales less one.
     """
-    fuses = "blocks/attention/qkv" in names
+    fused_in = {part: module for module, parts in FUSED.items() if module in names for part in parts}
     entries = []
     for path, shape in shapes.items():
         module, _, leaf = path.rpartition("/")
         paths: tuple[str, ...] = (path,)
-        if fuses and module in QKV:
-            if module != QKV[0]:
+        if module in fused_in:
+            parts = FUSED[fused_in[module]]
+            if module != parts[0]:
                 continue
-            paths = tuple(f"{part}/{leaf}" for part in QKV)
-            module = "blocks/attention/qkv"
+            paths = tuple(f"{part}/{leaf}" for part in parts)
+            module = fused_in[module]
         template = names[module]
         suffix = "bias" if leaf == "bias" else "weight"
         plain: Form = "plus one" if leaf == "scale" and offset_norms else "same"
@@ -142,7 +150,7 @@ def make_entries(
 def shape_in_file(entry: Entry, shapes: Shapes) -> tuple[int, ...]:
     """Return the shape that the entry's tensor must have in the file."""
     block_shapes = [shapes[path][len(entry.place) :] for path in entry.paths]
-    if entry.form in ("fused columns", "fused heads"):
+    if entry.form in ("fused columns", "fused rows", "fused heads"):
         joined = (*block_shapes[0][:-1], sum(shape[-1] for shape in block_shapes))
         return joined if entry.form == "fused columns" else joined[::-1]
     return block_shapes[0] if entry.form in ("same", "plus one") else block_shapes[0][::-1]
@@ -158,13 +166,15 @@ def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarra
         return np.split(tensor, 3, axis=-1)
     flipped = tensor.T
     lead = flipped.shape[:-1]
+    if entry.form == "fused rows":
+        return np.split(flipped, np.cumsum([_width(path, cfg) for path in entry.paths])[:-1], axis=-1)
     if entry.form == "fused heads":
         split = flipped.reshape(*lead, cfg.num_heads, 3, cfg.key_dim)
         return [split[..., index, :].reshape(*lead, -1) for index in range(3)]
     if entry.form in ("paired query", "paired key"):
-        # Rows 2i and 2i + 1 of a head turn together; in our layout rows i and i + K/2 do.
-        pairs = flipped.reshape(*lead, _heads(entry, cfg), cfg.key_dim // 2, 2)
-        return [np.swapaxes(pairs, -1, -2).reshape(*lead, -1)]
+        # Rows 2i and 2i + 1 of a head turn together; in our layout rows i and i + R/2 of the first R do.
+        heads = flipped.reshape(*lead, _heads(entry, cfg), cfg.key_dim)
+        return [_with_rotated(heads, cfg, (cfg.rotary_dim // 2, 2)).reshape(*lead, -1)]
     return [flipped]
 
 
@@ -186,14 +196,30 @@ def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np
     if entry.form == "fused columns":
         return np.concatenate(arrays, axis=-1)
     lead = arrays[0].shape[:-1]
+    if entry.form == "fused rows":
+        return np.concatenate(arrays, axis=-1).T
     if entry.form == "fused heads":
-        heads = [array.reshape(*lead, cfg.num_heads, 1, cfg.key_dim) for array in arrays]
-        return np.concatenate(heads, axis=-2).reshape(*lead, -1).T
+        by_head = [array.reshape(*lead, cfg.num_heads, 1, cfg.key_dim) for array in arrays]
+        return np.concatenate(by_head, axis=-2).reshape(*lead, -1).T
     if entry.form in ("paired query", "paired key"):
-        halves = arrays[0].reshape(*lead, _heads(entry, cfg), 2, cfg.key_dim // 2)
-        return np.swapaxes(halves, -1, -2).reshape(*lead, -1).T
+        heads = arrays[0].reshape(*lead, _heads(entry, cfg), cfg.key_dim)
+        return _with_rotated(heads, cfg, (2, cfg.rotary_dim // 2)).reshape(*lead, -1).T
     return arrays[0].T
 
 
 def _heads(entry: Entry, cfg: ModelConfig) -> int:
     return cfg.num_heads if entry.form == "paired query" else cfg.kv_heads
+
+
+def _with_rotated(heads: np.ndarray, cfg: ModelConfig, shape: tuple[int, int]) -> np.ndarray:
+    """Transpose the rotated dimensions of every head, taken as a matrix of this shape; the rest stays."""
+    rotated = heads[..., : cfg.rotary_dim]
+    turned = np.swapaxes(rotated.reshape(*rotated.shape[:-1], *shape), -1, -2).reshape(rotated.shape)
+    return np.concatenate([turned, heads[..., cfg.rotary_dim :]], axis=-1)
+
+
+def _width(path: str, cfg: ModelConfig) -> int:
+    """Return the output width of a matrix that may be fused with others."""
+    if path.startswith("blocks/mlp/"):
+        return cfg.d_ff
+    return cfg.key_dim * (cfg.num_heads if path.startswith(QKV[0]) else cfg.kv_heads)

@@ -17,6 +17,7 @@ from bornbiased_jax import io
 from bornbiased_jax.checkpoints import adapters, conventions
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names, read_roles_file
 from bornbiased_jax.checkpoints.native_roles import open_roles
@@ -280,9 +281,10 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
 
 
 def _read_config(folder: Path) -> Json:
-    """Read ``config.json``, which may be missing."""
+    """Read ``config.json``, which may be missing; a tree of Orbax tells its heads itself."""
     place = folder / "config.json"
-    config: object = io.read_json(place) if place.is_file() else {}
+    tree = find_tree(folder)
+    config: object = io.read_json(place) if place.is_file() else {} if tree is None else heads_of(tree)
     if not isinstance(config, dict):
         raise InputError(f"{place} is not a JSON object: it should be a Hugging Face model's configuration")
     return config

@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import hub
+from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE
+from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, check_pointer
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
@@ -138,8 +140,17 @@ def _kind_of_directory(path: Path) -> Kind:
             return "huggingface"
     if (path / RUN_FILE).is_file():
         return "run"
-    weights = ("*.safetensors", "adapter_config.json", "*.safetensors.index.json", "pytorch_model*", "model.pt")
+    weights = (
+        "*.safetensors",
+        "adapter_config.json",
+        "*.safetensors.index.json",
+        "pytorch_model*",
+        "model.pt",
+        METADATA,
+    )
     if any(True for pattern in weights for _ in path.glob(pattern)):
+        return "huggingface"
+    if find_tree(path) is not None:
         return "huggingface"
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 

@@ -6,7 +6,7 @@ One set of weights is chosen; what else lies there is said.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,14 +14,17 @@ from annotated_types import Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
-from bornbiased_jax.checkpoints.formats import safetensors, torch_file
+from bornbiased_jax.checkpoints.formats import orbax_tree, safetensors, torch_distributed, torch_file
+from bornbiased_jax.checkpoints.formats.orbax_tree import TreeTensor
 from bornbiased_jax.checkpoints.formats.safetensors import SafeTensor
+from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA, ShardedTensor
 from bornbiased_jax.checkpoints.formats.torch_file import TorchTensor
 from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
+Tensor = SafeTensor | TorchTensor | ShardedTensor | TreeTensor
 _POINTER = b"version https://git-lfs.github.com/spec/"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 HOW_TO_CONVERT = (
@@ -79,6 +82,14 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
             return _named_set(folder, index.name)
         if is_whole:
             return WeightFiles(single, [folder / single])
+    if (folder / METADATA).is_file():
+        shards = sorted(folder.glob("*.distcp"))
+        return WeightFiles(
+            METADATA, [folder / METADATA, *shards], ("read from shards of torch.distributed.checkpoint",)
+        )
+    if (tree := orbax_tree.find_tree(folder)) is not None:
+        parts = sorted(path for path in tree.rglob("*") if path.is_file() and path.name != orbax_tree.METADATA)
+        return WeightFiles(orbax_tree.METADATA, [tree / orbax_tree.METADATA, *parts], ("read from a tree of Orbax",))
     others = sorted(path for path in folder.glob("*.safetensors"))
     if len(others) == 1:
         return WeightFiles(others[0].name, others)
@@ -117,11 +128,11 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
     Raises:
         InputError: a file is corrupted or of another kind, or a name occurs twice.
     """
-    tensors: dict[str, SafeTensor | TorchTensor] = {}
-    for path in paths:
+    tensors: dict[str, Tensor] = {}
+    # Shards and parts of trees are located by what describes them, which stands first.
+    for path in paths[:1] if paths[0].name in (METADATA, orbax_tree.METADATA) else paths:
         check_pointer(path)
-        located = safetensors.locate(path) if path.name.endswith(".safetensors") else torch_file.locate(path)
-        for name, tensor in located.items():
+        for name, tensor in _locate(path).items():
             if name in tensors:
                 raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
             tensors[name] = tensor
@@ -132,6 +143,15 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
         first=lambda name, axis, count: tensors[name].first(axis, count),
         types={name: tensor.kind for name, tensor in tensors.items()},
     )
+
+
+def _locate(path: Path) -> Mapping[str, Tensor]:
+    """Locate the tensors of a file by its name."""
+    if path.suffix == ".safetensors":
+        return safetensors.locate(path)
+    if path.name == orbax_tree.METADATA:
+        return orbax_tree.locate(path.parent)
+    return torch_distributed.locate(path) if path.name == METADATA else torch_file.locate(path)
 
 
 def check_pointer(path: Path) -> None:

@@ -85,9 +85,7 @@ def keep_blocks(cfg: ModelConfig, params: Params, blocks: Sequence[int]) -> Mode
     order = np.asarray(blocks) - 1
     flat = _copy(params)
     flat = {path: leaf[order] if path.startswith("blocks/") else leaf for path, leaf in flat.items()}
-    if cfg.is_local is not None:
-        cfg = cfg.replace(attention_pattern="".join("l" if cfg.is_local[layer] else "g" for layer in order))
-    return cfg.replace(num_layers=len(order)), unflatten(flat)
+    return cfg.replace(num_layers=len(order), **cfg.of_layers(order)), unflatten(flat)
 
 
 def resize_vocabulary(cfg: ModelConfig, params: Params, size: int) -> Model:

@@ -47,6 +47,8 @@ def _fold(cfg: ModelConfig, flat: Flat) -> ModelConfig:
                 raise InputError(f"{row.norm} has a bias, and {row.module} none to take it: set bias=true")
             added_LO = np.einsum("ld,ldn->ln", shift_LD, flat[path])
             flat[f"{row.module}/bias"] = flat[f"{row.module}/bias"] + added_LO
+        if f"{row.norm}/scale" not in flat:
+            continue
         scale_LD = flat[f"{row.norm}/scale"]
         ones = (1,) * (flat[path].ndim - 3)
         flat[path] = flat[path] * scale_LD.reshape(len(scale_LD), *ones, -1, 1)
@@ -211,10 +213,8 @@ def insert_idle_block(cfg: ModelConfig, params: Params, at: int, seed: int) -> M
             new = np.zeros_like(new)
         flat[path] = np.insert(leaf, at, new, axis=0)
     changes: dict[str, FieldValue] = {"num_layers": cfg.num_layers + 1}
-    if cfg.is_local is not None:
-        # The others keep their kinds; what kind an idle block is changes nothing.
-        kinds = ["l" if is_local else "g" for is_local in cfg.is_local]
-        changes["attention_pattern"] = "".join([*kinds[:at], "l", *kinds[at:]])
+    # The others keep their kinds; what kind an idle block is changes nothing.
+    changes |= cfg.of_layers([*range(at), 0, *range(at, cfg.num_layers)])
     return cfg.replace(**changes), unflatten(flat)
 
 
@@ -222,6 +222,10 @@ def widen(cfg: ModelConfig, params: Params, extra: int) -> Model:
     """Append residual coordinates that stay zero (RMSNorm models; norms are rescaled for the longer mean)."""
     if cfg.norm != "rmsnorm":
         raise InputError("idle coordinates change LayerNorm's mean: widen a model with RMSNorm")
+    if cfg.norm_parameters == "none":
+        raise InputError(
+            "idle coordinates change the norms, which have no scale to make up for it: widen another model"
+        )
     flat = _flat(cfg, params)
     cfg = _fold(cfg, flat)
     width = cfg.d_model

@@ -244,7 +244,7 @@ def _computing_settings(cfg: ModelConfig) -> dict[str, object]:
     """Return the settings that change numbers; None for those that other settings switch off."""
     values: dict[str, object] = {field.name: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
     local = cfg.is_local if cfg.is_local is not None and any(cfg.is_local) else None
-    values["attention_pattern"] = local
+    values["attention_pattern"], values["rope_pattern"] = local, cfg.is_rotated
     # Settings that others switch off.
     idle: set[str] = set()
     if cfg.positions != "rope" or not cfg.attention:

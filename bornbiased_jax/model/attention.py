@@ -147,11 +147,9 @@ class Attention(nn.Module):
         cfg, edits, precision, rolling = self.cfg, context.edits, context.precision, context.rolling
         H, G, K = cfg.num_heads, cfg.kv_heads, cfg.key_dim
         # Blocks are scanned: which of them is a local one is known to the compiled program alone.
-        is_local = None
-        if cfg.is_local is not None:
-            if context.layer is None:
-                raise ValueError("layers of this configuration differ: say which one a block is")
-            is_local = jnp.asarray(cfg.is_local)[context.layer]
+        if context.layer is None and (cfg.is_local is not None or cfg.is_rotated is not None):
+            raise ValueError("layers of this configuration differ: say which one a block is")
+        is_local = None if cfg.is_local is None else jnp.asarray(cfg.is_local)[context.layer]
         x_BTD = apply_edit(edits.attention_input, x_BTD)
         # Where the last position alone goes on, it alone asks; keys and values come from all.
         positions_T = context.positions_T
@@ -183,9 +181,9 @@ class Attention(nn.Module):
         if cfg.positions == "rope":
             # Among the latest tokens only distances count, and they are those of the text; the first tokens are met
             # from the query's place inside the cache.
-            first_BTHK = rotate(q_BTHK, inside_T, cfg, is_local) if rolling is not None else q_BTHK
-            q_BTHK = rotate(q_BTHK, query_T, cfg, is_local)
-            k_BSGK = rotate(k_BSGK, positions_T, cfg, is_local)
+            first_BTHK = rotate(q_BTHK, inside_T, cfg, context.layer) if rolling is not None else q_BTHK
+            q_BTHK = rotate(q_BTHK, query_T, cfg, context.layer)
+            k_BSGK = rotate(k_BSGK, positions_T, cfg, context.layer)
         k_BSGK, v_BSGK = apply_edit(edits.keys, k_BSGK), apply_edit(edits.values, v_BSGK)
 
         # Keys and values so far: the cache with this pass written into it.
@@ -217,7 +215,9 @@ class Attention(nn.Module):
             q_BGMK = (q_BTHK * scale).reshape(B, T, G, H // G, K).transpose(0, 2, 3, 1, 4)
             q_BGMK = q_BGMK.reshape(B, G, H // G * T, K)
             scores_BGMS = jnp.einsum("BGMK,BGSK->BGMS", q_BGMK, k_BSGK.transpose(0, 2, 1, 3), precision=precision)
-            return scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+            scores_BHTS = scores_BGMS.reshape(B, H, T, -1).astype(jnp.float32)
+            cap = cfg.attention_softcap
+            return scores_BHTS if cap is None else cap * jnp.tanh(scores_BHTS / cap)
 
         def attend(rows: slice, columns: slice) -> tuple[jax.Array, jax.Array]:
             """Return weights [B, H, T, S] of some queries on some keys, and the aggregated values [B, T, H, K]."""

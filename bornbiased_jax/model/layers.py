@@ -90,10 +90,11 @@ class Linear(nn.Module):
 
 
 class Norm(nn.Module):
-    """LayerNorm (Ba et al., 2016; scale and bias) or RMSNorm (Zhang and Sennrich, 2019; scale only)."""
+    """LayerNorm (Ba et al., 2016; scale and bias) or RMSNorm (Zhang and Sennrich, 2019; scale only), or with less."""
 
     kind: str
     eps: float
+    parameters: str = "all"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -106,9 +107,10 @@ class Norm(nn.Module):
         if is_centered:
             y = y - jnp.mean(y, axis=-1, keepdims=True)
         y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + self.eps)
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
-        y = y * jnp.broadcast_to(scale, y.shape)
-        if is_centered:
+        if self.parameters != "none":
+            scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+            y = y * jnp.broadcast_to(scale, y.shape)
+        if is_centered and self.parameters == "all":
             bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
             y = y + jnp.broadcast_to(bias, y.shape)
         return y.astype(x.dtype)
@@ -270,17 +272,21 @@ def frequencies(cfg: ModelConfig, *, is_local: bool = False) -> np.ndarray:
     return base
 
 
-def rotate(x_BTHK: jax.Array, positions_T: jax.Array, cfg: ModelConfig, is_local: jax.Array | None = None) -> jax.Array:
+def rotate(x_BTHK: jax.Array, positions_T: jax.Array, cfg: ModelConfig, layer: jax.Array | None = None) -> jax.Array:
     """Rotate the first ``rotary_dim`` of each head's K dimensions by position × frequency.
 
-    ``is_local`` says whether this layer is a local one, where layers differ.
+    ``layer`` is the block's number, from 0, where layers differ.
     """
     dim = cfg.rotary_dim
     if dim == 0:
         return x_BTHK
     frequency_F = jnp.asarray(frequencies(cfg), jnp.float32)
-    if is_local is not None:
+    # Blocks are scanned: which of them is local, or not rotated, is known to the compiled program alone.
+    if cfg.is_local is not None:
+        is_local = jnp.asarray(cfg.is_local)[layer]
         frequency_F = jnp.where(is_local, jnp.asarray(frequencies(cfg, is_local=True), jnp.float32), frequency_F)
+    if cfg.is_rotated is not None:
+        frequency_F = jnp.where(jnp.asarray(cfg.is_rotated)[layer], frequency_F, 0.0)
     # Angles in float32, whatever the compute dtype is: positions are large.
     angles_TF = positions_T.astype(jnp.float32)[:, None] * frequency_F[None, :]
     cos_1T1F = jnp.cos(angles_TF)[None, :, None, :]

@@ -76,6 +76,9 @@ def loss_of_final(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the result of :func:`loss_sum` from the output of the final norm and the labels (−1 is ignored)."""
     table, axis = head_table(cfg, params)
+    # Logits are linear in the hidden states, which are fewer.
+    if cfg.logit_scale != 1.0:
+        final_BTD = final_BTD * cfg.logit_scale
     B, T, D = final_BTD.shape
     chunk = chunk_length(cfg, B, T)
     # Cut along positions, [T / chunk, B·chunk, …], so that rows stay on the devices that hold them.

@@ -45,7 +45,9 @@ def enter(cfg: ModelConfig, rows_BTD: ArrayT, positions_TD: ArrayT | None) -> Ar
 def final_norm(cfg: ModelConfig, params: Params, stream: jax.Array) -> jax.Array:
     """Apply the final norm to the residual stream after the last block."""
     # Flax declares what a module returns as Any, or a pair where collections are mutable.
-    final: Any = Norm(cfg.norm, cfg.norm_eps).apply({"params": params.get("final_norm", {})}, stream)
+    final: Any = Norm(cfg.norm, cfg.norm_eps, cfg.norm_parameters).apply(
+        {"params": params.get("final_norm", {})}, stream
+    )
     final_BTD: jax.Array = final
     return final_BTD
 
@@ -68,6 +70,8 @@ def logits_of(cfg: ModelConfig, params: Params, final: jax.Array, *, precision: 
     logits = jax.lax.dot_general(
         final, table.astype(final.dtype), dims, precision=precision, preferred_element_type=jnp.float32
     )
+    if cfg.logit_scale != 1.0:
+        logits = logits * cfg.logit_scale
     return logits if cfg.logit_softcap is None else soft_cap(logits, cfg.logit_softcap)
 
 
@@ -92,23 +96,32 @@ class Block(nn.Module):
         last = "post_norm" if before else "norm"
         activations: Activations = {}
         filled = None
+        # What one norm of a parallel block gives to attention and MLP alike.
+        shared_BTD: jax.Array | None = None
 
         def norm(name: str, x: jax.Array) -> jax.Array:
-            return Norm(cfg.norm, cfg.norm_eps, name=name)(x)
+            return Norm(cfg.norm, cfg.norm_eps, cfg.norm_parameters, name=name)(x)
+
+        def scaled(update: jax.Array) -> jax.Array:
+            return update if cfg.residual_scale == 1.0 else update * cfg.residual_scale
 
         def attend(x: jax.Array) -> jax.Array:
-            nonlocal filled
+            nonlocal filled, shared_BTD
             y = norm("attention_norm", x) if before else x
+            if cfg.shared_norm:
+                shared_BTD = y[:, -1:] if context.last_only else y
             y, of_attention, filled = Attention(cfg, name="attention")(y, context)
             activations.update(of_attention)
-            return norm(f"attention_{last}", y) if after else y
+            return scaled(norm(f"attention_{last}", y) if after else y)
 
         def feed_forward(x: jax.Array) -> jax.Array:
-            y = norm("mlp_norm", x) if before else x
+            if shared_BTD is None:
+                x = norm("mlp_norm", x) if before else x
+            y = x if shared_BTD is None else shared_BTD
             sublayer = MLP if cfg.num_experts is None else Experts
             y, of_mlp = sublayer(cfg, name="mlp")(y, context)
             activations.update(of_mlp)
-            return norm(f"mlp_{last}", y) if after else y
+            return scaled(norm(f"mlp_{last}", y) if after else y)
 
         # Residual connections around both sublayers: in parallel, or MLP after attention.
         stream = x_BTD[:, -1:] if context.last_only else x_BTD

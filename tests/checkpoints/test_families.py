@@ -23,7 +23,8 @@ LLAMA = dict(
     norm_eps=1e-6, rope_theta=10_000.0, rotary_fraction=1.0, window=None, tie_embeddings=False, activation="silu",
     kv_heads=32, key_dim=16, parallel_residual=False, bias=False, qkv_bias=False, rope_local_theta=None,
     attention_pattern=None, attention_scale=None, embedding_scale=1.0, num_experts=None, experts_per_token=2,
-    normalize_expert_weights=True,
+    normalize_expert_weights=True, attention_softcap=None, logit_softcap=None, logit_scale=1.0,
+    residual_scale=1.0, shared_norm=False, norm_parameters="all", rope_pattern=None,
 )  # fmt: skip
 # As transformers 5.23.0 has them.
 FROZEN: dict[str, dict[str, Any]] = {
@@ -49,6 +50,37 @@ FROZEN: dict[str, dict[str, Any]] = {
     ),
     "mixtral": LLAMA | dict(kv_heads=8, norm_eps=1e-5, rope_theta=1_000_000.0, num_experts=8),
     "qwen3_moe": LLAMA | dict(kv_heads=4, num_experts=128, experts_per_token=8, normalize_expert_weights=False),
+    "starcoder2": LLAMA | dict(kv_heads=2, norm_eps=1e-5, activation="gelu_tanh", tie_embeddings=True, bias=True),
+    "gemma": LLAMA
+    | dict(kv_heads=16, key_dim=256, activation="gelu_tanh", tie_embeddings=True, embedding_scale=math.sqrt(512)),
+    "phi3": LLAMA | dict(norm_eps=1e-5),
+    "glm4": LLAMA | dict(kv_heads=2, key_dim=128, norm_eps=1.5625e-07, rotary_fraction=0.5, qkv_bias=True),
+    "granite": LLAMA | dict(attention_scale=1.0),
+    "cohere": LLAMA
+    | dict(
+        norm_eps=1e-5,
+        rope_theta=500_000.0,
+        tie_embeddings=True,
+        logit_scale=0.0625,
+        norm_parameters="scale",
+        parallel_residual=True,
+        shared_norm=True,
+    ),
+    "olmo": LLAMA | dict(norm_eps=1e-5, norm_parameters="none"),
+    "smollm3": LLAMA | dict(kv_heads=4, rope_theta=2_000_000.0, tie_embeddings=True, rope_pattern=None),
+    "gemma2": LLAMA
+    | dict(
+        window=4096,
+        tie_embeddings=True,
+        activation="gelu_tanh",
+        kv_heads=4,
+        key_dim=256,
+        attention_pattern="lg",
+        attention_scale=1 / 16,
+        attention_softcap=50.0,
+        logit_softcap=30.0,
+        embedding_scale=math.sqrt(512),
+    ),
 }
 
 
@@ -94,7 +126,7 @@ def test_defaults_are_those_of_transformers(name):
     if cfg.num_experts is not None:
         assert (cfg.num_experts, cfg.experts_per_token) == (theirs.num_local_experts, theirs.num_experts_per_tok)
         assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
-    always = name in ("mistral", "mixtral", "gemma3_text")
+    always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2", "gemma2", "phi3")
     window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
     assert cfg.window == window
 
@@ -107,6 +139,11 @@ COMMON = {
 BUILT = dict.fromkeys(FAMILIES, COMMON | {"num_key_value_heads": 2, "head_dim": 16}) | {
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 211, "n_positions": 64},
     "gpt_neox": COMMON,
+    "phi3": COMMON | {"num_key_value_heads": 2, "pad_token_id": 0},
+    **dict.fromkeys(
+        ["cohere", "olmo", "smollm3"], COMMON | {"num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
+    ),
+    "glm4": COMMON | {"num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0},
 }
 BUILT["mixtral"] = BUILT["mixtral"] | {"num_local_experts": 4}
 BUILT["qwen3_moe"] = BUILT["qwen3_moe"] | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}

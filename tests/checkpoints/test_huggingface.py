@@ -125,7 +125,7 @@ def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
 
 REFUSED = {
     "llama": [
-        (dict(model_type="gemma"), "model_type='gemma'"),
+        (dict(model_type="bloom"), "model_type='bloom'"),
         (dict(model_type=...), "model_type=None"),
         (dict(flux_capacitor=True), "flux_capacitor=True"),
         (dict(quantization_config={"bits": 4}), "quantization_config"),
@@ -158,6 +158,15 @@ REFUSED = {
         (dict(use_bidirectional_attention=True), "use_bidirectional_attention"),
         (dict(attn_logit_softcapping=50.0), "attn_logit_softcapping"),
     ],
+    "cohere": [(dict(use_qk_norm=True), "use_qk_norm")],
+    "olmo": [(dict(clip_qkv=8.0), "clip_qkv")],
+    "smollm3": [
+        (dict(use_sliding_window=True), "use_sliding_window"),
+        (dict(no_rope_layers=[1, 0]), "does not list 3 layers"),
+        (dict(no_rope_layers=[1, 0, 2]), "no_rope_layers"),
+    ],
+    "phi3": [(dict(rope_parameters=dict(rope_type="longrope", short_factor=[1.0])), "longrope")],
+    "granite": [(dict(logits_scaling=0.0), "logits_scaling"), (dict(residual_multiplier=-1), "residual_multiplier")],
     "qwen3_moe": [
         (dict(mlp_only_layers=[0]), "mlp_only_layers"),
         (dict(decoder_sparse_step=2), "decoder_sparse_step"),

@@ -19,7 +19,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import flatten
 
-FORMS = ("same", "transposed", "fused columns", "fused heads", "paired query", "paired key")
+FORMS = ("same", "transposed", "fused columns", "fused rows", "fused heads", "paired query", "paired key")
 
 
 @given(

@@ -221,7 +221,7 @@ def test_names_and_the_table_of_parameters_give_the_same_roles(name):
 
 
 def test_a_refused_configuration_is_read_by_names(tmp_path):
-    _write_model("phi3", tmp_path)
+    _write_model("stablelm", tmp_path)
     source = naming.open_role_source(tmp_path)
     assert source.naming == "names"
     assert naming.open_role_source(HF / "llama").naming == "native"

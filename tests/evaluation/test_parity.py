@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.parity import MODELS
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -26,13 +27,14 @@ def _script():
 
 
 SCRIPT = _script()
+SLOW = pytest.mark.slow
 
 
 def test_the_fixtures_are_those_of_the_script():
     assert sorted(SCRIPT.CASES) == sorted(path.name for path in (FIXTURES / "hf").iterdir())
 
 
-@pytest.mark.parametrize("name", SCRIPT.CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) if "-" in name else name for name in SCRIPT.CASES])
 def test_fresh_models_of_transformers_agree(name, tmp_path):
     pytest.importorskip("torch", exc_type=ImportError)
     pytest.importorskip("transformers", exc_type=ImportError)
@@ -62,16 +64,22 @@ def test_only_directories_of_hugging_face_can_be_compared(tmp_path):
 # Layers that differ, and experts.
 MIXED = ["gemma3_text", "gemma3_text-capped", "qwen2-mixed"]
 EXPERTS = ["mixtral", "mixtral-window", "qwen3_moe", "qwen3_moe-normalized"]
+# Families of which the fixtures' logits are compared every day, and generation and initial models less often.
+ADDED = ["starcoder2", "gemma", "gemma2", "phi3", "glm4", "granite", "cohere", "olmo", "smollm3"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gemma3-tiny", "mixtral-tiny", "qwen3moe-tiny"])
-def test_initial_models_agree_to_five_digits_of_the_logits_deviation(name, tmp_path):
+@pytest.mark.parametrize(
+    "family",
+    ["gemma3_text", "mixtral", "qwen3_moe", *ADDED],
+)
+def test_initial_models_agree_to_five_digits_of_the_logits_deviation(family, tmp_path):
     """Weights of the size that models begin with: those of the fixtures are larger, and amplify rounding."""
     pytest.importorskip("torch", exc_type=ImportError)
     pytest.importorskip("transformers", exc_type=ImportError)
-    cfg = preset(name)
-    export_hugging_face(cfg, init_seed(cfg, 7), tmp_path / "model")
+    name, changes = MODELS[family]
+    cfg = preset(name, **changes)
+    assert export_hugging_face(cfg, init_seed(cfg, 7), tmp_path / "model") == family
     found = parity(tmp_path / "model")
     assert found["max_abs_error"] <= 1e-5 * found["logit_std"]
     assert found["top1_agreement"] == 1.0
@@ -86,7 +94,7 @@ def _of_transformers(name):
     return torch, loaded.eval()
 
 
-@pytest.mark.parametrize("name", MIXED + EXPERTS)
+@pytest.mark.parametrize("name", [*MIXED, *EXPERTS, *ADDED])
 def test_greedy_generation_is_that_of_transformers(name):
     torch, theirs = _of_transformers(name)
     ours = open_checkpoint(FIXTURES / "hf" / name)

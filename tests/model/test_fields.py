@@ -33,11 +33,22 @@ BASES = {
     "olmo2": preset("olmo2-tiny", **SIZES),
     "qwen2-mixed": preset("qwen-tiny", **SIZES, window=5, attention_pattern="gl"),
     "gemma3_text": preset("gemma3-tiny", **SIZES, embedding_scale=math.sqrt(32), window=5, attention_pattern="lg"),
+    "gemma2": preset(
+        "gemma3-tiny",
+        **SIZES,
+        embedding_scale=math.sqrt(32),
+        window=5,
+        attention_pattern="lg",
+        qk_norm=False,
+        rope_local_theta=None,
+        attention_softcap=20.0,
+    ),
+    "cohere": LLAMA.replace(norm="layernorm", norm_parameters="scale", parallel_residual=True, shared_norm=True),
     "mixtral": preset("mixtral-tiny", **SIZES),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
 }
 # What theory refuses whatever else is changed.
-WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "mixtral", "qwen3_moe")
+WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "gemma2", "mixtral", "qwen3_moe")
 # Every field with another value than any base has.
 CHANGES = {
     "num_layers": 3,
@@ -50,17 +61,21 @@ CHANGES = {
     "max_seq_len": 40,
     "norm": "none",
     "norm_eps": 1e-3,
+    "norm_parameters": "scale",
     "norm_position": "post",
     "activation": "relu",
     "gated_mlp": True,
     "residual": False,
+    "residual_scale": 0.5,
     "parallel_residual": True,
+    "shared_norm": True,
     "attention": False,
     "mlp": False,
     "bias": True,
     "qkv_bias": True,
     "tie_embeddings": False,
     "embedding_scale": 3.0,
+    "logit_scale": 0.25,
     "logit_softcap": 20.0,
     "num_experts": 3,
     "experts_per_token": 1,
@@ -68,6 +83,7 @@ CHANGES = {
     "positions": "none",
     "rope_theta": 777.0,
     "rotary_fraction": 0.5,
+    "rope_pattern": "rn",
     "rope_scaling": "linear",
     "rope_scaling_factor": 3.0,
     "rope_low_freq_factor": 1.5,
@@ -77,6 +93,7 @@ CHANGES = {
     "qk_norm_scope": "projection",
     "window": 7,
     "attention_scale": 0.3,
+    "attention_softcap": 0.7,
     "attention_pattern": "gl",
     "rope_local_theta": 55.0,
     "attention_kernel": "sigmoid",
@@ -95,7 +112,11 @@ def changed(cfg: ModelConfig, name: str) -> ModelConfig | None:
     """The configuration with one field changed; None where that makes no model."""
     value = CHANGES[name]
     if getattr(cfg, name) == value:
-        value = not value if isinstance(value, bool) else {"post": "pre", "projection": "head", "gl": "lg"}[value]
+        value = (
+            not value
+            if isinstance(value, bool)
+            else {"post": "pre", "projection": "head", "gl": "lg", "scale": "all"}[value]
+        )
     try:
         return cfg.replace(**{name: value})
     except InputError:
@@ -204,7 +225,14 @@ def test_export_writes_or_refuses_every_field(name):
 
 
 # Weights that are no softmax, and a softmax with a logit or with keys more than there are positions.
-NOT_THE_KERNELS = {"attention_kernel", "sink_logit", "prefix_length", "attention_scale", "attention_pattern"}
+NOT_THE_KERNELS = {
+    "attention_kernel",
+    "sink_logit",
+    "prefix_length",
+    "attention_scale",
+    "attention_softcap",
+    "attention_pattern",
+}
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -229,6 +257,8 @@ def test_fused_attention(name, monkeypatch):
         other = LLAMA.replace(d_model=64, head_dim=8)
     if name == "attention_pattern":
         other = LLAMA.replace(window=7, attention_pattern="gl")
+    if name == "shared_norm":
+        other = LLAMA.replace(parallel_residual=True, shared_norm=True)
     if other is None:
         assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
         return

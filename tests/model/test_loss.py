@@ -68,9 +68,11 @@ def tokens(*shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tied", [False, True])
-def test_loss_is_that_of_the_logits(tied):
-    cfg = CFG.replace(tie_embeddings=tied)
+@pytest.mark.parametrize(
+    "changes", [{"tie_embeddings": False}, {"tie_embeddings": True}, {"logit_scale": 0.25, "logit_softcap": 0.1}]
+)
+def test_loss_is_that_of_the_logits(changes):
+    cfg = CFG.replace(**changes)
     params = init_seed(cfg, 0)
     batch = tokens(2, 9).at[1, :].set(-1)
     total, count = loss_sum(cfg, params, batch)

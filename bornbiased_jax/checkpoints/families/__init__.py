@@ -3,7 +3,24 @@
 A new one is a file with a ``FAMILY`` and its place in the list below.
 """
 
-from bornbiased_jax.checkpoints.families import gemma3_text, gpt2, gpt_neox, llama, llama_like, mixtral, qwen3_moe
+from bornbiased_jax.checkpoints.families import (
+    cohere,
+    gemma,
+    gemma2,
+    gemma3_text,
+    glm4,
+    gpt2,
+    gpt_neox,
+    granite,
+    llama,
+    llama_like,
+    mixtral,
+    olmo,
+    phi3,
+    qwen3_moe,
+    smollm3,
+    starcoder2,
+)
 from bornbiased_jax.checkpoints.families.family import Family
 
 _LISTED = (
@@ -17,6 +34,15 @@ _LISTED = (
     gemma3_text.FAMILY,
     mixtral.FAMILY,
     qwen3_moe.FAMILY,
+    starcoder2.FAMILY,
+    gemma.FAMILY,
+    gemma2.FAMILY,
+    phi3.FAMILY,
+    glm4.FAMILY,
+    granite.FAMILY,
+    cohere.FAMILY,
+    olmo.FAMILY,
+    smollm3.FAMILY,
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 """Model type to family. Of two that could hold the same model, an export takes the earlier."""

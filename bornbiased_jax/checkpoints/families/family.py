@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,12 +34,23 @@ def text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def without_rounding(value: float) -> float:
+    """Return an integer where rounding alone keeps a number from being one, as numbers of published files are."""
+    return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
+
+
 PLAIN: dict[str, FieldValue] = {
     name: getattr(ModelConfig(), name)
     for name in (
+        "norm_parameters",
+        "residual_scale",
+        "shared_norm",
         "embedding_scale",
+        "logit_scale",
         "logit_softcap",
+        "rope_pattern",
         "attention_scale",
+        "attention_softcap",
         "attention_pattern",
         "rope_local_theta",
         "num_experts",
@@ -63,7 +75,7 @@ class Family:
         read: what else of our fields a ``config.json`` says.
         write: the entries of ``config.json`` beside those of ``sizes``.
         kernel: how the blocks' matrices lie.
-        fused: how query, key and value lie in one matrix; None where they are apart.
+        forms: of modules that lie otherwise, as where several are fused.
         aliases: other names that transformers has given to a tensor.
         gguf: the architecture of its GGUF files; None where those are not read.
         interleaved: whether GGUF files keep the rows of query and key in Meta's order.
@@ -82,7 +94,7 @@ class Family:
     read: Callable[[Fields], dict[str, FieldValue]]
     write: Callable[[ModelConfig], dict[str, object]]
     kernel: Form = "transposed"
-    fused: Form | None = None
+    forms: Mapping[str, Form] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     gguf: str | None = None
     interleaved: bool = False
@@ -99,8 +111,6 @@ class Family:
         """List the tensors of a Hugging Face file with these parameters."""
 
         def form(module: str) -> Form:
-            if module == "head":
-                return "transposed"
-            return self.fused if self.fused is not None and module == "blocks/attention/qkv" else self.kernel
+            return self.forms.get(module, "transposed" if module == "head" else self.kernel)
 
         return make_entries(self.tensors, shapes, form, offset_norms=self.offset_norms)

@@ -12,8 +12,16 @@ Source: Gemma 3 technical report (2503.19786) and transformers' configuration of
 import math
 
 from bornbiased_jax.checkpoints.families import llama
-from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_pattern, read_rope, rope_scaling, write_pattern
+from bornbiased_jax.checkpoints.families.family import Family, Want, exactly, without_rounding
+from bornbiased_jax.checkpoints.families.gemma import SCALED_EMBEDDING
+from bornbiased_jax.checkpoints.families.reading import (
+    Fields,
+    read_pattern,
+    read_rope,
+    refuse_bidirectional,
+    rope_scaling,
+    write_pattern,
+)
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
@@ -22,8 +30,7 @@ _PERIOD = 6
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
-    if fields.get("use_bidirectional_attention", False):
-        raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
+    refuse_bidirectional(fields)
     cap = fields.get("attn_logit_softcapping", None)
     if cap is not None:
         raise fields.refuse("attn_logit_softcapping", cap, "which transformers' Gemma 3 ignores: set it to null")
@@ -63,12 +70,11 @@ def _read_rope(fields: Fields) -> dict[str, FieldValue]:
 
 def _write(cfg: ModelConfig) -> dict[str, object]:
     scaling = rope_scaling(cfg) or {"rope_type": "default"}
-    assert cfg.attention_scale is not None
     return {
         "attention_bias": llama.attention_biases(cfg).qkv,
         "final_logit_softcapping": cfg.logit_softcap,
         "layer_types": write_pattern(cfg),
-        "query_pre_attn_scalar": _without_fraction(cfg.attention_scale**-2),
+        "query_pre_attn_scalar": query_scalar(cfg),
         "rope_parameters": {
             _GLOBAL: {**scaling, "rope_theta": cfg.rope_theta},
             _LOCAL: {"rope_type": "default", "rope_theta": cfg.rope_local_theta},
@@ -77,20 +83,22 @@ def _write(cfg: ModelConfig) -> dict[str, object]:
     }
 
 
-def _without_fraction(value: float) -> float:
-    """Return an integer where rounding alone keeps it from being one, as the scalar of published files is."""
-    return round(value) if math.isclose(value, round(value), rel_tol=1e-9) else value
+def query_scalar(cfg: ModelConfig) -> float:
+    """Return 1/scale² as files state it."""
+    assert cfg.attention_scale is not None
+    return without_rounding(cfg.attention_scale**-2)
 
 
+TENSORS = {
+    **llama.TENSORS,
+    "blocks/attention_post_norm": "model.layers.{l}.post_attention_layernorm.{leaf}",
+    "blocks/mlp_norm": "model.layers.{l}.pre_feedforward_layernorm.{leaf}",
+    "blocks/mlp_post_norm": "model.layers.{l}.post_feedforward_layernorm.{leaf}",
+}
 FAMILY = Family(
     name="gemma3_text",
     architecture="Gemma3ForCausalLM",
-    tensors={
-        **llama.TENSORS,
-        "blocks/attention_post_norm": "model.layers.{l}.post_attention_layernorm.{leaf}",
-        "blocks/mlp_norm": "model.layers.{l}.pre_feedforward_layernorm.{leaf}",
-        "blocks/mlp_post_norm": "model.layers.{l}.post_feedforward_layernorm.{leaf}",
-    },
+    tensors=TENSORS,
     sizes={
         **llama.SIZES,
         "num_kv_heads": ("num_key_value_heads", 4),
@@ -102,11 +110,7 @@ FAMILY = Family(
     wants=(
         *llama.RMSNORM,
         *exactly(norm_position="both", qk_norm=True, qk_norm_scope="head"),
-        Want(
-            "embedding_scale",
-            lambda cfg: math.isclose(cfg.embedding_scale, math.sqrt(cfg.d_model), rel_tol=1e-6),
-            "embedding_scale=√d_model",
-        ),
+        SCALED_EMBEDDING,
         Want("attention_scale", lambda cfg: cfg.attention_scale is not None, "attention_scale set"),
         Want("attention_pattern", lambda cfg: cfg.attention_pattern is not None, "attention_pattern set"),
         Want("rope_local_theta", lambda cfg: cfg.rope_local_theta is not None, "rope_local_theta set"),

@@ -50,5 +50,5 @@ FAMILY = Family(
     read=_read,
     write=lambda _: {},
     kernel="same",
-    fused="fused columns",
+    forms={"blocks/attention/qkv": "fused columns"},
 )

@@ -54,7 +54,7 @@ FAMILY = Family(
         "attention_bias": _biases(cfg).qkv,
         "rope_scaling": rope_scaling(cfg),
     },
-    fused="fused heads",
+    forms={"blocks/attention/qkv": "fused heads"},
     # transformers calls the head lm_head in memory and has written either name.
     aliases={"embed_out.weight": "lm_head.weight"},
 )

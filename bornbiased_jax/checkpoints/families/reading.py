@@ -53,7 +53,13 @@ SHARED: dict[str, object] = {
     "layer_types": Annotated[list[str], Len(0, 10_000)] | None,
     "attention_bias": bool,
     "norm_topk_prob": bool,
-    "use_bidirectional_attention": bool,
+    "use_bidirectional_attention": bool | None,
+    "use_bias": bool,
+    "use_qk_norm": bool,
+    "clip_qkv": float | None,
+    "logits_scaling": Annotated[float, Interval(gt=0, le=1e6)],
+    "no_rope_layers": Annotated[list[Annotated[int, Interval(ge=0, le=1)]], Len(0, 10_000)] | None,
+    "no_rope_layer_interval": Annotated[int, Interval(ge=1, le=10_000)],
     "mlp_bias": bool,
     "initializer_range": Annotated[float, Interval(ge=0.0, le=1e6)] | None,
 }
@@ -141,6 +147,12 @@ def rope_scaling(cfg: ModelConfig) -> dict[str, object] | None:
     return {"rope_type": cfg.rope_scaling} | {key: getattr(cfg, field) for key, field in keys.items()}
 
 
+def refuse_bidirectional(fields: Fields) -> None:
+    """Refuse attention that sees later tokens, as of an encoder made from Gemma."""
+    if fields.get("use_bidirectional_attention", False):
+        raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
+
+
 LAYER_TYPES = {"sliding_attention": "l", "full_attention": "g"}
 
 
@@ -155,7 +167,11 @@ def read_pattern(fields: Fields, name: str, kinds: object) -> str:
     if len(kinds) != fields.get("num_hidden_layers"):
         raise fields.refuse(name, kinds, f"which does not list {fields.get('num_hidden_layers')} layers")
     pattern = "".join(LAYER_TYPES[kind] for kind in kinds)
-    # The shortest beginning that the list repeats, as the last turn may be cut short.
+    return shortest_period(pattern)
+
+
+def shortest_period(pattern: str) -> str:
+    """Return the shortest beginning that a pattern of layers repeats; the last turn may be cut short."""
     for length in range(1, len(pattern) + 1):
         if (pattern[:length] * len(pattern))[: len(pattern)] == pattern:
             return pattern[:length]

@@ -6,11 +6,14 @@ with a stack of plain values; what is no tensor of numbers, no container and no 
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import pickletools
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -34,14 +37,13 @@ _TENSOR = ("torch._utils", "_rebuild_tensor_v2")
 _PARAMETER = ("torch._utils", "_rebuild_parameter")
 _DICT = ("collections", "OrderedDict")
 _Kind = TypeVar("_Kind")
-_ALLOWED = {_TENSOR, _PARAMETER, _DICT, *(("torch", name) for name in _STORAGES)}
 # What the standard library raises on archives that are cut or corrupted.
 _DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError)
 _LONGEST_PICKLE = 64 << 20
 """Bytes of a pickle without numbers: 100,000 tensors need a sixth of it."""
 
 
-class _Name(NamedTuple):
+class Name(NamedTuple):
     """A global that the pickle names, never looked up."""
 
     module: str
@@ -61,6 +63,28 @@ class _View(NamedTuple):
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+
+@dataclasses.dataclass(eq=False)
+class Record:
+    """An object that the pickle describes and nobody makes: the name of its class, and its state."""
+
+    kind: str
+    state: Any = None
+
+
+class Rules(NamedTuple):
+    """What a pickle may name.
+
+    Attributes:
+        allowed: globals by module and name.
+        rebuild: from a global and its arguments to what the call stands for.
+        has_objects: whether it may describe objects, which become a :class:`Record`.
+    """
+
+    allowed: frozenset[tuple[str, str]]
+    rebuild: Callable[[Name, tuple[Any, ...]], object]
+    has_objects: bool = False
 
 
 class _Mark:
@@ -96,15 +120,19 @@ class TorchTensor(NamedTuple):
                 data = file.read(f"{self.archive}/data/{self.view.storage.key}")
         except _DAMAGE as error:
             raise InputError(f"{self.path} is cut short or corrupted at tensor {self.name}: fetch it again") from error
-        numbers = np.frombuffer(data, self.view.storage.dtype)
-        strides = tuple(stride * numbers.itemsize for stride in self.view.strides)
-        # The ends were checked against the member's size: no number outside of it is reached.
-        part = np.lib.stride_tricks.as_strided(numbers[self.view.offset :], self.view.shape, strides, writeable=False)
-        return part.copy()
+        return _numbers(self.view, data)
 
     def first(self, axis: int, count: int) -> np.ndarray:
         """Return so much of it along an axis; the storage is read whole."""
         return self.read()[(slice(None),) * axis + (slice(count),)]
+
+
+def _numbers(view: _View, data: bytes) -> np.ndarray:
+    """Return a tensor as the bytes of its storage have it."""
+    numbers = np.frombuffer(data, view.storage.dtype)
+    strides = tuple(stride * numbers.itemsize for stride in view.strides)
+    # The ends were checked against the member's size: no number outside of it is reached.
+    return np.lib.stride_tricks.as_strided(numbers[view.offset :], view.shape, strides, writeable=False).copy()
 
 
 def locate(path: Path) -> dict[str, TorchTensor]:
@@ -113,8 +141,42 @@ def locate(path: Path) -> dict[str, TorchTensor]:
     Raises:
         InputError: it is cut short, of another kind, or holds anything but tensors.
     """
+    archive, content, sizes = _open(path, str(path))
+    views = _flat(content, str(path))
+    for name, view in views.items():
+        _check_ends(view, sizes.get(f"{archive}/data/{view.storage.key}"), f"tensor {name} of {path}")
+    return {name: TorchTensor(name, path, archive, view) for name, view in views.items()}
+
+
+def read_tensor(data: bytes, where: str) -> np.ndarray:
+    """Read a file of ``torch.save`` that holds one tensor.
+
+    Raises:
+        InputError: as :func:`locate`.
+    """
+    archive, content, sizes = _open(io.BytesIO(data), where)
+    if not isinstance(content, _View):
+        raise InputError(f"{where} holds something else than a tensor: save it again")
+    _check_ends(content, sizes.get(f"{archive}/data/{content.storage.key}"), where)
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        return _numbers(content, file.read(f"{archive}/data/{content.storage.key}"))
+
+
+def _check_ends(view: _View, size: int | None, where: str) -> None:
+    """Refuse a tensor that reaches beyond its storage of so many bytes, None where there is none."""
+    last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
+    if size is None or (0 not in view.shape and (last + 1) * view.storage.dtype.itemsize > size):
+        raise InputError(f"{where} reaches beyond its storage: fetch it again")
+
+
+def _open(archive_file: Path | BinaryIO, path: str) -> tuple[str, object, dict[str, int]]:
+    """Return the name of an archive, what its pickle holds, and the sizes of its members.
+
+    Raises:
+        InputError: it is cut short, of another kind, or its pickle asks for more than tensors.
+    """
     try:
-        with zipfile.ZipFile(path) as file:
+        with zipfile.ZipFile(archive_file) as file:
             sizes = {info.filename: info.file_size for info in file.infolist()}
             if any(info.compress_type != zipfile.ZIP_STORED for info in file.infolist()):
                 raise InputError(f"{path} is compressed, as torch.save writes no file: fetch it again")
@@ -130,23 +192,24 @@ def locate(path: Path) -> dict[str, TorchTensor]:
             f"{path} is cut short, or no ZIP archive as torch.save writes it since 2020: fetch it again or save it "
             "as safetensors"
         ) from error
+    return archive, read_pickle(data, path, _WEIGHTS), sizes
+
+
+def read_pickle(data: bytes, where: str, rules: Rules) -> object:
+    """Return what a pickle describes, in plain values; nothing that it names is imported or called.
+
+    Raises:
+        InputError: it is corrupted, or asks for more than the rules allow.
+    """
     try:
         with warnings.catch_warnings():
             # Texts of a corrupted file with escapes that the decoder does not know.
             warnings.simplefilter("ignore", DeprecationWarning)
-            content = _walk(data, str(path))
+            return _walk(data, where, rules)
     except InputError:
         raise
     except (ValueError, IndexError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} holds a pickle that is corrupted: fetch it again") from error
-    members = {}
-    for name, view in _flat(content, str(path)).items():
-        size = sizes.get(f"{archive}/data/{view.storage.key}")
-        last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
-        if size is None or (0 not in view.shape and (last + 1) * view.storage.dtype.itemsize > size):
-            raise InputError(f"tensor {name} of {path} reaches beyond its storage: fetch it again")
-        members[name] = TorchTensor(name, path, archive, view)
-    return members
+        raise InputError(f"{where} holds a pickle that is corrupted: fetch it again") from error
 
 
 def _flat(content: object, where: str) -> dict[str, _View]:
@@ -161,7 +224,7 @@ def _flat(content: object, where: str) -> dict[str, _View]:
     raise InputError(f"{where} holds no tensors by name: it is no file of a model's weights")
 
 
-def _walk(data: bytes, where: str) -> object:
+def _walk(data: bytes, where: str, rules: Rules) -> object:
     """Walk the opcodes of a pickle with a stack of plain values, and return the one that it leaves.
 
     Raises:
@@ -226,19 +289,25 @@ def _walk(data: bytes, where: str) -> object:
                     _set(_as_kind(stack[-1], dict), key, value)
             case "GLOBAL":
                 module, _, name = _as_kind(argument, str).partition(" ")
-                stack.append(_named(module, name, where))
+                stack.append(_named(module, name, where, rules))
             case "STACK_GLOBAL":
                 name, module = _as_kind(stack.pop(), str), _as_kind(stack.pop(), str)
-                stack.append(_named(module, name, where))
+                stack.append(_named(module, name, where, rules))
             case "BINPERSID":
                 stack.append(_storage(stack.pop()))
             case "REDUCE":
-                arguments, function = _as_kind(stack.pop(), tuple), _as_kind(stack.pop(), _Name)
-                stack.append(_rebuilt(function, arguments))
+                arguments, function = _as_kind(stack.pop(), tuple), _as_kind(stack.pop(), Name)
+                stack.append(rules.rebuild(function, arguments))
+            case "NEWOBJ" if rules.has_objects:
+                _as_kind(stack.pop(), tuple)
+                stack.append(Record(_as_kind(stack.pop(), Name).name))
             case "BUILD":
                 # Attributes of an OrderedDict (the versions of modules) say nothing about the numbers.
-                stack.pop()
-                _as_kind(stack[-1], dict)
+                state = stack.pop()
+                if isinstance(stack[-1], Record):
+                    stack[-1].state = state
+                else:
+                    _as_kind(stack[-1], dict)
             case _:
                 raise InputError(
                     f"{where} holds the pickle opcode {opcode.name}, which no file of weights needs: it was not opened"
@@ -253,30 +322,32 @@ def _as_kind(value: object, kind: type[_Kind]) -> _Kind:
 
 
 def _set(target: dict[Any, Any], key: object, value: object) -> None:
-    # Keys of weights are texts; others are dropped, so that nothing is hashed but texts.
+    # Keys of weights are texts, the only ones that are hashed; entries of objects are numbered, others dropped.
     if isinstance(key, str):
         target[key] = value
+    elif isinstance(key, Record):
+        target[len(target)] = (key, value)
 
 
-def _named(module: str, name: str, where: str) -> _Name:
+def _named(module: str, name: str, where: str, rules: Rules) -> Name:
     """Return a global as a name, if files of weights need it."""
-    if (module, name) not in _ALLOWED:
+    if (module, name) not in rules.allowed:
         raise InputError(
             f"{where} asks for {schema.cut(f'{module}.{name}')}, which could run code: it was not opened; save the "
             "weights alone, as safetensors"
         )
-    return _Name(module, name)
+    return Name(module, name)
 
 
 def _storage(identity: object) -> _Storage:
     tag, kind, key, _, _ = _as_kind(identity, tuple)
-    name = _as_kind(kind, _Name)
+    name = _as_kind(kind, Name)
     if tag != "storage" or name.module != "torch" or not _as_kind(key, str).isalnum():
         raise ValueError("no storage")
     return _Storage(*_STORAGES[name.name], key)
 
 
-def _rebuilt(function: _Name, arguments: tuple[Any, ...]) -> object:
+def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
     """Return what one of the allowed functions stands for."""
     if tuple(function) == _DICT:
         if arguments:
@@ -294,3 +365,6 @@ def _rebuilt(function: _Name, arguments: tuple[Any, ...]) -> object:
     if len(shape) > 8 or any(size > 1 and stride == 0 for size, stride in zip(shape, strides, strict=True)):
         raise ValueError("overlapping strides")
     return _View(_as_kind(storage, _Storage), offset, shape, strides)
+
+
+_WEIGHTS = Rules(frozenset({_TENSOR, _PARAMETER, _DICT, *(("torch", name) for name in _STORAGES)}), _rebuilt)

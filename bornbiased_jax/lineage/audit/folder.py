@@ -12,7 +12,10 @@ from pathlib import Path
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
+from bornbiased_jax.checkpoints.formats.orbax_tree import METADATA as TREE
+from bornbiased_jax.checkpoints.formats.orbax_tree import tree_of
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
+from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.weight_files import PICKLES, check_pointer
 from bornbiased_jax.errors import InputError
@@ -22,6 +25,7 @@ from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle, which can run code: digested, never opened"
+SHARDED = "shards, or a tree of arrays, without a config.json: digested alone"
 MANY = 5_000
 """Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
 # Files that lie beside checkpoints and claim to be none.
@@ -140,7 +144,8 @@ def _walk(
         # through.
         is_model = is_adapter(place) or _is_model(place)
         if is_model:
-            below = [entry for entry in entries if os.path.isdir(entry) and _is_checkpoint(entry, pattern)]
+            inner = [entry for entry in entries if os.path.isdir(entry) and entry != tree_of(place)]
+            below = [entry for entry in inner if _is_checkpoint(entry, pattern)]
             item = _adapter(place, name, pattern) if is_adapter(place) else _model(place, name, pattern)
             yield dataclasses.replace(item, is_above=item.label.step is None and bool(below))
             entries = below
@@ -173,13 +178,18 @@ def _is_model(place: Path) -> bool:
     if config.is_file():
         content = io.read_json(config)
         return isinstance(content, dict) and "model_type" in content
-    return any(any(place.glob(kind)) for kind in ("*.safetensors", "pytorch_model*.bin"))
+    return tree_of(place) is not None or any(
+        any(place.glob(kind)) for kind in ("*.safetensors", "pytorch_model*.bin", METADATA)
+    )
 
 
 def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
     label = read_label(name, pattern)
     try:
-        return Item(name, label, str(place), tuple(weight_files(place)))
+        files = tuple(weight_files(place))
+        if files[0].name in (METADATA, TREE) and not (place / "config.json").is_file():
+            return Item(name, label, None, files, SHARDED)
+        return Item(name, label, str(place), files)
     except InputError:
         # Without safetensors there may be pickles, which are digested alone.
         pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))

@@ -1,0 +1,47 @@
+"""GLM-4: norms on both sides of a sublayer, half of each head rotated, its rows in Meta's order.
+
+Source: ChatGLM (2406.12793) and transformers' configuration of ``glm4``.
+"""
+
+from bornbiased_jax.checkpoints.families import llama
+from bornbiased_jax.checkpoints.families.family import Family, exactly
+from bornbiased_jax.checkpoints.families.phi3 import GATE_UP
+from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
+from bornbiased_jax.checkpoints.layout import Biases
+
+
+def _read_biases(fields: Fields) -> Biases:
+    return Biases(fields.get("attention_bias", True), False, False)
+
+
+FAMILY = Family(
+    name="glm4",
+    architecture="Glm4ForCausalLM",
+    tensors={
+        **GATE_UP,
+        "blocks/attention_post_norm": "model.layers.{l}.post_self_attn_layernorm.{leaf}",
+        "blocks/mlp_post_norm": "model.layers.{l}.post_mlp_layernorm.{leaf}",
+    },
+    sizes={
+        **llama.SIZES,
+        "num_kv_heads": ("num_key_value_heads", 2),
+        "head_dim": ("head_dim", 128),
+        "norm_eps": ("rms_norm_eps", 1.5625e-07),
+    },
+    fixed={**llama.FIXED, "norm_position": "both"},
+    wants=(
+        *exactly(norm="rmsnorm", gated_mlp=True, positions="rope", parallel_residual=False),
+        *exactly(norm_position="both", qk_norm=False, bias=False, window=None),
+    ),
+    biases=lambda cfg: Biases(cfg.qkv_bias, False, False),
+    read_biases=_read_biases,
+    read=lambda fields: read_rope(fields, rotated=0.5),
+    write=lambda cfg: (
+        llama.rope_entries(cfg) | {"partial_rotary_factor": cfg.rotary_fraction, "attention_bias": cfg.qkv_bias}
+    ),
+    forms={
+        "blocks/attention/query": "paired query",
+        "blocks/attention/key": "paired key",
+        "blocks/mlp/gate_up": "fused rows",
+    },
+)

@@ -1,0 +1,42 @@
+"""StarCoder 2: LLaMA with LayerNorm, biases in every linear layer, and an MLP without a gate.
+
+Source: StarCoder 2 and The Stack v2 (2402.19173) and transformers' configuration of ``starcoder2``.
+"""
+
+from bornbiased_jax.checkpoints.families import llama
+from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
+from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
+from bornbiased_jax.checkpoints.layout import Biases
+
+
+def _read_biases(fields: Fields) -> Biases:
+    has_bias = fields.get("use_bias", True)
+    return Biases(has_bias, has_bias, has_bias)
+
+
+FAMILY = Family(
+    name="starcoder2",
+    architecture="Starcoder2ForCausalLM",
+    tensors={
+        **llama.TENSORS,
+        "blocks/mlp/up": "model.layers.{l}.mlp.c_fc.{leaf}",
+        "blocks/mlp/down": "model.layers.{l}.mlp.c_proj.{leaf}",
+    },
+    sizes={
+        **llama.SIZES,
+        "num_kv_heads": ("num_key_value_heads", 2),
+        "norm_eps": ("norm_epsilon", 1e-5),
+        "activation": ("hidden_act", "gelu_pytorch_tanh"),
+        "tie_embeddings": ("tie_word_embeddings", True),
+    },
+    fixed=dict(norm="layernorm"),
+    wants=(
+        *exactly(norm="layernorm", gated_mlp=False, positions="rope", parallel_residual=False, rotary_fraction=1.0),
+        *llama.PRE,
+        Want("qkv_bias", lambda cfg: cfg.bias or not cfg.qkv_bias, "bias=true with qkv_bias=true"),
+    ),
+    biases=lambda cfg: Biases(cfg.bias, cfg.bias, cfg.bias),
+    read_biases=_read_biases,
+    read=lambda fields: read_rope(fields) | {"window": fields.get("sliding_window", None)},
+    write=lambda cfg: llama.rope_entries(cfg) | {"sliding_window": cfg.window, "use_bias": cfg.bias},
+)

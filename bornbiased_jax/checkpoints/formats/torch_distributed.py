@@ -1,0 +1,196 @@
+"""Tensors of a checkpoint of ``torch.distributed.checkpoint``: shards, and a pickle that says what is where.
+
+The pickle ``.metadata`` is read as data (:mod:`.torch_file`), and nothing that it names is imported or called. A shard
+``….distcp`` is a row of files of ``torch.save``, each with a part of one tensor. The optimizer's state is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from bornbiased_jax import schema
+from bornbiased_jax.checkpoints.formats.torch_file import Name, Record, Rules, read_pickle, read_tensor
+from bornbiased_jax.errors import InputError
+
+METADATA = ".metadata"
+_DTYPES: dict[str, tuple[str, np.dtype]] = {
+    "float64": ("F64", np.dtype("<f8")),
+    "float32": ("F32", np.dtype("<f4")),
+    "float16": ("F16", np.dtype("<f2")),
+    "bfloat16": ("BF16", np.dtype(ml_dtypes.bfloat16)),
+    "int64": ("I64", np.dtype("<i8")),
+    "int32": ("I32", np.dtype("<i4")),
+    "int16": ("I16", np.dtype("<i2")),
+    "int8": ("I8", np.dtype("i1")),
+    "uint8": ("U8", np.dtype("u1")),
+    "bool": ("BOOL", np.dtype("?")),
+}
+_MODULE = "torch.distributed.checkpoint"
+_CLASSES = """
+Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata BytesStorageMetadata MetadataIndex StorageMeta
+_MEM_FORMAT_ENCODING
+""".split()
+_ALLOWED = frozenset(
+    {
+        *((f"{_MODULE}.metadata", name) for name in _CLASSES),
+        (f"{_MODULE}.filesystem", "_StorageInfo"),
+        ("torch.serialization", "_get_layout"),
+        ("torch", "Size"),
+        *(("torch", name) for name in _DTYPES),
+        *((module, "PosixPath") for module in ("pathlib", "pathlib._local")),
+        ("collections", "OrderedDict"),
+    }
+)
+# What trainers save beside the model, and under which names they save the model.
+_NO_MODEL = re.compile(r"(optim|optimizer|lr_scheduler|scheduler|train_state|dataloader|trainer|rng)(\.|_|$)")
+_OF_MODEL = ("model.", "state_dict.", "module.")
+_LARGEST_PICKLE = 64 << 20
+
+
+class _Chunk(NamedTuple):
+    """A part of a tensor: where it lies in the tensor, and where its file of ``torch.save`` lies in a shard."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    path: Path
+    start: int
+    length: int
+
+
+class ShardedTensor(NamedTuple):
+    """A tensor by its parts."""
+
+    name: str
+    kind: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    chunks: tuple[_Chunk, ...]
+
+    def read(self) -> np.ndarray:
+        """Read the tensor from all its parts.
+
+        Raises:
+            InputError: a shard is cut short, or a part is of another shape or type.
+        """
+        tensor = np.empty(self.shape, self.dtype)
+        for chunk in self.chunks:
+            with chunk.path.open("rb") as stream:
+                stream.seek(chunk.start)
+                part = read_tensor(stream.read(chunk.length), f"{chunk.path} at tensor {self.name}")
+            if part.shape != chunk.sizes or part.dtype != self.dtype:
+                raise InputError(
+                    f"{chunk.path} has tensor {self.name} in another shape than {METADATA} says: fetch it again"
+                )
+            tensor[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
+        return tensor
+
+    def first(self, axis: int, count: int) -> np.ndarray:
+        """Return so much of it along an axis; it is read whole."""
+        return self.read()[(slice(None),) * axis + (slice(count),)]
+
+
+def locate(path: Path) -> dict[str, ShardedTensor]:
+    """Locate the tensors of the model, by the ``.metadata`` of a folder, none read yet.
+
+    Raises:
+        InputError: it is corrupted, asks for more than descriptions of tensors, or a shard is missing.
+    """
+    if path.stat().st_size > _LARGEST_PICKLE:
+        raise InputError(f"{path} is larger than any description of tensors: save the model as safetensors")
+    content = read_pickle(path.read_bytes(), str(path), Rules(_ALLOWED, _rebuilt, has_objects=True))
+    try:
+        tensors = _tensors(content, path)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"{path} does not describe tensors as torch.distributed.checkpoint does: fetch it again"
+        ) from error
+    of_model = {name: tensor for name, tensor in tensors.items() if _NO_MODEL.match(name) is None}
+    if not of_model:
+        raise InputError(f"{path} describes no tensor of a model: name the folder of a model's checkpoint")
+    # A trainer saves the model below one name, as in {"model": …, "optim": …}.
+    prefix = f"{next(iter(of_model)).partition('.')[0]}."
+    if prefix in _OF_MODEL and all(name.startswith(prefix) for name in of_model):
+        return {name.removeprefix(prefix): tensor for name, tensor in of_model.items()}
+    return of_model
+
+
+def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
+    """Return sizes as a tuple; everything else that is called says nothing about numbers."""
+    if function.name == "Size":
+        return tuple(arguments[0])
+    return {} if function.name == "OrderedDict" else Record(function.name)
+
+
+def _tensors(content: object, path: Path) -> dict[str, ShardedTensor]:
+    """Return the tensors that a description holds."""
+    state = _state(content, "Metadata")
+    # Where each part lies, by name and offsets.
+    places: dict[tuple[str, tuple[int, ...]], tuple[Path, int, int]] = {}
+    for index, info in (pair for key, pair in state["storage_data"].items() if isinstance(key, int)):
+        at, place = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
+        start, length = place["offset"], place["length"]
+        if place.get("transform_descriptors"):
+            raise InputError(f"{path} has compressed parts: save the checkpoint without transforms")
+        if at.get("offset") is not None:
+            shard = path.parent / Path(place["relative_path"]).name
+            _check_shard(shard, start, length)
+            places[at["fqn"], at["offset"]] = (shard, start, length)
+    tensors = {}
+    for name, described in state["state_dict_metadata"].items():
+        if described.kind != "TensorStorageMetadata" or not described.state["chunks"]:
+            continue
+        dtype = _state(described.state["properties"], "TensorProperties")
+        kind = dtype["dtype"] if isinstance(dtype, dict) else dtype[0]
+        if not isinstance(kind, Name) or kind.name not in _DTYPES:
+            raise InputError(
+                f"{path} has {schema.cut(name)} of a type that is not read: save it as bfloat16 or float32"
+            )
+        shape = _sizes(described.state["size"])
+        chunks = []
+        for chunk in described.state["chunks"]:
+            entry = _state(chunk, "ChunkStorageMetadata")
+            offsets, sizes = _sizes(entry["offsets"]), _sizes(entry["sizes"])
+            chunks.append(_Chunk(offsets, sizes, *places[name, offsets]))
+        tensors[name] = ShardedTensor(name, *_DTYPES[kind.name], shape, tuple(chunks))
+        _check_cover(tensors[name])
+    return tensors
+
+
+def _state(record: object, kind: str) -> Any:  # noqa: ANN401 (of the file)
+    """Return the state of an object of this kind."""
+    if not isinstance(record, Record) or record.kind != kind:
+        raise TypeError(f"no {kind}")
+    return record.state
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or not all(type(size) is int and 0 <= size < 2**48 for size in value):
+        raise ValueError("no sizes")
+    return value
+
+
+def _check_shard(shard: Path, start: int, length: int) -> None:
+    if not shard.is_file():
+        raise InputError(f"{shard.name} is missing, though {shard.parent / METADATA} names it: fetch that shard")
+    if not 0 <= start <= start + length <= shard.stat().st_size:
+        raise InputError(f"{shard} is cut short: fetch it again")
+
+
+def _check_cover(tensor: ShardedTensor) -> None:
+    """Check whether parts lie inside a tensor and their shards, and are as many numbers as it has."""
+    for chunk in tensor.chunks:
+        ends = [at + size for at, size in zip(chunk.offsets, chunk.sizes, strict=True)]
+        if any(end > size for end, size in zip(ends, tensor.shape, strict=True)):
+            raise ValueError("a part outside")
+        if math.prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
+            raise ValueError("a part larger than its file")
+    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.shape):
+        raise ValueError("parts missing")

@@ -1,0 +1,115 @@
+"""Checkpoints that ``torch.distributed.checkpoint`` itself writes, read for comparison; nothing of them is executed."""
+
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bornbiased_jax.checkpoints import naming, open_checkpoint
+from bornbiased_jax.checkpoints.formats.torch_distributed import locate
+from bornbiased_jax.errors import InputError
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+transformers = pytest.importorskip("transformers", exc_type=ImportError)
+dcp = pytest.importorskip("torch.distributed.checkpoint", exc_type=ImportError)
+
+SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model as safetensors, and as a trainer's checkpoint: below a name, beside the optimizer's state."""
+    folder = tmp_path_factory.mktemp("trainer")
+    config = transformers.LlamaConfig(**SIZES, vocab_size=64, max_position_embeddings=64)
+    model = transformers.LlamaForCausalLM(config)
+    model.save_pretrained(folder / "model")
+    moments = {f"{name}.exp_avg": torch.zeros_like(value) for name, value in model.state_dict().items()}
+    state = {"model": model.state_dict(), "optim": {"state": moments, "lr": 0.1}, "step": 7}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.save(state, checkpoint_id=folder / "step-7", no_dist=True)
+    return folder
+
+
+def test_folder_of_shards_is_the_model_that_was_saved(saved):
+    (saved / "step-7" / "config.json").write_text((saved / "model" / "config.json").read_text())
+    assert open_checkpoint(saved / "step-7").digest() == open_checkpoint(saved / "model").digest()
+    (saved / "step-7" / "config.json").unlink()
+    named, native = naming.open_role_source(saved / "step-7"), naming.open_role_source(saved / "model")
+    assert named.naming == "names" and not named.unread and len(named.roles) == len(native.roles)
+    for mine, other in zip(named.roles, native.roles, strict=True):
+        np.testing.assert_array_equal(named.read(mine), native.read(other), err_msg=mine.path)
+
+
+@pytest.mark.slow
+def test_tensors_in_parts_of_several_processes_are_put_together(tmp_path):
+    """Rows of one matrix, columns of the other, saved by two processes."""
+    script = f"""
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+dist.init_process_group("gloo", init_method="file://{tmp_path}/meet", rank=int(sys.argv[1]), world_size=2)
+mesh = DeviceMesh("cpu", [0, 1])
+whole = torch.arange(35.0).reshape(5, 7)
+parts = {{
+    "rows": distribute_tensor(whole, mesh, [Shard(0)]),
+    "columns": distribute_tensor(whole.bfloat16(), mesh, [Shard(1)]),
+}}
+dcp.save(parts, checkpoint_id="{tmp_path}/saved")
+"""
+    ranks = [subprocess.Popen([sys.executable, "-c", script, str(rank)]) for rank in range(2)]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    tensors = locate(tmp_path / "saved" / ".metadata")
+    assert {name: (tensor.kind, len(tensor.chunks)) for name, tensor in tensors.items()} == {
+        "rows": ("F32", 2),
+        "columns": ("BF16", 2),
+    }
+    for tensor in tensors.values():
+        np.testing.assert_array_equal(tensor.read().astype(np.float32), np.arange(35.0).reshape(5, 7))
+
+
+class _Harmful:
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return open, (str(self.place), "w")
+
+
+def test_description_that_would_run_code_is_refused_and_runs_none(tmp_path):
+    (tmp_path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": _Harmful(tmp_path / "written")}))
+    with pytest.raises(InputError, match="could run code"):
+        naming.open_role_source(tmp_path)
+    assert not (tmp_path / "written").exists()
+
+
+def test_missing_and_short_shards_are_named(saved, tmp_path):
+    for name, content in ((path.name, path.read_bytes()) for path in (saved / "step-7").iterdir()):
+        (tmp_path / name).write_bytes(content)
+    (shard,) = tmp_path.glob("*.distcp")
+    shard.write_bytes(shard.read_bytes()[:-300])
+    with pytest.raises(InputError, match=rf"{shard.name} is cut short"):
+        naming.open_role_source(tmp_path)
+    shard.unlink()
+    with pytest.raises(InputError, match=rf"{shard.name} is missing.*fetch that shard"):
+        naming.open_role_source(tmp_path)
+
+
+def test_mutated_descriptions_are_refused_in_one_sentence(saved, tmp_path):
+    for name, content in ((path.name, path.read_bytes()) for path in (saved / "step-7").iterdir()):
+        (tmp_path / name).write_bytes(content)
+    metadata = tmp_path / ".metadata"
+    sound, draws, refused = metadata.read_bytes(), random.Random(5), 0
+    for _ in range(200):
+        content = bytearray(sound)
+        for _ in range(draws.randrange(1, 4)):
+            content[draws.randrange(len(content))] = draws.randrange(256)
+        metadata.write_bytes(content[: draws.randrange(len(content))] if draws.random() < 0.2 else content)
+        try:
+            for tensor in locate(metadata).values():
+                tensor.read()
+        except InputError as error:
+            refused += 1
+            assert "\n" not in str(error) and ": " in str(error)
+    assert refused > 50
