@@ -109,5 +109,7 @@ def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options:
 
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
+    # It copies files once the site is built, and says nothing about pages that are read side by side.
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
     app.connect("source-read", _relink)
     app.connect("autodoc-process-docstring", _escape_bars)
