@@ -91,6 +91,14 @@ napoleon_use_ivar = True
 # What lies beside the docs in the repository has a page of its own here.
 _ELSEWHERE = {"](../../theory/ERRATA.md": "](../errata.md", "](../theory/ERRATA.md": "](errata.md"}
 _LITERAL = re.compile(r"(``.*?``)")
+# What the theme leaves out and readers without a mouse need: levels of headings, names of landmarks, and tables that
+# scroll by keys.
+_LABELS = {
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    ' role="heading">': ' role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer': '<aside aria-label="All pages" class="sidebar-drawer',
+    '<aside class="toc-drawer': '<aside aria-label="This page" class="toc-drawer',
+}
 
 
 def _relink(_app: object, _page: str, source: list[str]) -> None:
@@ -107,9 +115,18 @@ def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options:
             lines[number] = "".join(parts)
 
 
+def _label(app: Sphinx, error: Exception | None) -> None:
+    for path in Path(app.outdir).rglob("*.html") if error is None else ():
+        text = path.read_text()
+        for bare, labeled in _LABELS.items():
+            text = text.replace(bare, labeled)
+        path.write_text(text)
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     # It copies files once the site is built, and says nothing about pages that are read side by side.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
     app.connect("source-read", _relink)
     app.connect("autodoc-process-docstring", _escape_bars)
+    app.connect("build-finished", _label)
