@@ -142,8 +142,10 @@ class Sinks(Result):
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw the sink map of the greatest length, into axes if given."""
         report = self.report
-        _, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
-        return sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"], ax=ax)
+        T, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
+        return sink_figures.sink_map(
+            score_LH, epsilon=report["epsilon"], length=int(T), position=report["position"], ax=ax
+        )
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row for each length, block and head."""
