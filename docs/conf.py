@@ -27,6 +27,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.g
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Programs of the pages run once: compiling them briefly saves more than a slower program costs.
 os.environ.setdefault("XLA_FLAGS", QUICK)
+# Pages share models and sizes: what one of them compiled the others read, and so does the next build.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "out" / ".jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Theory's matrices are small: a second BLAS thread gains nothing.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # IPython's own %%bash hands over what a command prints in pieces of 100 bytes, which a page shows as lines.

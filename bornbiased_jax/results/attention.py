@@ -188,7 +188,13 @@ class Intervention(Result):
     def tables(self) -> list[Listing]:
         """List a row for each block: the fraction of its heads that are sinks, as it is and after."""
         report, before = self.report, self.report["before"]
+        changes = [
+            f"{kind.replace('_', ' ')} {', '.join(value) if isinstance(value, list) else value}"
+            for kind, value in report["interventions"].items()
+            if value not in (None, [])
+        ]
         title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
+        title = ": ".join([title, *filter(None, ["; ".join(changes)])])
         note = (
             f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
             f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."

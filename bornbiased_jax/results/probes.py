@@ -25,7 +25,7 @@ from bornbiased_jax.results.theory import (
     with_cosines,
     with_fractions,
 )
-from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, percent, span
+from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, named, percent, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,8 +97,9 @@ class _Probe(Result):
                 rows.append([record[key] for key in heads] + list(cells.values()))
             if len(group) > 1:
                 rows += [cells + [""] * len(further) for cells in _over_seeds(group, list(heads), self.swept)]
-        by = f" by {self.swept}" if self.swept else ""
-        return Listing(title + by, [*heads.values(), *further], rows, note)
+        title += f" by {self.swept}" if self.swept else ""
+        model = named(self.model)
+        return Listing(f"{title}: {model}" if model else title, [*heads.values(), *further], rows, note)
 
 
 def _over_seeds(group: Sequence[Record], keys: Sequence[str], swept: str) -> list[list[Any]]:
