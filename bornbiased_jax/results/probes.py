@@ -154,8 +154,8 @@ class Preference(_Probe):
         uniform = best["top1_share"] * best["vocab_size"]
         sentences = [
             f"{model} prefers token {best['top1_id']:,}{' at ' + condition if condition else ''}: "
-            f"{percent(best['top1_share'])} of {best['num_inputs']:,} inputs, {uniform:,.0f} times the uniform "
-            f"fraction; by chance {chance(best['log10_p'])}."
+            f"{percent(best['top1_share'])} of {best['num_inputs']:,} inputs, {uniform:,.0f} times what a token "
+            f"gets on average; by chance {chance(best['log10_p'])}."
         ]
         if len(self.records) > 1:
             tokens = {record["top1_id"] for record in preferring}
