@@ -27,6 +27,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.g
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Programs of the pages run once: compiling them briefly saves more than a slower program costs.
 os.environ.setdefault("XLA_FLAGS", QUICK)
+# Pages share models and sizes: what one of them compiled the others read, and so does the next build.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / "out" / ".jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Theory's matrices are small: a second BLAS thread gains nothing.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # IPython's own %%bash hands over what a command prints in pieces of 100 bytes, which a page shows as lines.
@@ -91,6 +95,14 @@ napoleon_use_ivar = True
 # What lies beside the docs in the repository has a page of its own here.
 _ELSEWHERE = {"](../../theory/ERRATA.md": "](../errata.md", "](../theory/ERRATA.md": "](errata.md"}
 _LITERAL = re.compile(r"(``.*?``)")
+# What the theme leaves out and readers without a mouse need: levels of headings, names of landmarks, and tables that
+# scroll by keys.
+_LABELS = {
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    ' role="heading">': ' role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer': '<aside aria-label="All pages" class="sidebar-drawer',
+    '<aside class="toc-drawer': '<aside aria-label="This page" class="toc-drawer',
+}
 
 
 def _relink(_app: object, _page: str, source: list[str]) -> None:
@@ -107,7 +119,18 @@ def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options:
             lines[number] = "".join(parts)
 
 
+def _label(app: Sphinx, error: Exception | None) -> None:
+    for path in Path(app.outdir).rglob("*.html") if error is None else ():
+        text = path.read_text()
+        for bare, labeled in _LABELS.items():
+            text = text.replace(bare, labeled)
+        path.write_text(text)
+
+
 def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
+    # It copies files once the site is built, and says nothing about pages that are read side by side.
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
     app.connect("source-read", _relink)
     app.connect("autodoc-process-docstring", _escape_bars)
+    app.connect("build-finished", _label)

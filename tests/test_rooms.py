@@ -27,6 +27,7 @@ FLOORS: tuple[set[str], ...] = (
     {"probes"},
     {"lineage"},
     {"quantization"},
+    {"report.figures", "report.hover"},
     {"evaluation", "training"},
     {"derive"},
     {"lineage.audit"},

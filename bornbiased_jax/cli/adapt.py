@@ -10,6 +10,7 @@ import click
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.pretrain import OVERRIDES, finish, given_overrides, override_options
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ _OF = {
 }
 
 
-@click.command("adapt", cls=options.Command)
-@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.command("adapt", cls=Command)
+@click.argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 @click.option(
     "--method",
     type=click.Choice(["full", "lora", "prefix", "prefix-plus"]),
@@ -82,7 +83,7 @@ _OF = {
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.result_options
 def adapt(json_file: str | None, **arguments: Any) -> int:
-    """Fine-tune a model, or train an adapter beside it; run again to resume.
+    """Fine-tune a model, or train an adapter on top of it; run again to resume.
 
     DIR is a run: DIR@seed=0 opens wherever a checkpoint is asked for, and `bornbiased export` writes a fine-tuned
     model, one with LoRA merged in, or (--peft) LoRA in PEFT's layout. A prefix cannot be merged.

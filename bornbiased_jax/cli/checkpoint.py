@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen, Temperature, TopProbability
 
 
-@click.command("generate", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("generate", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
 @click.option(
@@ -43,7 +44,7 @@ def generate(
     json_file: str | None,
     **choices: Any,
 ) -> None:
-    """Continue a prompt, to hear whether a loaded model speaks; greedily unless --temperature is above 0.
+    """Continue a prompt; greedily unless --temperature is above 0.
 
     \b
     Example:
@@ -74,8 +75,8 @@ def generate(
     outputs.print_result(Generation(value), json_file, line=line, is_piped=True)
 
 
-@click.command("parity", cls=options.Command)
-@click.argument("directory", metavar="DIR")
+@click.command("parity", cls=Command)
+@click.argument("directory", metavar="DIR", help="A Hugging Face directory.")
 @click.option(
     "--num-sequences", type=options.Ranged(Count), default=4, show_default=True, help="Sequences of random tokens."
 )
@@ -99,8 +100,8 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     outputs.print_result(Parity({**comparison, "model": open_checkpoint(directory).cfg.to_dict()}), json_file)
 
 
-@click.command("evaluate", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("evaluate", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--text", metavar="FILE", help="A text file.")
 @click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
 @click.option(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.ranges import Seed
 
 
-@click.command("derive", cls=options.Command)
-@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.command("derive", cls=Command)
+@click.argument("checkpoint", metavar="CHECKPOINT", help=CHECKPOINT)
 @click.option(
     "--change",
     "changes",

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 
 
-@click.command("digest", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("digest", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @options.source_options
 @options.ignore_option
 @outputs.result_options
@@ -20,7 +21,7 @@ def digest(
     """Print the digest of a model's weights: a commitment to them and to the order of their coordinates and units.
 
     It is the same for the same numbers in the same places, whatever the file format, and changes when one number does
-    or when coordinates or hidden units are numbered anew. Published where dates can be proved, it fixes the base of a
+    or when coordinates or hidden units are permuted. Published where dates can be proved, it fixes the base of a
     later `bornbiased seedprint BASE SUSPECT --base-digest HEX`.
 
     \b

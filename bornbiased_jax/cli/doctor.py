@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli import outputs
+from bornbiased_jax.cli.sections import Command
 
 
-@click.command("doctor", cls=options.Command)
+@click.command("doctor", cls=Command)
 @outputs.result_options
 def doctor(json_file: str | None) -> None:
     """Say what this installation has: versions, devices, memory, the cache, and what each extra lacks.

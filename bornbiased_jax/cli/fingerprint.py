@@ -10,6 +10,7 @@ import click
 
 from bornbiased_jax.cli import engines, options
 from bornbiased_jax.cli import outputs as writing
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
 from bornbiased_jax.schema import shown
@@ -34,7 +35,7 @@ def probe_options(function: F) -> F:
             "--seq-len", type=options.Ranged(SeqLen), metavar="T", help="The shorter context, 64 at most, unless given."
         ),
         click.option("--num-inputs", type=options.Ranged(Count), metavar="N", help="How many.  [default: 2000]"),
-        click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), help="[default: tokens]"),
+        click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), help="Of probe inputs.  [default: tokens]"),
         click.option("--quiet", is_flag=True, help="No progress display."),
     ):
         function = option(function)
@@ -51,8 +52,8 @@ class Neurons(click.ParamType):
         return value if value == "all" else options.Ranged(Count).convert(value, param, ctx)
 
 
-@click.command("fingerprint", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("fingerprint", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--out", required=True, metavar="FILE", help="Where to store it.")
 @click.option(
     "--neurons", type=Neurons(), metavar="N|all", help="Neurons of each MLP that are stored.  [default: 1024]"

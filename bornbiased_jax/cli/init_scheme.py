@@ -6,11 +6,12 @@ import dataclasses
 
 import click
 
-from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli import outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 
 
-@click.command("init-scheme", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("init-scheme", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @outputs.result_options
 def init_scheme(checkpoint: str, json_file: str | None) -> None:
     """Name the initialization scheme of an untrained model, group by group.

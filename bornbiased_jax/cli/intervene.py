@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 
 
-@click.command("intervene", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("intervene", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
 @click.option("--silence", multiple=True, metavar="NEURON", help="As blocks/12/mlp:1229; it writes nothing. Repeat.")
 @click.option(

@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli import outputs
+from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.config import FIELDS, PRESETS
 
 
-@click.command("models", cls=options.Command)
+@click.command("models", cls=Command)
 @outputs.result_options
 def list_models(json_file: str | None) -> None:
     """List presets, their fields and parameter counts.

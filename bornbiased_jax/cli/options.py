@@ -27,37 +27,6 @@ RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
 
 
-# Options that are listed after the everyday ones, by their parameters' names.
-SECTIONS = {
-    "Results": ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet"),
-    "Memory and speed": (
-        *("dry_run", "batch_size", "mode", "chunk", "stream", "scratch", "storage", "remat", "seeds_mode"),
-        *("processes", "token_cache"),
-    ),
-    "Stores and clusters": (
-        *("resume", "range_size", "engine", "workers", "submit", "ray_address"),
-        *("mesh", "coordinator", "num_processes", "process_id"),
-    ),
-}
-_SECTION_OF = {name: title for title, names in SECTIONS.items() for name in names}
-
-
-class Command(click.Command):
-    """A command whose help lists everyday options first."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by section."""
-        sections: dict[str, list[tuple[str, str]]] = {"Options": [], **{title: [] for title in SECTIONS}}
-        for parameter in self.get_params(ctx):
-            line = parameter.get_help_record(ctx)
-            if line is not None:
-                sections[_SECTION_OF.get(parameter.name or "", "Options")].append(line)
-        for title, lines in sections.items():
-            if lines:
-                with formatter.section(title):
-                    formatter.write_dl(lines)
-
-
 class TextType(click.types.StringParamType):
     """A text that is not empty: as a path, an empty one would stand for the folder that one is in."""
 

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, SeqLen
 
 
-@click.command("predict", cls=options.Command)
+@click.command("predict", cls=Command)
 @options.model_options
 @click.option("--seq-len", type=options.Ranged(SeqLen), required=True, metavar="T", help="Length of the sequences.")
 @click.option(

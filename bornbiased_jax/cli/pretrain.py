@@ -9,6 +9,7 @@ import click
 
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import dry_run, options, outputs
+from bornbiased_jax.cli.sections import Command
 
 if TYPE_CHECKING:
     from bornbiased_jax.training import PretrainConfig
@@ -122,7 +123,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     )
 
 
-@click.command("pretrain", cls=options.Command)
+@click.command("pretrain", cls=Command)
 @options.model_options
 @click.option(
     "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."
@@ -183,8 +184,8 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
     return finish(summary, seed_list, json_file)
 
 
-@click.command("runs", cls=options.Command)
-@click.argument("directory", metavar="DIR")
+@click.command("runs", cls=Command)
+@click.argument("directory", metavar="DIR", help="A folder that holds runs.")
 @outputs.result_options
 def runs(directory: str, json_file: str | None) -> None:
     """List the runs in a folder: what they are, how far they are, which checkpoints they have.
@@ -200,8 +201,8 @@ def runs(directory: str, json_file: str | None) -> None:
     outputs.print_result(Runs({"runs": list_runs(directory)}), json_file)
 
 
-@click.command("plot", cls=options.Command)
-@click.argument("directory", metavar="DIR")
+@click.command("plot", cls=Command)
+@click.argument("directory", metavar="DIR", help="A run's folder.")
 @click.option(
     "--out", metavar="FILE", help="The image (.png, .svg, .pdf); curves.png in the run's folder if not given."
 )
@@ -222,9 +223,9 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     outputs.print_result(Curves(value), json_file, line=str(image), is_piped=True)
 
 
-@click.command("export", cls=options.Command)
-@click.argument("checkpoint", metavar="RUN@seed=…,step=…")
-@click.argument("directory", metavar="DIR")
+@click.command("export", cls=Command)
+@click.argument("checkpoint", metavar="RUN@seed=…,step=…", help="Which seed of a run, at which step.")
+@click.argument("directory", metavar="DIR", help="A new or empty folder, or one of an earlier export.")
 @click.option("--peft", is_flag=True, help="Of a run that trained LoRA: the adapter alone, in PEFT's layout.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
 @outputs.result_options

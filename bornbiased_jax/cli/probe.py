@@ -11,6 +11,7 @@ import click
 from bornbiased_jax import progress
 from bornbiased_jax.cli import dry_run, engines, options, outputs
 from bornbiased_jax.cli.scaling import scaling_command
+from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.ranges import Batch, Count, Seed
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Group(click.Group):
-    command_class = options.Command
+    command_class = Command
 
 
 @click.group("probe", cls=_Group)

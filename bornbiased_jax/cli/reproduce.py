@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import engines, options, outputs
+from bornbiased_jax.cli.sections import Command
 
 
-@click.command("reproduce", cls=options.Command)
-@click.argument("names", nargs=-1, metavar="[NAMES|demo|all]")
+@click.command("reproduce", cls=Command)
+@click.argument("names", nargs=-1, metavar="[NAMES|demo|all]", help="Experiments by name (--list), or a set of them.")
 @click.option(
     "--scale",
     type=click.Choice(["smoke", "laptop", "paper"]),

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.ranges import Batch, LearningRate, Seed, SeqLen, Steps
 
 
-@click.command("scaling", cls=options.Command)
+@click.command("scaling", cls=Command)
 @options.model_options
 @click.option("--widths", default="64,128,256", show_default=True, metavar="D[,D…]", help="Widths of the model.")
 @click.option("--steps", type=options.Ranged(Steps), default=10, show_default=True, help="Updates after the first.")

@@ -7,13 +7,20 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Count, Level
 
 
-@click.command("scan", cls=options.Command)
-@click.argument("suspect", metavar="C")
-@click.argument("bases", metavar="STORE|BASE…", nargs=-1, required=True)
+@click.command("scan", cls=Command)
+@click.argument("suspect", metavar="C", help=CHECKPOINT)
+@click.argument(
+    "bases",
+    metavar="STORE|BASE…",
+    nargs=-1,
+    required=True,
+    help="Checkpoints, stored fingerprints, folders of them, or builtin.",
+)
 @click.option("--alpha", type=options.Ranged(Level), help="Level of all decisions together.  [default: 1e-4]")
 @click.option("--num-permutations", type=options.Ranged(Count), help="Relabelings drawn for each base that is tested.")
 @click.option(

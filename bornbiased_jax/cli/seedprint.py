@@ -9,6 +9,7 @@ import click
 
 from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.fingerprint import Neurons, probe_options
+from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.ranges import Count, Level
@@ -27,9 +28,11 @@ def _tests() -> str:
     return "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
 
 
-@click.command("seedprint", cls=options.Command)
-@click.argument("base", metavar="BASE")
-@click.argument("suspect", metavar="SUSPECT")
+@click.command("seedprint", cls=Command)
+@click.argument("base", metavar="BASE", help="The model that came first: a checkpoint, or a stored fingerprint.")
+@click.argument(
+    "suspect", metavar="SUSPECT", help="The model that may descend from it: a checkpoint, or a stored fingerprint."
+)
 @click.option(
     "--test",
     type=click.Choice(list(TESTS)),
@@ -100,7 +103,7 @@ def seedprint(
     \b
     Example:
       bornbiased seedprint seed:42@llama-tiny seed:43@llama-tiny
-      bornbiased seedprint birth.fingerprint runs/a@seed=42,step=1000 \\
+      bornbiased seedprint base.fingerprint runs/a@seed=42,step=1000 \\
         --json verdict.json
       bornbiased seedprint model suspect \\
         --base-digest $(cat digest-published-in-2024)

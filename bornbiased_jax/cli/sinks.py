@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.ranges import Count, Fraction, SeqLen
 
 
-@click.command("sinks", cls=options.Command)
-@click.argument("checkpoint", metavar="C")
+@click.command("sinks", cls=Command)
+@click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option(
     "--text",
     metavar="FILE",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli import outputs
+from bornbiased_jax.cli.sections import Command
 
 
-@click.command("status", cls=options.Command)
-@click.argument("directory", metavar="DIR")
+@click.command("status", cls=Command)
+@click.argument("directory", metavar="DIR", help="The store.")
 @outputs.result_options
 def status(directory: str, json_file: str | None) -> None:
     """How far is the work that a store keeps (--resume DIR), how fast does it go, and what failed?

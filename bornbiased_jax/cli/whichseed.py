@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import engines, options, outputs
+from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Entries, Level
 
@@ -19,8 +20,8 @@ def _seed_range(text: str) -> range:
         raise InputError(f"--seeds {text!r} is not a range such as 0:1000000") from error
 
 
-@click.command("whichseed", cls=options.Command)
-@click.argument("suspect", metavar="C")
+@click.command("whichseed", cls=Command)
+@click.argument("suspect", metavar="C", help=CHECKPOINT)
 @options.model_options
 @click.option("--seeds", required=True, metavar="A:B", help="Seeds to search; B is left out, 4294967296 at most.")
 @click.option("--alpha", type=options.Ranged(Level), default=1e-4, show_default=True, help="Level over all 2^32 seeds.")

@@ -65,10 +65,12 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
     return "weights"
 
 
-def with_commitment(verdict: Verdict, digest: str, *, committed_as: Commitment | None) -> Verdict:
-    """Add the base's digest to a verdict, and a note whether its labeling rests on more than somebody's word."""
+def with_commitment(
+    verdict: Verdict, base_digest: str, suspect_digest: str, *, committed_as: Commitment | None
+) -> Verdict:
+    """Add both digests to a verdict, and a note whether its labeling rests on more than somebody's word."""
     notes = [note for note in verdict.notes if note != WORD]
     word = WORD if committed_as is None else COMMITTED[committed_as]
-    commitment = {"base_digest": digest, "committed": committed_as is not None, "notes": [*notes, word]}
-    commitment |= {"committed_as": committed_as}
+    commitment = {"base_digest": base_digest, "suspect_digest": suspect_digest, "notes": [*notes, word]}
+    commitment |= {"committed": committed_as is not None, "committed_as": committed_as}
     return dataclasses.replace(verdict, detail={**verdict.detail, **commitment})

@@ -53,6 +53,7 @@ class Match:
 
     Attributes:
         base: its name.
+        digest: of its weights.
         verdict: the decision; "undefined" where no evidence is defined.
         log10_p: after both corrections, over the cells of evidence and over the bases; None where undefined.
         z: the largest of the evidence over the whole model, as estimated for the screen: description.
@@ -62,6 +63,7 @@ class Match:
     """
 
     base: str
+    digest: str
     verdict: Decision
     log10_p: float | None
     z: float | None
@@ -81,12 +83,14 @@ class ScanResult:
 
     Attributes:
         suspect: its name.
+        suspect_digest: of its weights.
         alpha: level of every decision together.
         matches: one for each base.
         num_tested: bases that passed the screen.
     """
 
     suspect: str
+    suspect_digest: str
     alpha: float
     matches: tuple[Match, ...]
     num_tested: int
@@ -159,7 +163,7 @@ def scan(
     stored_suspect = load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
-    compared: list[tuple[Base, Comparison | None, dict[str, float]]] = []
+    compared: list[tuple[str, str, Comparison | None, dict[str, float]]] = []
     for base in bases:
         # Screen by moments, and test in full where the screen lets through.
         stored = _load(base)
@@ -168,21 +172,27 @@ def scan(
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= SCREEN
         comparison = compare_weights(stored, of_suspect, options) if passes else None
-        compared.append((base, comparison, z_by_evidence))
+        compared.append((base.name, stored.weights_digest, comparison, z_by_evidence))
         advance(1)
     # Holm over all bases, each with the least p of its own corrected cells.
-    log10_p_values = [0.0 if comparison is None else comparison.adjusted() for _, comparison, _ in compared]
+    log10_p_values = [0.0 if comparison is None else comparison.adjusted() for *_, comparison, _ in compared]
     adjusted = holm_log10(log10_p_values)
     matches = [
-        _match(base, comparison, z_by_evidence, float(log10_p), alpha)
-        for (base, comparison, z_by_evidence), log10_p in zip(compared, adjusted, strict=True)
+        _match(name, digest, comparison, z_by_evidence, float(log10_p), alpha)
+        for (name, digest, comparison, z_by_evidence), log10_p in zip(compared, adjusted, strict=True)
     ]
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
-    return ScanResult(suspect, alpha, tuple(order), sum(comparison is not None for _, comparison, _ in compared))
+    num_tested = sum(comparison is not None for *_, comparison, _ in compared)
+    return ScanResult(suspect, of_suspect.weights_digest, alpha, tuple(order), num_tested)
 
 
 def _match(
-    base: Base, comparison: Comparison | None, z_by_evidence: dict[str, float], log10_p: float, alpha: float
+    name: str,
+    digest: str,
+    comparison: Comparison | None,
+    z_by_evidence: dict[str, float],
+    log10_p: float,
+    alpha: float,
 ) -> Match:
     # The strongest evidence of the screen is shown, whether or not it was tested.
     best = max(z_by_evidence, key=lambda evidence: z_by_evidence[evidence], default=None)
@@ -190,9 +200,9 @@ def _match(
     is_identical = comparison is not None and comparison.is_identical
     verdict: Decision = "same-lineage" if is_identical or log10_p <= math.log10(alpha) else "unrelated"
     if best is None and not is_identical:
-        return Match(base.name, "undefined", None, None, "", False, ())
+        return Match(name, digest, "undefined", None, None, "", False, ())
     rows = () if comparison is None else tuple(component_rows(comparison))
-    return Match(base.name, verdict, log10_p, z, best or "", is_identical, rows)
+    return Match(name, digest, verdict, log10_p, z, best or "", is_identical, rows)
 
 
 def _load(base: Base) -> Fingerprint:

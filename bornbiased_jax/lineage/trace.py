@@ -345,7 +345,7 @@ def trace(
     chosen: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
     verdict = with_choices(verdict, chosen)
-    verdict = with_commitment(verdict, base_side.digest, committed_as=committed_as)
+    verdict = with_commitment(verdict, base_side.digest, suspect_side.digest, committed_as=committed_as)
     for side in (base_side, suspect_side):
         side.close()
     return verdict

@@ -16,10 +16,15 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.report import figures
 
 
-def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1, ax: Axes | None = None) -> Figure:
+def sink_map(score_LH: ArrayLike, *, epsilon: float, length: int, position: int = 1, ax: Axes | None = None) -> Figure:
     """Draw the score α of one position in every block and head [L, H]; sinks, those above ε, carry a dot.
 
-    Into axes, if they are given.
+    Args:
+        score_LH: the scores.
+        epsilon: ε.
+        length: T, of the sequences that were read.
+        position: which position, from 1.
+        ax: axes to draw into; a figure of its own unless given.
     """
     scores = np.asarray(score_LH, dtype=float)
     L, H = scores.shape
@@ -33,11 +38,14 @@ def sink_map(score_LH: ArrayLike, *, epsilon: float, position: int = 1, ax: Axes
         marker=".",
         markersize=4,
         color=figures.SERIES[1],
-        label=f"above {epsilon:g}",
+        label=f"sink: above ε = {epsilon:g}" + ("" if len(rows) else " (none)"),
     )
     ax.set_xticks(_ticks(H), [str(head + 1) for head in _ticks(H)])
     ax.set_yticks(_ticks(L), [str(layer + 1) for layer in _ticks(L)])
-    figures.label(ax, "head", "block")
+    figures.label(ax, "head", "block", f"Attention to position {position}, T = {length}, ε = {epsilon:g}")
+    # Below the name of the axis, half an inch down.
+    place = (0.5, -0.5 * figure.dpi / ax.bbox.height)
+    ax.legend(loc="upper center", bbox_to_anchor=place, frameon=False, fontsize="small")
     return figure
 
 

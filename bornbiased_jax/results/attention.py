@@ -142,8 +142,10 @@ class Sinks(Result):
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw the sink map of the greatest length, into axes if given."""
         report = self.report
-        _, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
-        return sink_figures.sink_map(score_LH, epsilon=report["epsilon"], position=report["position"], ax=ax)
+        T, score_LH = max(report["score_by_layer_head"].items(), key=lambda item: int(item[0]))
+        return sink_figures.sink_map(
+            score_LH, epsilon=report["epsilon"], length=int(T), position=report["position"], ax=ax
+        )
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row for each length, block and head."""
@@ -186,7 +188,13 @@ class Intervention(Result):
     def tables(self) -> list[Listing]:
         """List a row for each block: the fraction of its heads that are sinks, as it is and after."""
         report, before = self.report, self.report["before"]
+        changes = [
+            f"{kind.replace('_', ' ')} {', '.join(value) if isinstance(value, list) else value}"
+            for kind, value in report["interventions"].items()
+            if value not in (None, [])
+        ]
         title = f"Heads that are sinks at position {report['position']}, epsilon {report['epsilon']:g}"
+        title = ": ".join([title, *filter(None, ["; ".join(changes)])])
         note = (
             f"All blocks: {before['sink_rate']:.1%} of heads before, {report['sink_rate']:.1%} after; "
             f"loss {before['loss']:.4f} before, {report['loss']:.4f} nats a token after."

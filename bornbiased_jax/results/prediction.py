@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bornbiased_jax.config import FieldValue
+from bornbiased_jax.config import PRESETS, FieldValue
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result
-from bornbiased_jax.results.wording import explain, percent
+from bornbiased_jax.results.wording import explain, named, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,6 +63,10 @@ class Prediction(Result):
             "the one embedding table that `probe` holds fixed.",
         ]
 
+    def _subject(self) -> str:
+        """Name the model, and what was changed in a preset."""
+        return (self.name in PRESETS and named(self.model)) or self.name
+
     def tables(self) -> list[Listing]:
         """List a row for each block; with a sweep first a row for each value."""
         tables = [self._by_value()] if self.swept else []
@@ -75,7 +79,7 @@ class Prediction(Result):
                 f"Fraction of the top-1 token: {mean:.3%} (80% of seeds with fresh embeddings: {low:.3%}–{high:.3%})\n"
                 f"{explain('top-1 token', 'top-1 fraction')}"
             )
-            tables.append(Listing(f"Theory for {self.name}{at}, T = {record['seq_len']}", columns, rows, note))
+            tables.append(Listing(f"Theory for {self._subject()}{at}, T = {record['seq_len']}", columns, rows, note))
             if "gradient_norm_by_block" in record:
                 tables.append(_gradients(record, at))
         return tables
@@ -122,7 +126,7 @@ class Prediction(Result):
             for record in self.records
         ]
         columns = [self.swept, "cosine, last block", "std across seeds", "within a sequence", "top-1 fraction"]
-        return Listing(f"Theory for {self.name} by {self.swept}", [*columns, "80% of seeds"], rows)
+        return Listing(f"Theory for {self._subject()} by {self.swept}", [*columns, "80% of seeds"], rows)
 
 
 def _gradients(record: Mapping[str, Any], at: str) -> Listing:

@@ -25,7 +25,7 @@ from bornbiased_jax.results.theory import (
     with_cosines,
     with_fractions,
 )
-from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, percent, span
+from bornbiased_jax.results.wording import LEVEL, among, chance, count, explain, named, percent, span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,8 +97,9 @@ class _Probe(Result):
                 rows.append([record[key] for key in heads] + list(cells.values()))
             if len(group) > 1:
                 rows += [cells + [""] * len(further) for cells in _over_seeds(group, list(heads), self.swept)]
-        by = f" by {self.swept}" if self.swept else ""
-        return Listing(title + by, [*heads.values(), *further], rows, note)
+        title += f" by {self.swept}" if self.swept else ""
+        model = named(self.model)
+        return Listing(f"{title}: {model}" if model else title, [*heads.values(), *further], rows, note)
 
 
 def _over_seeds(group: Sequence[Record], keys: Sequence[str], swept: str) -> list[list[Any]]:
@@ -153,8 +154,8 @@ class Preference(_Probe):
         uniform = best["top1_share"] * best["vocab_size"]
         sentences = [
             f"{model} prefers token {best['top1_id']:,}{' at ' + condition if condition else ''}: "
-            f"{percent(best['top1_share'])} of {best['num_inputs']:,} inputs, {uniform:,.0f} times the uniform "
-            f"fraction; by chance {chance(best['log10_p'])}."
+            f"{percent(best['top1_share'])} of {best['num_inputs']:,} inputs, {uniform:,.0f} times what a token "
+            f"gets on average; by chance {chance(best['log10_p'])}."
         ]
         if len(self.records) > 1:
             tokens = {record["top1_id"] for record in preferring}

@@ -79,8 +79,10 @@ class Training(Result):
         return [Listing(f"{self.run['out']}, nats a token", columns, rows)]
 
     def figures(self) -> dict[str, Panel]:
-        """Draw loss by step, a curve for each of the first six seeds; the loss on text held out as open circles."""
-        return {"loss": Panel(self.draw(), "Loss on training text by step; circles: on text held out.")}
+        """Draw loss by step, smoothed over raw, of the first six seeds; the loss on text held out as open circles."""
+        return {
+            "loss": Panel(self.draw(), "Loss on training text by step, smoothed over raw; circles: on text held out.")
+        }
 
     def draw(self, ax: Axes | None = None) -> Figure:
         """Draw that figure, into axes if given."""
@@ -88,7 +90,7 @@ class Training(Result):
         steps = [line["step"] for line in self.lines]
         held_out = [line for line in self.lines if "validation_loss" in line]
         for at, (seed, color) in enumerate(zip(self.run["seeds"], figures.SERIES, strict=False)):
-            figures.line(ax, steps, [line["loss"][at] for line in self.lines], name=f"seed {seed}", color=color)
+            figures.smoothed(ax, steps, [line["loss"][at] for line in self.lines], f"seed {seed}", color)
             if held_out:
                 heights = [line["validation_loss"][at] for line in held_out]
                 figures.points(ax, [line["step"] for line in held_out], heights, f"seed {seed}, held out", color)

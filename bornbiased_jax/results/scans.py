@@ -55,7 +55,8 @@ class Scan(Result):
         """Return what the command writes with --json."""
         rows = [_row(match) for match in self.result.matches]
         facts = {"num_bases": len(rows), "num_tested": self.result.num_tested, "alpha": self.result.alpha}
-        return {"suspect": self.result.suspect, "matches": rows, **facts, **self._mixture_json()}
+        suspect = {"suspect": self.result.suspect, "suspect_digest": self.result.suspect_digest}
+        return {**suspect, "matches": rows, **facts, **self._mixture_json()}
 
     def _mixture_json(self) -> dict[str, object]:
         if self.mixture is None:
@@ -133,6 +134,7 @@ class Scan(Result):
 def _row(match: Match) -> dict[str, object]:
     return {
         "base": match.base,
+        "digest": match.digest,
         "verdict": match.verdict,
         "p_value": match.p_value,
         "log10_p": match.log10_p,

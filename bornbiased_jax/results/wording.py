@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from bornbiased_jax.config import PRESETS, FieldValue
 
 LEVEL = 0.01
 """A p-value below this, divided by the number of results it was chosen among, is called more than chance."""
@@ -20,6 +22,22 @@ def chance(log10_p: float) -> str:
         return f"{10.0**log10_p:.2g}"
     # Rounded up, so that no more is claimed than was found.
     return f"10{str(math.ceil(log10_p)).translate(_SUPERSCRIPT)}"
+
+
+def named(model: Mapping[str, FieldValue] | None) -> str:
+    """Name a configuration by the preset next to it and what differs from that; "" where more than six fields do.
+
+    >>> named(PRESETS["gpt2-tiny"].replace(init="normal-0.02", num_layers=2).to_dict())
+    'gpt2-tiny, num_layers = 2, init = normal-0.02'
+    """
+    if model is None:
+        return ""
+    changes_of = {
+        name: [field for field, value in cfg.to_dict().items() if model.get(field) != value]
+        for name, cfg in PRESETS.items()
+    }
+    name, fields = min(changes_of.items(), key=lambda item: len(item[1]))
+    return ", ".join([name, *(f"{field} = {model.get(field)}" for field in fields)]) if len(fields) <= 6 else ""
 
 
 def count(number: int, noun: str) -> str:

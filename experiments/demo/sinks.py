@@ -72,9 +72,12 @@ def tables(record: Record) -> Sequence[Table]:
         index = position - 1
         measured = {
             "variance over that of position 1": (significant(3), variance_T[index] / variance_T[0]),
-            "theory of the block": (significant(3), mean_field_T[index] / mean_field_T[0]),
+            "1/i": (significant(3), None),
         }
-        predicted = {"variance over that of position 1": uniform_T[index] / uniform_T[0]}
+        predicted = {
+            "variance over that of position 1": mean_field_T[index] / mean_field_T[0],
+            "1/i": uniform_T[index] / uniform_T[0],
+        }
         rows.append(([position], measured, {}, predicted))
         position *= 2
     variance_table = tabulate(
@@ -82,8 +85,8 @@ def tables(record: Record) -> Sequence[Table]:
         ["position i"],
         rows,
         note=(
-            "Theory: 1/i, of uniform attention over independent values. The theory of the block includes the variance "
-            "of the attention logits at this width."
+            "Theory includes the variance of the attention logits at this width; 1/i is that of uniform attention over "
+            "independent values."
         ),
     )
     return [variance_table, *sink_growth.tables({**record, "settings": record["settings"]["growth"]})]
@@ -95,11 +98,9 @@ def panels(record: Record) -> Sequence[Panel]:
     positions = np.arange(1, len(variance_T) + 1)
     figure, ax = figures.new()
     figures.line(ax, positions, variance_T / variance_T[0], name="measured", markers=True)
-    figures.line(ax, positions, 1 / positions, name="1/i", color=figures.THEORY, dashed=True)
+    figures.line(ax, positions, 1 / positions, name="1/i", color=figures.MUTED, dashed=True)
     mean_field_T = np.square(theory["mean_field"])
-    figures.line(
-        ax, positions, mean_field_T / mean_field_T[0], name="theory of the block", color=figures.SERIES[2], dashed=True
-    )
+    figures.line(ax, positions, mean_field_T / mean_field_T[0], name="theory", color=figures.THEORY, dashed=True)
     figures.label(ax, "position i", "variance over that of position 1")
     figures.legend(ax)
     settings = record["settings"]["variance"]
@@ -147,11 +148,10 @@ def headline(record: Record) -> str:
     trained = record["settings"]["growth"]["variants"][name]
     return (
         f"Sinks: in an untrained attention block of {settings['model']} the output at the first position has "
-        f"{fixed(0)(_ratio(record))} times the variance of the one at position {settings['seq_len']} (1/i says "
-        f"{settings['seq_len']}, with the attention logits {fixed(0)(_ratio_with_logits(record))}; "
-        f"{settings['num_inputs']:,} inputs, {len(settings['seeds'])} seeds), and after "
-        f"{integer(trained['schedule']['steps'])} training steps a sink (attention to the first token above "
-        f"{EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
+        f"{fixed(0)(_ratio(record))} times the variance of the one at position {settings['seq_len']}, where theory "
+        f"says {fixed(0)(_ratio_with_logits(record))} ({settings['num_inputs']:,} inputs, {len(settings['seeds'])} "
+        f"seeds), and after {integer(trained['schedule']['steps'])} training steps a sink (attention to the first "
+        f"token above {EPSILON}) stands in {count} of {len(scores)} seeds of a model of {name} of width "
         f"{trained['changes']['d_model']} on {trained['schedule']['context']} tokens (largest scores "
         f"{', '.join(map(fixed(2), scores))})."
     )

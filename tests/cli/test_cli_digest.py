@@ -55,6 +55,7 @@ def test_a_base_committed_to_beforehand(tmp_path, capsys):
     suspect = INITIAL.replace("seed:3", "seed:4")
     word = seedprint(INITIAL, suspect)
     assert (word["base_digest"], word["committed"]) == (published, False)
+    assert word["suspect_digest"] == open_checkpoint(suspect).digest()
     assert WORD in word["notes"] and "rests on the word of" in capsys.readouterr().out
     committed = seedprint(INITIAL, suspect, "--base-digest", published.upper())
     assert (committed["base_digest"], committed["committed"]) == (published, True)

@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.outputs import print_tables
+from bornbiased_jax.config import preset
+from bornbiased_jax.evaluation import sink_report
 from bornbiased_jax.folders import MARKER
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.quantization import parse_schemes
 from bornbiased_jax.results import Listing
+from bornbiased_jax.text import tokenizer_for
+from tests.fixtures.gguf_files import convert
 
 LLAMA = str(Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama")
 UNTRAINED = "seed:1@llama-tiny"
@@ -131,6 +138,21 @@ def test_a_quantization_that_is_none_is_refused(text, options, words, capsys):
     assert run([*call, "--no-details", *options]) == 2
     said = capsys.readouterr().err.strip()
     assert words in said and "\n" not in said
+
+
+def test_bits_for_weights_of_a_gguf_file_are_refused_or_said(text, tmp_path, monkeypatch, capsys):
+    cfg = preset("llama-tiny", num_layers=1, d_model=64, d_ff=64, num_heads=2, vocab_size=256, max_seq_len=8)
+    export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
+    model = str(convert(tmp_path / "model.gguf", tmp_path / "model", kind="Q8_0"))
+    call = ["sinks", model, "--text", text, "--tokenizer", "bytes", "--lengths", "8", "--num-sequences", "3"]
+    assert run([*call, "--quantise", "a8,w4"]) == 2
+    assert "w4 quantizes weights alone, which a GGUF file holds quantized already" in capsys.readouterr().err
+    measured = []
+    monkeypatch.setattr(sink_report, "report_on_ids", lambda *values, **_: measured.append(values[3].schemes) or {})
+    options = sink_report.ReportOptions(lengths=(8,), schemes=parse_schemes("w4a8kv4,kv4"))
+    sink_report.sinks_report(model, text, options, tokenizer=tokenizer_for("bytes", 256))
+    assert measured == [parse_schemes("a8kv4,kv4")]
+    assert "bits for weights are left out of --quantise" in capsys.readouterr().err
 
 
 @pytest.mark.slow

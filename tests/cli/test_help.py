@@ -10,7 +10,7 @@ import pytest
 
 from bornbiased_jax.cli.catalogue import COMMANDS, SECTIONS, WIDTH
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.cli.options import SECTIONS as SECTIONS_OF_OPTIONS
+from bornbiased_jax.cli.sections import SECTIONS as SECTIONS_OF_OPTIONS
 from tests.cli.commands import commands
 
 MODULES = """
@@ -43,13 +43,37 @@ def test_help_fits_eighty_columns_and_nothing_is_cut(path, monkeypatch, capsys):
     assert not any(line.endswith("...") for line in lines if not line.startswith("Usage: "))
 
 
-def test_everyday_options_come_before_those_of_clusters(capsys):
-    assert run(["probe", "preference", "--help"]) == 0
+@pytest.mark.parametrize("path", commands())
+def test_each_option_is_explained_in_its_section(path, capsys):
+    assert run([*path.split(), "--help"]) == 0
     page = capsys.readouterr().out
-    places = [page.index(f"\n{title}:\n") for title in ("Options", *SECTIONS_OF_OPTIONS)]
-    assert places == sorted(places)
-    assert places[0] < page.index("\n  --seq-len") < places[1] < page.index("\n  --csv") < page.index("\n  --chunk")
-    assert places[-1] < page.index("\n  --mesh") and places[-1] < page.index("\n  --coordinator")
+    titles = [line.removesuffix(":") for line in page.splitlines() if line.endswith(":") and line[0] != " "]
+    sections = [title for title in titles if title != "Positional arguments"]
+    assert sections == [title for title in ("Options", *SECTIONS_OF_OPTIONS) if title in sections]
+    for parameter in commands()[path].params:
+        assert parameter.help, parameter.name
+        if isinstance(parameter, click.Option):
+            titles = [title for title, names in SECTIONS_OF_OPTIONS.items() if parameter.name in names]
+            (section,) = titles or ["Options"]
+            body = page.partition(f"\n{section}:\n")[2].partition("\n\n")[0]
+            assert f"\n  {parameter.opts[0]}" in f"\n{body}"
+
+
+EVERYDAY = {
+    "probe preference": ("--model", "--seq-len", "--num-inputs", "--seeds", "--checkpoint", "--theory", "--sweep"),
+    "pretrain": ("--model", "--data", "--out", "--seeds", "--steps", "--schedule", "--optimizer", "--learning-rate"),
+    "seedprint": ("--test", "--alpha", "--base-digest", "--by-step"),
+    "sinks": ("--text", "--lengths", "--quantise", "--by-step"),
+}
+
+
+@pytest.mark.parametrize("path", EVERYDAY)
+def test_everyday_options_come_first(path, capsys):
+    assert run([*path.split(), "--help"]) == 0
+    first = capsys.readouterr().out.partition("\nOptions:\n")[2].partition("\n\n")[0].splitlines()
+    names = [line.split()[0] for line in first if line.startswith("  --")]
+    assert set(EVERYDAY[path]) <= set(names) and len(names) < 20
+    assert not {"--mesh", "--engine", "--beta1"} & set(names)
 
 
 def test_every_option_of_a_section_exists():

@@ -87,7 +87,7 @@ WORK = {
     "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs": PRINT,
     "bornbiased_jax.lineage.output_fingerprint:save_outputs": None,
     "bornbiased_jax.lineage.compare:compare": VERDICT,
-    "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", 1e-4, (), 0),
+    "bornbiased_jax.lineage.scan:scan": ScanResult("model.gguf", "ab", 1e-4, (), 0),
     "bornbiased_jax.lineage.whichseed:which_seed": FOUND,
     "bornbiased_jax.lineage.torch_seeds:which_torch_seed": FOUND,
     "bornbiased_jax.training:pretrain": SUMMARY,
@@ -113,8 +113,8 @@ KEYS = {
     "sinks": {"sink_rate"},
     "intervene": {"sink_rate", "by_block", "loss", "before", "interventions"},
     "fingerprint": {"out", "num_outputs", "width", "inputs", "weights_digest"},
-    "seedprint": {"verdict", "reason", "p_value", "base_digest", "committed"},
-    "scan": {"suspect", "matches", "num_bases", "num_tested", "alpha"},
+    "seedprint": {"verdict", "reason", "p_value", "base_digest", "suspect_digest", "committed", "models"},
+    "scan": {"suspect", "suspect_digest", "matches", "num_bases", "num_tested", "alpha"},
     "whichseed": {"suspect", "seed", "p_value"},
     "digest": {"digest", "checkpoint", "tensors"},
     "init-scheme": {"groups", "nearest_scheme", "runner_up", "fits"},
@@ -132,7 +132,9 @@ KEYS = {
 
 # A command's result from what it writes.
 RESULTS = {
-    "scan": lambda value: results.Scan(ScanResult(value["suspect"], value["alpha"], (), value["num_tested"])),
+    "scan": lambda value: results.Scan(
+        ScanResult(value["suspect"], value["suspect_digest"], value["alpha"], (), value["num_tested"])
+    ),
     "probe preference": lambda value: results.Preference(value["records"], value["model"]),
     "probe contraction": lambda value: results.Contraction(value["records"]),
     "predict": lambda value: results.Prediction("gpt2-tiny", value["model"], [value]),

@@ -10,7 +10,8 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.options import chosen_tokenizer
-from bornbiased_jax.results import Preference, Sinks
+from bornbiased_jax.config import preset
+from bornbiased_jax.results import Intervention, Preference, Sinks
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.text import tokenizer_for
 
@@ -147,6 +148,20 @@ def test_no_sinks_are_called_none():
     report = {"sink_rate": {"8": 0.0}, "num_sequences": 4, "position": 1, "epsilon": 0.25}
     told = Sinks(report).summary()[0]
     assert told == "No head puts more than 0.25 of their attention on position 1 at T = 8: there are no sinks."
+
+
+def test_tables_are_titled_with_what_was_changed():
+    record = dict(seed=0, seq_len=8, top1_id=5, top1_count=1, top1_share=0.1, ratio_to_uniform=1.0, log10_p=0.0)
+    changed = preset("gpt2-tiny", num_layers=2, init="normal-0.02").to_dict()
+    assert (
+        Preference([record], changed).tables()[0].title == "Top-1 tokens: gpt2-tiny, num_layers = 2, init = normal-0.02"
+    )
+    assert Preference([record]).tables()[0].title == "Top-1 tokens"
+    effect = {"sink_rate": 0.0, "by_block": [0.0], "loss": 2.0}
+    edits = {"silence": ["blocks/1/mlp:3", "blocks/2/mlp:4"], "write": [], "clear": ["7"], "first_token": 0}
+    report = effect | {"before": effect, "interventions": edits, "position": 1, "epsilon": 0.25}
+    title = Intervention(report).tables()[0].title
+    assert title.endswith(": silence blocks/1/mlp:3, blocks/2/mlp:4; clear 7; first token 0")
 
 
 def test_no_advice_for_options_already_set():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bornbiased_jax.checkpoints import find_smollm2
+from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, load_fingerprint, payload_digest, save_fingerprint
@@ -73,8 +73,10 @@ def test_the_command_writes_json_and_a_page(store, tmp_path, capsys):
     words = ["scan", str(store / "suspect"), str(store / "store"), "--quiet", "--page", str(tmp_path / "scan.html")]
     assert run([*words, "--json", str(tmp_path / "scan.json")]) == 0
     report = json.loads((tmp_path / "scan.json").read_text())
-    assert set(report) == {"suspect", "matches", "num_bases", "num_tested", "alpha", "command", "provenance"}
-    assert {"base", "verdict", "p_value", "log10_p", "components"} <= set(report["matches"][0])
+    facts = {"suspect", "suspect_digest", "matches", "num_bases", "num_tested", "alpha"}
+    assert set(report) == facts | {"command", "provenance"}
+    assert {"base", "digest", "verdict", "p_value", "log10_p", "components"} <= set(report["matches"][0])
+    assert report["suspect_digest"] == open_checkpoint(store / "suspect").digest()
     assert "seed-3" in (tmp_path / "scan.html").read_text()
     assert "shares an initialization with 1 of 12 bases: seed-3" in capsys.readouterr().out
 

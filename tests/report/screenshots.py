@@ -1,7 +1,7 @@
-"""Screenshots of a report page, for people to look at: ``python -m tests.report.screenshots`` writes docs/images/.
+"""Screenshots of the demo's page, for people to look at: ``python -m tests.report.screenshots`` writes docs/images/.
 
-The page is drawn from committed records, at the widths and schemes that the tests look at. Headless Chromium takes the
-pictures; no test compares them, since fonts differ from machine to machine.
+The page is that of ``make demo``, or the one that is named, at the widths and schemes that the tests look at. Headless
+Chromium takes the pictures; no test compares them, since fonts differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from pathlib import Path
 from PIL import Image
 
 from bornbiased_jax import io
-from bornbiased_jax.experiments import runner
-from bornbiased_jax.report import page
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "images"
 WIDTHS, SCHEMES = (390, 768, 1280), ("light", "dark")
-HEIGHT = 1500
+HEIGHT = 1200
 LARGEST = 150_000
-# One with a table and curves, one with bars.
-SHOWN = ("figure2", "figure1")
+PAGE = ROOT / "out" / "demo" / "index.html"
 # Chromium's windows are no narrower than 500 pixels; a frame is as narrow as it is told.
 FRAME = (
     '<!DOCTYPE html><html lang="en"><body style="margin:0">'
@@ -43,13 +40,6 @@ def browser() -> str | None:
 def names() -> list[str]:
     """Files of all screenshots."""
     return [f"page-{width}-{scheme}.png" for width, scheme in itertools.product(WIDTHS, SCHEMES)]
-
-
-def shown() -> str:
-    """The page, from the records of the experiments that are shown."""
-    folder = ROOT / "experiments" / "results" / "laptop"
-    sections = [runner.section(runner.load(name), io.read_json(folder / f"{name}.json")) for name in SHOWN]
-    return page.render(runner.TITLE, runner.STANDFIRST, sections)
 
 
 def take(chromium: str, text: str, width: int, dark: bool) -> bytes:
@@ -72,7 +62,7 @@ def take(chromium: str, text: str, width: int, dark: bool) -> bytes:
         with Image.open(folder / "shot.png") as image:
             cut = image.convert("RGB").crop((0, 0, width, HEIGHT))
     stream = BytesIO()
-    cut.quantize(64, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
+    cut.quantize(32, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)
     return stream.getvalue()
 
 
@@ -81,11 +71,14 @@ def main() -> None:
     chromium = browser()
     if chromium is None:
         sys.exit("Chromium is absent: install it with the system's package manager")
-    text = shown()
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+    if not path.is_file():
+        sys.exit(f"{path} is not there: make it with `make demo`, or name a page")
+    text = path.read_text()
     FOLDER.mkdir(exist_ok=True)
     for name, (width, scheme) in zip(names(), itertools.product(WIDTHS, SCHEMES), strict=True):
-        path = io.write_bytes(FOLDER / name, take(chromium, text, width, scheme == "dark"))
-        print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
+        image = io.write_bytes(FOLDER / name, take(chromium, text, width, scheme == "dark"))
+        print(f"{image.relative_to(ROOT)}: {image.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

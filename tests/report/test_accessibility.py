@@ -1,4 +1,4 @@
-"""The page in headless Chromium, light and dark, narrow and wide: axe finds nothing, and nothing runs off its side."""
+"""Pages in headless Chromium, light and dark, narrow and wide: axe finds nothing, and nothing runs off their side."""
 
 import dataclasses
 import html
@@ -40,6 +40,7 @@ AUDITED = {
     "runs": [{"name": run, "steps": [0, 10, 20], "data": "not known", "shares_data_with": []} for run in "ab"],
     "graph": {"nodes": [f"{run}-step{step}" for run in "ab" for step in (0, 10, 20)], "edges": []},
 }
+SITE = Path(__file__).resolve().parents[2] / "out" / "site"
 # Chromium's windows are no narrower than 500 pixels; a frame is as narrow as it is told.
 FRAME = """<!DOCTYPE html><html lang="en"><head><title>frame</title></head><body style="margin:0">
 <pre id="found"></pre><script>
@@ -119,6 +120,22 @@ def test_axe_finds_nothing_and_nothing_runs_off_the_page(chromium, axe, section,
         assert found["excess"] <= 0, (name, found["excess"])
         # A figure scrolls, by the keyboard too, before its letters become too small to read; an audit has none.
         assert found["hidden"] == 0 and (found["letters"] is None or found["letters"] > 9), (name, found["letters"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 768, 1280])
+@pytest.mark.parametrize("page", ["quickstart.html", "results/claims.html"])
+def test_axe_finds_nothing_on_the_site(chromium, axe, tmp_path, page, width, dark):
+    path = SITE / page
+    if not path.is_file():
+        pytest.skip("the site is not built: make docs")
+    # What the page loads lies next to it, not next to the frame.
+    text = path.read_text().replace("<head>", f'<head><base href="{path.as_uri()}">', 1)
+    found = looked_at(chromium, text, tmp_path, width, dark, axe)
+    assert found["dark"] is dark and found["passes"] > 10
+    assert not found["violations"], found["violations"]
+    assert found["excess"] <= 0
 
 
 @pytest.mark.slow

@@ -143,3 +143,16 @@ def test_a_figure_stays_legible_where_the_window_is_narrow():
     # Pixels of the smallest letters at that width: a rem has 16, an inch of the drawing 72.
     assert 8.5 * least * 16 / 720 > 9.9
     assert float(re.search(r"max-width: ([\d.]+)rem", style)[1]) > least
+
+
+def test_a_noisy_line_is_drawn_smoothed_over_raw():
+    figure, ax = figures.new()
+    heights = 3.0 + np.tile([-1.0, 1.0], 50)
+    figures.smoothed(ax, np.arange(100), heights, "seed 1")
+    raw, smooth = ax.lines
+    np.testing.assert_array_equal(raw.get_ydata(), heights)
+    # A mean over five points, of fewer at the ends: a constant stays one.
+    assert np.abs(smooth.get_ydata()[2:-2] - 3.0).max() <= 0.2 + 1e-9 and smooth.get_label() == "seed 1"
+    assert smooth.get_zorder() >= raw.get_zorder() and smooth.get_linewidth() > raw.get_linewidth()
+    figures.smoothed(ax, np.arange(9), np.arange(9.0))
+    assert len(ax.lines) == 3

@@ -127,10 +127,13 @@ def test_the_page_is_one_file_without_outside_references(section):
 
 
 def test_headlines_of_all_sections_lead_in_their_order(section):
-    other = page.Section("other", "Other", "", "x", "cmd", "smoke", headline="Two in 76.")
+    other = page.Section("other", "Other", "", "x", "cmd", "smoke", headline="Preference: two, p = 0.1.")
     silent = page.Section("silent", "Silent", "", "x", "cmd", "smoke")
     html = page.render("Title", "", [section, silent, other])
-    assert re.findall(r'<p class="headline">(.*?)</p>', html) == ["One token in 38.", "Two in 76."]
+    assert re.findall(r'<p class="headline">(.*?)</p>', html) == [
+        "One token in 38.",
+        "<strong>Preference:</strong> two, p\u00a0=\u00a00.1.",
+    ]
 
 
 def test_anchors_exist_and_ids_are_unique(section):

@@ -5,7 +5,9 @@ import io
 import pytest
 from PIL import Image
 
+from bornbiased_jax.report import page
 from tests.report import screenshots
+from tests.report.test_page import section  # noqa: F401
 
 
 def corner(image):
@@ -31,10 +33,10 @@ def test_a_screenshot_is_small_and_shows_its_scheme(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_screenshot_is_made_again(dark):
+def test_a_screenshot_is_made_again(section, dark):  # noqa: F811
     chromium = screenshots.browser()
     if chromium is None:
         pytest.skip("Chromium is absent")
-    made = screenshots.take(chromium, screenshots.shown(), 390, dark)
+    made = screenshots.take(chromium, page.render("A page", "Its standfirst.", [section]), 390, dark)
     with Image.open(io.BytesIO(made)) as image:
         assert image.size == (390, screenshots.HEIGHT) and (min(corner(image)) > 200) is not dark

@@ -16,12 +16,14 @@ def styled():
 
 def test_sink_map_marks_the_heads_above_epsilon():
     scores = np.array([[0.1, 0.9, 0.2], [0.3, 0.25, 0.0]])
-    figure = sink_figures.sink_map(scores, epsilon=0.25)
+    figure = sink_figures.sink_map(scores, epsilon=0.25, length=64)
     ax = figure.axes[0]
     np.testing.assert_array_equal(ax.images[0].get_array(), scores)
     # (head, layer) of the two sinks; a score of exactly ε is none.
     assert sorted(zip(*ax.lines[0].get_data(), strict=True)) == [(0, 1), (1, 0)]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "3"]
+    assert ax.get_title(loc="left") + ax.get_title() == "Attention to position 1, T = 64, ε = 0.25"
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["sink: above ε = 0.25"]
 
 
 def test_variance_by_position():
@@ -62,7 +64,7 @@ def test_sink_rate_by_length_sorts_lengths_and_bands_seeds():
 
 
 def test_figures_become_inline_svg():
-    figure = sink_figures.sink_map(np.eye(3), epsilon=0.5)
+    figure = sink_figures.sink_map(np.eye(3), epsilon=0.5, length=8)
     assert figures.svg(figure, "sinks", "which heads are sinks").startswith("<svg")
 
 

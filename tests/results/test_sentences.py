@@ -28,7 +28,7 @@ def initial(seed, count, log10_p, **changes):
 def test_preference_sentence_has_size_and_p():
     first, *_ = results.Preference([initial(0, 76, -183.4)]).summary()
     assert first == (
-        "Seed 0 prefers token 31,337: 1.9% of 4,000 inputs, 955 times the uniform fraction; by chance 10⁻¹⁸³."
+        "Seed 0 prefers token 31,337: 1.9% of 4,000 inputs, 955 times what a token gets on average; by chance 10⁻¹⁸³."
     )
 
 
