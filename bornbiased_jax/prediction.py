@@ -12,6 +12,7 @@ from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.model.fields import fields_of
+from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
@@ -89,6 +90,7 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         vocabulary=cfg.vocab_size if tokens else None,
         group_stds=tuple(stds.items()),
         logit_scale=1.0 if cfg.attention_scale is None else cfg.attention_scale * math.sqrt(cfg.key_dim),
+        angles=_angles(cfg),
         balanced_mlp="down" in drawn and drawn["down"].structure == "balanced",
         qk_norm=cfg.qk_norm,
         window=cfg.window,
@@ -99,6 +101,14 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         output_gate=cfg.output_gate != "none",
         max_seq_len=cfg.max_seq_len,
     )
+
+
+def _angles(cfg: ModelConfig) -> tuple[float, ...]:
+    """Return the angle a position of every pair of dimensions of a key."""
+    if cfg.positions != "rope":
+        return ()
+    turned = frequencies(cfg).tolist()
+    return (*turned, *[0.0] * (cfg.key_dim // 2 - len(turned)))
 
 
 class Prediction(TypedDict):
@@ -158,6 +168,8 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
     check_length(cfg, seq_len)
     if cfg.logit_softcap is not None:
         raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
+    if cfg.rope_pattern is not None:
+        raise InputError("theory knows no gradients of layers that RoPE rotates beside others: leave rope_pattern out")
     if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
         raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
     if seq_len > gradients.LARGEST_LENGTH:

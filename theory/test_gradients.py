@@ -31,6 +31,24 @@ CASES = {
     "mlp only": (preset("gpt2-tiny", **SIZES, attention=False, tie_embeddings=False), 20, 4),
     "window": (preset("llama-tiny", **SIZES, window=5), 24, 4),
     "neox": (preset("gpt2-tiny", **SIZES, init="neox", tie_embeddings=False), 20, 4),
+    "learned positions": (preset("gpt2-tiny", **SIZES, init="neox", positions="learned"), 20, 4),
+    "torchtitan": (preset("llama-tiny", **SIZES, init="torchtitan-llama3", rope_theta=500_000), 16, 6),
+    "gemma": (preset("gpt2-tiny", **SIZES, init="gemma-jax", activation="gelu_tanh", rotary_fraction=0.5), 18, 4),
+    # Schemes that theory takes where logits are small: muP has that scale, the others another of their own.
+    "mup": (preset("llama-tiny", **SIZES, init="mup", attention_scale=1 / 40), 16, 4),
+    "nanochat": (
+        preset(
+            "gpt2-tiny",
+            **SIZES,
+            init="nanochat",
+            activation="relu_squared",
+            tie_embeddings=False,
+            attention_scale=1 / 40,
+        ),
+        16,
+        4,
+    ),
+    "olmo": (preset("llama-tiny", **SIZES, init="olmo-mitchell", attention_scale=1 / 40), 16, 4),
 }
 
 
@@ -63,14 +81,13 @@ def _check(name, seeds):
     expected = np.array(predicted["gradient_norm_by_block"])
     error = 2 * by_block.std(axis=0, ddof=1) / math.sqrt(len(seeds))
     assert np.all(np.abs(by_block.mean(axis=0) - expected) < 0.05 * expected + error), by_block.mean(axis=0) / expected
-    # Single groups, those of logits to first order in T/D alone.
+    # Single groups.
     assert set(predicted["gradient_norm_by_group"]) == set(by_group)
     for group, values in predicted["gradient_norm_by_group"].items():
-        slack = 0.08
-        if group in ("query", "key"):
-            slack = 0.35 if "neox" in name else 0.25
+        # Queries and keys feel twice how much tokens differ; where little, corrections of order 1/D are largest.
+        slack = 0.15 if "neox" in name and group in ("query", "key") else 0.08
         error = 3 * by_group[group].std(axis=0, ddof=1) / math.sqrt(len(seeds))
-        assert np.all(np.abs(by_group[group].mean(axis=0) - values) < slack * np.array(values) + error), group
+        assert np.all(np.abs(by_group[group].mean(axis=0) - values) <= slack * np.array(values) + error), group
 
 
 @pytest.mark.long

@@ -52,7 +52,6 @@ _NO_SHAPE = _untouched("it changes no parameter's shape and no distribution")
 _ZERO = _untouched("biases are zero at initialization")
 _OUTSIDE = _untouched("it acts before queries, keys and values are made, or after values are aggregated")
 _ANY_KEYS = _untouched("it rotates queries and keys before the kernel sees them")
-_ANGLES = _untouched("initial weights prefer no direction, so rotations change no mean over them")
 _DRAWN = _untouched("a file states one standard deviation, not one of each group")
 
 TABLE: dict[str, Entry] = {
@@ -86,14 +85,14 @@ TABLE: dict[str, Entry] = {
     "experts_per_token": Entry(_NO_SHAPE, _untouched("theory refuses mixtures of experts"), USED, _OUTSIDE),
     "normalize_expert_weights": Entry(_NO_SHAPE, _untouched("theory refuses mixtures of experts"), USED, _OUTSIDE),
     "positions": Entry(USED, USED, USED, _ANY_KEYS),
-    "rope_theta": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rotary_fraction": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rope_pattern": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rope_scaling": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rope_scaling_factor": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rope_low_freq_factor": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rope_high_freq_factor": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
-    "rope_original_max_seq_len": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
+    "rope_theta": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rotary_fraction": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_pattern": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_scaling": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_scaling_factor": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_low_freq_factor": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_high_freq_factor": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_original_max_seq_len": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
     "qk_norm": Entry(USED, USED, USED, _OUTSIDE),
     "qk_norm_scope": Entry(
         USED, _untouched("the norms of a projection and of its heads agree to leading order in 1/K"), USED, _OUTSIDE
@@ -102,7 +101,7 @@ TABLE: dict[str, Entry] = {
     "attention_scale": Entry(_NO_SHAPE, USED, USED, _only(None)),
     "attention_softcap": Entry(_NO_SHAPE, _only(None), USED, _only(None)),
     "attention_pattern": Entry(_NO_SHAPE, _only(None), USED, _only(None)),
-    "rope_local_theta": Entry(_NO_SHAPE, _ANGLES, USED, _ANY_KEYS),
+    "rope_local_theta": Entry(_NO_SHAPE, _untouched("theory refuses layers that differ"), USED, _ANY_KEYS),
     "attention_kernel": Entry(_NO_SHAPE, USED, _only("softmax"), _only("softmax")),
     "sink_logit": Entry(USED, USED, _only("none"), _only("none")),
     "positional_scale": Entry(_NO_SHAPE, USED, _only("none"), _OUTSIDE),
