@@ -169,7 +169,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
     if cfg.logit_softcap is not None:
         raise InputError("theory knows no gradients through a soft cap of logits: leave logit_softcap out")
     if cfg.rope_pattern is not None:
-        raise InputError("theory knows no gradients of layers that RoPE rotates beside others: leave rope_pattern out")
+        raise InputError("theory knows no gradients where RoPE rotates some layers alone: leave rope_pattern out")
     if any(distribution(cfg, row).structure == "mirrored" for row in parameter_table(cfg).values()):
         raise InputError("theory knows no gradients of mirrored neurons: set init to a scheme without -mirrored")
     if seq_len > gradients.LARGEST_LENGTH:

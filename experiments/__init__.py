@@ -59,7 +59,6 @@ _CHAPTERS = {
 _BESIDE = {
     "entropy_transition": "theory",
     "unseen_schemes": "theory",
-    "algorithm1_m": "lineage",
     "scheme_matrix": "birth.schemes",
     "sink_sweep": "sinks",
     "sink_search": "sinks.sink_growth",
@@ -70,6 +69,7 @@ _BESIDE = {
     "finding7_bpe": "survival.finding7",
     "anatomy_of_run": "survival.anatomy",
     "decay_of_run": "survival.decay",
+    "algorithm1_m": "lineage",
 }
 # A record for each pillar, at sizes that the demo affords.
 _DEMO = {
