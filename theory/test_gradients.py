@@ -143,6 +143,7 @@ def test_scale_of_the_head_scales_gradients():
         ({"output_gate": "headwise"}, "output gate"),
         ({"init.query": "normal:0.06", "init.key": "normal:0.06"}, "logits have variance"),
         ({"logit_softcap": 30.0}, "soft cap"),
+        ({"positions": "rope", "rope_pattern": "rn"}, "some layers alone"),
         ({"init": "normal-0.02-mirrored"}, "mirrored neurons"),
     ],
 )
