@@ -75,12 +75,23 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     *outer, rows, columns = shape
     tall = (*outer, max(rows, columns), min(rows, columns))
     # QR of a Gaussian matrix is Haar's once the diagonal of R is made positive.
-    basis, triangle = jnp.linalg.qr(keys.normal(key, tall, 1.0))
+    basis, triangle = _qr(keys.normal(key, tall, 1.0))
     diagonal = jnp.diagonal(triangle, axis1=-2, axis2=-1)
     basis = basis * jnp.where(diagonal < 0, -1.0, 1.0)[..., None, :]
     # The barriers keep XLA from joining this factor, or a mean's, with the scale: eager and jitted bits are equal.
     scaled = jax.lax.optimization_barrier(basis * jnp.sqrt(jnp.float32(max(rows, columns))))
     return scaled if rows >= columns else jnp.swapaxes(scaled, -1, -2)
+
+
+@jax.custom_batching.sequential_vmap
+def _qr(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Factor one matrix after the other.
+
+    On a CPU a batch of QRs waits for threads of the pool that it runs on itself; as many of them at once as the pool
+    has threads wait forever (jaxlib 0.10.2).
+    """
+    basis, triangle = jnp.linalg.qr(matrix)
+    return basis, triangle
 
 
 def _mean(unit: jax.Array, axis: int) -> jax.Array:

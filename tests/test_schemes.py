@@ -1,6 +1,9 @@
 """Initialization schemes: each group's distribution, structures, and what a bad rule is told."""
 
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -172,6 +175,21 @@ def test_draws_are_bitwise_equal_however_they_are_made(scheme):
         drawn = distribution(cfg, row)
         alone = draw(keys.leaf_key(keys.init_key(9), path), row.block_shape, drawn, 2 if row.is_stacked else None)
         np.testing.assert_array_equal(alone, eager[path][2] if row.is_stacked else eager[path], err_msg=path)
+
+
+@pytest.mark.slow
+def test_orthogonal_draws_of_several_seeds_end_with_two_threads():
+    """A batch of QRs on a CPU waits for the threads that it occupies; in a process of its own, compiled as users do."""
+    code = """
+import jax, numpy as np
+from bornbiased_jax.config import preset
+from bornbiased_jax.init import init_seed
+rules = {"init.up": "orthogonal:0.05", "init.down": "orthogonal:0.03"}
+cfg = preset("gpt2-tiny", num_layers=6, d_model=128, d_ff=512, num_heads=4, vocab_size=256, **rules)
+jax.block_until_ready(jax.jit(jax.vmap(lambda seed: init_seed(cfg, seed)))(np.arange(4, dtype=np.uint32)))
+"""
+    environment = {**os.environ, "XLA_FLAGS": "", "NPROC": "2"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
