@@ -204,7 +204,11 @@ def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describ
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"])
+BOTH_WAYS = ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"]
+BOTH_WAYS += ["gemma", "gemma2", "granite", "olmo", "phi3", "smollm3", "starcoder2"]
+
+
+@pytest.mark.parametrize("name", BOTH_WAYS)
 def test_names_and_the_table_of_parameters_give_the_same_roles(name):
     native, named = open_roles(HF / name), open_by_names(HF / name)
     arrays = {role.path: (role.axes, native.read(role), native.norm_scale(role)) for role in native.roles}
