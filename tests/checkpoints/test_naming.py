@@ -204,7 +204,11 @@ def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describ
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"])
+BOTH_WAYS = ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"]
+BOTH_WAYS += ["gemma", "gemma2", "granite", "olmo", "phi3", "smollm3", "starcoder2"]
+
+
+@pytest.mark.parametrize("name", BOTH_WAYS)
 def test_names_and_the_table_of_parameters_give_the_same_roles(name):
     native, named = open_roles(HF / name), open_by_names(HF / name)
     arrays = {role.path: (role.axes, native.read(role), native.norm_scale(role)) for role in native.roles}
@@ -225,3 +229,27 @@ def test_a_refused_configuration_is_read_by_names(tmp_path):
     source = naming.open_role_source(tmp_path)
     assert source.naming == "names"
     assert naming.open_role_source(HF / "llama").naming == "native"
+
+
+def test_names_of_internlm2_are_those_of_llama_with_queries_keys_and_values_by_group(tmp_path):
+    """InternLM2 is no class of transformers; its published code splits ``wqkv`` into groups of heads."""
+    tensors, config = _write_model("llama", tmp_path)
+    renamed = {}
+    names = {"self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3"}
+    names |= {"mlp.down_proj": "feed_forward.w2", "input_layernorm": "attention_norm", "lm_head": "output"}
+    names |= {"post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings"}
+    for name, array in tensors.items():
+        if not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            new = next((name.replace(old, word) for old, word in names.items() if old in name), name)
+            renamed[new] = array
+    for block in range(config["num_hidden_layers"]):
+        place = f"model.layers.{block}"
+        query, key, value = (tensors[f"{place}.self_attn.{part}_proj.weight"] for part in "qkv")
+        groups, width = config["num_key_value_heads"], query.shape[1]
+        parts = [part.reshape(groups, -1, width) for part in (query, key, value)]
+        renamed[f"{place}.attention.wqkv.weight"] = np.concatenate(parts, axis=1).reshape(-1, width)
+    source, llama = _source(renamed, {**config, "model_type": "internlm2"}), _source(tensors, config)
+    assert source.unread == ()
+    assert [role.path for role in source.roles] == [role.path for role in llama.roles]
+    for mine, other in zip(source.roles, llama.roles, strict=True):
+        np.testing.assert_array_equal(source.read(mine), llama.read(other), err_msg=mine.path)

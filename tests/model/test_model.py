@@ -39,6 +39,16 @@ CASES = {
     "window": preset("llama-tiny", **SMALL, window=4),
     "gated-output": preset("llama-tiny", **SMALL, output_gate="elementwise", head_norm=True, sink_logit="learned"),
     "local and global": PRESETS["gemma3-tiny"].replace(**SMALL, num_heads=4, window=3, attention_pattern="lg"),
+    "one norm, some rotated": preset(
+        "neox-tiny",
+        **SMALL,
+        norm_parameters="scale",
+        shared_norm=True,
+        rope_pattern="rn",
+        residual_scale=0.7,
+        logit_scale=0.5,
+        attention_softcap=2.0,
+    ),
     "sigmoid": preset("llama-tiny", **SMALL, attention_kernel="sigmoid", positional_scale="amplify"),
 }
 # float32 sums of a few hundred terms of order one, three layers deep: 2⁻²⁴ · √(40 · 3) · 10.

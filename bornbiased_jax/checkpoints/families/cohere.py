@@ -30,7 +30,7 @@ FAMILY = Family(
     },
     fixed={"norm": "layernorm", "gated_mlp": True, **_BLOCK},
     wants=(
-        *exactly(norm="layernorm", gated_mlp=True, positions="rope", rotary_fraction=1.0, **_BLOCK),
+        *exactly(**_BLOCK, norm="layernorm", gated_mlp=True, positions="rope", rotary_fraction=1.0),
         *exactly(qk_norm=False, window=None),
     ),
     biases=llama.attention_biases,

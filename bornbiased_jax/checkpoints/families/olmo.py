@@ -9,7 +9,7 @@ from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
 from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
 from bornbiased_jax.config import FieldValue
 
-_NORM: dict[str, FieldValue] = dict(norm="layernorm", norm_parameters="none", norm_eps=1e-5)
+_NORM: dict[str, FieldValue] = dict(norm_parameters="none", norm="layernorm", norm_eps=1e-5)
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
