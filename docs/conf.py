@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -119,6 +120,14 @@ def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options:
             lines[number] = "".join(parts)
 
 
+def _interleave(_app: object, env: BuildEnvironment, names: list[str]) -> None:
+    """Put pages with code at even distances: a process takes several pages in a row."""
+    has_code = {name: "code-cell" in env.doc2path(name).read_text() or name.startswith("notebooks/") for name in names}
+    groups = [sorted(name for name in names if has_code[name] is kind) for kind in (True, False)]
+    place = {name: (at + 0.5) / len(group) for group in groups for at, name in enumerate(group)}
+    names.sort(key=place.__getitem__)
+
+
 def _label(app: Sphinx, error: Exception | None) -> None:
     for path in Path(app.outdir).rglob("*.html") if error is None else ():
         text = path.read_text()
@@ -131,6 +140,7 @@ def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     # It copies files once the site is built, and says nothing about pages that are read side by side.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
+    app.connect("env-before-read-docs", _interleave)
     app.connect("source-read", _relink)
     app.connect("autodoc-process-docstring", _escape_bars)
     app.connect("build-finished", _label)

@@ -77,6 +77,17 @@ def test_readme_is_short_and_leads_to_four_doors():
             assert [line for line in page if line.startswith(f"- **{door}")], door
 
 
+def test_goals_of_the_quickstart_take_at_most_two_commands():
+    text = (ROOT / "docs" / "quickstart.md").read_text()
+    goals = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    cells = {title: FENCE.findall(body) for title, body in goals.items()}
+    # Cells, which run while the site is built: one a goal, of commands or of a few lines of Python.
+    assert all([name for name, _ in blocks] == ["{code-cell}"] for blocks in cells.values()), cells
+    commands = {title: blocks[0][1].count("bornbiased ") for title, blocks in cells.items()}
+    assert len(goals) == 5 and max(commands.values()) <= 2
+    assert len(cells["The same from Python"][0][1].splitlines()) <= 10
+
+
 @pytest.mark.slow
 def test_output_in_the_readme_is_what_its_command_prints(capsys):
     """The rows of the table, and the last sentences as far as they are quoted."""
