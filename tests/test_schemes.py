@@ -14,8 +14,9 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw, init_seed
-from bornbiased_jax.lineage.audit.scheme import init_scheme
+from bornbiased_jax.lineage.audit.scheme import init_scheme, repeats_of
 from bornbiased_jax.lineage.audit.summary import moments_of
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.schemes import SCHEMES, exchangeable, rules_of
 
@@ -206,6 +207,14 @@ def test_a_step_0_is_named(scheme):
     # One group of another scheme: the nearest stays, and is said not to fit.
     moments = {name: m._replace(rms=1.1 * m.rms) if "/query/" in name else m for name, m in moments.items()}
     assert not init_scheme(cfg, moments).fits
+
+
+def test_repeats_are_named_where_the_configuration_states_none():
+    sketches = fingerprint("seed:1@llama-tiny,num_layers=1,init=neox-mirrored")
+    cfg = preset("llama-tiny", num_layers=1, init="neox")
+    assert repeats_of(sketches, cfg) == [f"the neurons of each block, {cfg.d_ff // 2} of which are equal"]
+    assert repeats_of(sketches, cfg.replace(init="neox-mirrored")) == []
+    assert repeats_of(fingerprint("seed:1@llama-tiny,num_layers=1"), cfg) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     """Name the initialization scheme of an untrained model, group by group.
 
     Every group of weights gets its standard deviation, mean, kurtosis and truncation, and the named schemes that would
-    draw it so, by likelihood; then the whole model does. A trained model is near none: look at a step 0.
+    draw it so, by likelihood; then the whole model does, and what repeats in it, as where every shard of a tensor was
+    given the same draw. A trained model is near none: look at a step 0.
 
     \b
     Example:
@@ -25,13 +26,18 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
       bornbiased init-scheme pythia-160m-step0 --json scheme.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.checkpoints.native_roles import NativeRoles
     from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
+    from bornbiased_jax.lineage.audit.scheme import repeats_of
     from bornbiased_jax.lineage.audit.summary import moments_of
+    from bornbiased_jax.lineage.fingerprint_pass import fingerprint
     from bornbiased_jax.results.lineage_reports import InitScheme
 
     outputs.prepare_json(json_file)
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     found = name_scheme(reader.cfg, moments)
-    value = {"checkpoint": reader.description, "model": reader.cfg.to_dict(), **dataclasses.asdict(found)}
+    repeats = repeats_of(fingerprint(NativeRoles(reader)), reader.cfg)
+    head = {"checkpoint": reader.description, "model": reader.cfg.to_dict()}
+    value = {**head, **dataclasses.asdict(found), "repeats": repeats}
     outputs.print_result(InitScheme(value), json_file)

@@ -137,7 +137,8 @@ class WidthCheck(Record):
             figures.line(ax, steps, slopes, (low, high), name, color)
         figures.count_axis(ax)
         figures.label(ax, "update", "slope of log std against log width")
-        figures.legend(ax)
+        # Slopes lie anywhere: no place inside is free for certain.
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return figure
 
     def rows(self) -> list[dict[str, object]]:

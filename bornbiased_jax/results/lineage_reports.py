@@ -148,15 +148,20 @@ class InitScheme(Record):
     """The initialization scheme of an untrained model."""
 
     def summary(self) -> list[str]:
-        """Name the scheme that an untrained model was drawn by."""
+        """Name the scheme that an untrained model was drawn by, and what repeats in it."""
+        repeats = self.record["repeats"]
+        return [self._scheme(), *[f"It repeats itself: {among(repeats)}." for _ in repeats[:1]]]
+
+    def _scheme(self) -> str:
         value = self.record
         nearest, runner_up = value["nearest_scheme"], value["runner_up"]
         if nearest is None:
-            return ["No named scheme can have drawn these weights."]
+            return "No named scheme can have drawn these weights."
         if value["fits"]:
-            return [f"Drawn by {nearest}, as far as moments tell."]
+            after = f"; the runner-up is {runner_up}" if runner_up else ""
+            return f"Drawn by {nearest}, as far as moments tell{after}."
         then = f", then {runner_up}" if runner_up else ""
-        return [f"Nearest is {nearest}{then}, but not every group fits it."]
+        return f"Nearest is {nearest}{then}, but not every group fits it."
 
     def tables(self) -> list[Listing]:
         """List a row for each group of weights."""
@@ -164,14 +169,16 @@ class InitScheme(Record):
             [
                 row["group"],
                 f"{row['std']:.5g}",
+                f"{row['mean']:.2g}",
                 f"{row['kurtosis']:.3f}",
                 "" if row["truncated_at"] is None else f"±{row['truncated_at']:.2f} std",
                 ", ".join(row["nearest"]) or "none",
+                ", ".join(row["runner_up"]),
                 "yes" if row["fits"] else "no",
             ]
             for row in self.record["groups"]
         ]
-        columns = ["group", "std", "kurtosis", "truncated", "schemes that draw it so", "fits"]
+        columns = ["group", "std", "mean", "kurtosis", "truncated", "schemes that draw it so", "runner-up", "fits"]
         return [Listing("Distributions by group", columns, rows)]
 
 

@@ -21,7 +21,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.audit.finding import Finding, listed
 from bornbiased_jax.lineage.audit.summary import Moments, Summary
-from bornbiased_jax.lineage.fingerprints import Repeats
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Repeats
 from bornbiased_jax.lineage.structure import equal_labels, repeated_parts
 from bornbiased_jax.parameters import Parameter, parameter_table
 from bornbiased_jax.schemes import CUTS, DEFAULT_STD, SCHEMES, Distribution, Group
@@ -152,7 +152,8 @@ def _describe(
     # Uniform entries end at √3 and are no truncated normals.
     ends_early = pooled.rms > 0 and pooled.kurtosis > 2.0 and pooled.entries >= MANY
     ratio = largest / pooled.rms if ends_early else math.inf
-    # Schemes that draw a group alike have one likelihood and are named together.
+    # Schemes that draw a group alike have one likelihood, up to rounding, and are named together.
+    scores = {name: float(f"{value:.11g}") for name, value in scores.items()}
     ranked = sorted(set(scores.values()), reverse=True)
     possible = [value for value in ranked if value > -math.inf]
     at = [tuple(name for name in scores if scores[name] == value) for value in possible[:2]]
@@ -318,10 +319,11 @@ def find_repeats(initializations: Sequence[Summary]) -> list[Finding]:
     """Find initializations with fewer random numbers than entries, beyond the paired neurons of the configuration."""
     findings = []
     for initial in initializations:
-        reports = [report for report in _repeats_of(initial) if repeated_parts(report) or equal_labels(report)]
-        if reports:
+        if initial.fingerprint is None or initial.reader is None:
+            continue
+        if repeats := repeats_of(initial.fingerprint, initial.reader.cfg):
             text = (
-                f"{initial.name} repeats itself: {listed(map(_repeat_text, reports))}. It has fewer random numbers "
+                f"{initial.name} repeats itself: {listed(repeats)}. It has fewer random numbers "
                 "than entries, as where every shard of a tensor was given the same draw, so that its standard "
                 "deviations are held against no configuration. Draw every shard from a key of its own."
             )
@@ -329,16 +331,15 @@ def find_repeats(initializations: Sequence[Summary]) -> list[Finding]:
     return findings
 
 
-def _repeats_of(initial: Summary) -> list[Repeats]:
-    """List the axes along which repetition speaks of shards: not of neurons that were drawn in pairs on purpose."""
-    if initial.fingerprint is None or initial.reader is None:
-        return []
-    cfg = initial.reader.cfg
+def repeats_of(fingerprint: Fingerprint, cfg: ModelConfig) -> list[str]:
+    """Write what repeats along each axis, but for neurons that were drawn in pairs on purpose."""
     drawn = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
+    in_pairs = bool(drawn & {"mirrored", "repeated"})
     return [
-        report
-        for report in initial.fingerprint.repeats
-        if not (report.labels == "neurons" and drawn & {"mirrored", "repeated"} and repeated_parts(report) == 2)
+        _repeat_text(report)
+        for report in fingerprint.repeats
+        if (repeated_parts(report) or equal_labels(report))
+        and not (in_pairs and report.labels == "neurons" and repeated_parts(report) <= 2)
     ]
 
 

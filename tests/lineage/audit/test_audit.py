@@ -211,6 +211,16 @@ def test_a_stated_range_is_what_counts(tmp_path):
     assert audit_folder(tmp_path)["clean"]
 
 
+def test_two_schemes_in_one_suite_are_named(tmp_path):
+    """As PolyPythias, drawn by NeoX's rules, beside a model of the same suite drawn with 0.02 everywhere."""
+    for scheme in ("neox", "normal-0.02"):
+        write(tmp_path, f"{scheme}-step0", initialization(1, CFG.replace(init=scheme)))
+    found = audit_folder(tmp_path)
+    named = only(found, "init-law")
+    assert named["subjects"] == ["neox-step0"]
+    assert "is drawn by the scheme neox, and its configuration states another" in named["text"]
+
+
 def sharded(seed, parts=8):
     """An initialization with the first part of each hidden unit axis in every part's place, from a draw of its own."""
     flat = initialization(seed)
