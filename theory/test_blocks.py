@@ -121,6 +121,7 @@ def test_variance_at_every_position(case: str) -> None:
     assert np.all(np.abs(found.mean(axis=0) - theory) < ERRORS * se + theory / cfg.d_model)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
 def test_cosine_within_a_sequence(case: str) -> None:
     cfg, length = CASES[case]
@@ -191,6 +192,7 @@ def test_a_constant_that_is_five_percent_off_is_rejected(factor: float, monkeypa
     assert np.any(excess(control(), predicted(CONTROL, 1)) > 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrong", [{"activation": "tanh"}, {"activation": "gelu"}, {"init": "normal-0.02"}, {"residual": False}]
 )

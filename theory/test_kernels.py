@@ -51,6 +51,7 @@ def draw(rng, count, rho, s, t):
     return s * z, t * (rho * z + np.sqrt(1 - rho * rho) * w)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("rho", "s", "t"), [(0.6, 0.55, 0.55), (-0.35, 1.7, 0.8)])
 def test_dual_and_derivative_against_adaptive_quadrature(name, rho, s, t):

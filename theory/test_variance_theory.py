@@ -185,6 +185,7 @@ def real_outputs(mitigation, T, seeds, input_std=1.0):
     return np.asarray(jax.jit(jax.vmap(one))(np.arange(seeds, dtype=np.uint32)), np.float64), cfg
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mitigation", MITIGATIONS, ids=IDS)
 def test_the_real_block_at_initialization(mitigation):
     T = 12

@@ -87,7 +87,7 @@ TABLE: dict[str, Entry] = {
     "positions": Entry(USED, USED, USED, _ANY_KEYS),
     "rope_theta": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
     "rotary_fraction": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
-    "rope_pattern": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
+    "rope_pattern": Entry(_NO_SHAPE, _untouched("gradients, which alone follow angles, refuse it"), USED, _ANY_KEYS),
     "rope_scaling": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
     "rope_scaling_factor": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
     "rope_low_freq_factor": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),

@@ -69,6 +69,7 @@ def logits(cfg, params):
     return tokens, np.asarray(jax.jit(functools.partial(apply, cfg))(params, tokens).logits_BTV)
 
 
+@pytest.mark.slow
 def test_a_written_model_comes_back(model, tmp_path):
     family, cfg, params = model
     assert export_hugging_face(cfg, params, tmp_path / "hf") == family

@@ -86,6 +86,7 @@ def test_the_list_names_every_command_once():
     assert {path.split()[0] for path in commands()} == set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["probe", "contraction"]])
 def test_help_waits_for_neither_jax_nor_scipy(words):
     """All of them in one process would hide which of them imported what; a process takes a fifth of a second."""

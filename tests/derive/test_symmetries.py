@@ -114,6 +114,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_logits_stay(name, change):

@@ -34,6 +34,7 @@ def test_the_fixtures_are_those_of_the_script():
     assert sorted(SCRIPT.CASES) == sorted(path.name for path in (FIXTURES / "hf").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) if "-" in name else name for name in SCRIPT.CASES])
 def test_fresh_models_of_transformers_agree(name, tmp_path):
     pytest.importorskip("torch", exc_type=ImportError)
@@ -94,6 +95,7 @@ def _of_transformers(name):
     return torch, loaded.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MIXED, *EXPERTS, *ADDED])
 def test_greedy_generation_is_that_of_transformers(name):
     torch, theirs = _of_transformers(name)

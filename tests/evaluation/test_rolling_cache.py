@@ -75,6 +75,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "keep"), [("llama", 0), *((name, 2) for name in VARIANTS)])
 def test_one_pass_is_decoding_token_by_token(name, keep):
     cfg = preset("llama-tiny", **SMALL, **VARIANTS[name])

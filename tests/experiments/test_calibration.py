@@ -71,6 +71,7 @@ def test_pairs_are_disjoint_untrained_models_whatever_the_chunk(monkeypatch):
     assert not np.allclose(pairs[0][0], pairs[0][1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tokens", "gaussian"])
 def test_drift_leads_from_one_untrained_model_to_the_other(kind):
     cfg = preset("gpt2-tiny", **SIZES)

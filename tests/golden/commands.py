@@ -258,7 +258,7 @@ def _exit_codes() -> Values:
 
 # An experiment compiles for half a minute; these train a model first, or start another process.
 SLOW = (
-    *("reproduce", "pretrain", "runs", "sinks-by-step", "sinks-rounding", "export-peft"),
+    *("reproduce", "pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding", "export-peft"),
     *("adapt-full", "adapt-lora", "adapt-prefix", "adapt-prefix-plus"),
 )
 CASES = {

@@ -219,6 +219,6 @@ CASES: dict[str, Case] = {
 }
 CASES |= {
     "fingerprints": Case(_fingerprints),
-    "whichseed": Case(_whichseed),
+    "whichseed": Case(_whichseed, marks=("slow",)),
     "digests": Case(_digests, marks=("slow",)),
 }

@@ -214,5 +214,5 @@ CASES: dict[str, Case] = {
     "killed_and_resumed": Case(_killed_and_resumed, marks=("slow",)),
     "stopped_and_extended": Case(_stopped_and_extended, marks=("slow",)),
     "in_one_program": Case(_in_one_program, marks=("slow",)),
-    "order_of_data": Case(_order_of_data),
+    "order_of_data": Case(_order_of_data, marks=("slow",)),
 }

@@ -235,6 +235,7 @@ NOT_THE_KERNELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 def test_fused_attention(name, monkeypatch):
     policy = TABLE[name].fused_attention

@@ -91,6 +91,7 @@ def test_the_future_does_not_change_the_past(case):
     assert np.max(np.abs(before.logits_BTV[:, 7:] - after.logits_BTV[:, 7:])) > 1e-3
 
 
+@pytest.mark.slow
 def test_last_position_alone_equals_the_last_of_all(case):
     cfg, params, tokens = case
     every, last = run(cfg, params, tokens), run(cfg, params, tokens, positions="last")

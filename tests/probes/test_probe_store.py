@@ -48,6 +48,7 @@ def test_a_worker_that_gets_text_alone_makes_the_same_files(tmp_path, inputs):
     assert len(chunks_of(tmp_path / "here")) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"mode": "vmap"}, {"mode": "map", "chunk": 3}])
 def test_a_finished_probe_is_extended_to_what_one_made_at_once_is(tmp_path, options):
     probed(tmp_path / "parts", seeds=[3], **options)
