@@ -172,8 +172,8 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"{len(facts['seeds'])} seeds, {facts['tokens']:,} tokens each, the same text in the same order. Level 10⁻⁴. "
         "Hidden: the trained model rotated at random, its hidden units reordered and rescaled, the function unchanged. "
-        "z of the squared cross-Gram for coordinates, of form A for rotation, of the best pair of blocks for matched "
-        "units. The last two tests are exact for an initialization alone. Pairs share models."
+        "Coordinates are taken up to sign; rotation is neurons in token space, which a rotation of the stream leaves as "
+        "they are; matched units are exact for an initialization alone. Pairs share models."
     )
     verdicts = tabulate("An initialization in the weights", ["pair", "test"], rows, note=note, first_screen=False)
     # z of own initializations by matrix.
@@ -204,7 +204,10 @@ def tables(record: Record) -> Sequence[Table]:
         "Units that two independent matchings pair alike",
         ["pair"],
         agreed,
-        note=f"Noise: {record['settings']['noise']} standard deviations of each matrix. The verdict asks for 20%.",
+        note=(
+            f"Noise: {record['settings']['noise']} standard deviations of each matrix. A verdict asks for four times what "
+            "unrelated models with as many units reach."
+        ),
     )
     return [verdicts, where, agreement]
 
@@ -229,7 +232,7 @@ def claims(record: Record) -> Sequence[Claim]:
     return [
         Claim("Smallest z of a trained model's own initialization, coordinates", min(_z(record, OWN, "coordinates")),
               format=fixed(1)),
-        Claim("The same after a rotation of the residual stream is undone (hidden units as labels)",
+        Claim("The same by neurons in token space, which no rotation of the residual stream moves",
               min(_z(record, OWN, "rotation")), format=fixed(1)),
         Claim("Largest |z| of any unrelated pair, by any of the tests", max(unrelated), format=fixed(1)),
         Claim("Largest agreement of matchings between models trained apart", agreement, format=percent(1)),
