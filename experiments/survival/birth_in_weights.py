@@ -172,8 +172,8 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"{len(facts['seeds'])} seeds, {facts['tokens']:,} tokens each, the same text in the same order. Level 10⁻⁴. "
         "Hidden: the trained model rotated at random, its hidden units reordered and rescaled, the function unchanged. "
-        "Coordinates are taken up to sign; rotation is neurons in token space, which a rotation of the stream leaves as "
-        "they are; matched units are exact for an initialization alone. Pairs share models."
+        "Coordinates are taken up to sign; rotation is neurons in token space, which a rotation of the stream leaves "
+        "as they are; matched units are exact for an initialization alone. Pairs share models."
     )
     verdicts = tabulate("An initialization in the weights", ["pair", "test"], rows, note=note, first_screen=False)
     # z of own initializations by matrix.
@@ -205,8 +205,8 @@ def tables(record: Record) -> Sequence[Table]:
         ["pair"],
         agreed,
         note=(
-            f"Noise: {record['settings']['noise']} standard deviations of each matrix. A verdict asks for four times what "
-            "unrelated models with as many units reach."
+            f"Noise: {record['settings']['noise']} standard deviations of each matrix. A verdict asks for four times "
+            "what unrelated models with as many units reach."
         ),
     )
     return [verdicts, where, agreement]
