@@ -58,7 +58,7 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"Initializations of {settings['model']}, N = {settings['num_inputs']:,}, T = {settings['seq_len']}. p of "
         "different seeds, which should not be small; means over ten nulls, as published. A p that is missing: fewer "
-        "than three coordinates are among both models' m."
+        "than three coordinates are among the m of both models, or of both Gaussian matrices of a null."
     )
     return [tabulate("Algorithm 1 by its number of coordinates", ["seeds", "inputs", "m"], rows, note)]
 
