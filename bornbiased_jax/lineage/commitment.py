@@ -71,6 +71,6 @@ def with_commitment(
     """Add both digests to a verdict, and a note whether its labeling rests on more than somebody's word."""
     notes = [note for note in verdict.notes if note != WORD]
     word = WORD if committed_as is None else COMMITTED[committed_as]
-    commitment = {"base_digest": base_digest, "suspect_digest": suspect_digest, "notes": [*notes, word]}
-    commitment |= {"committed": committed_as is not None, "committed_as": committed_as}
-    return dataclasses.replace(verdict, detail={**verdict.detail, **commitment})
+    digests = {"base_digest": base_digest, "suspect_digest": suspect_digest}
+    commitment = {"committed": committed_as is not None, "committed_as": committed_as, "notes": [*notes, word]}
+    return dataclasses.replace(verdict, detail={**verdict.detail, **digests, **commitment})

@@ -35,7 +35,7 @@ def run(context: Context) -> Entry:
             for kind, fed in (("gaussian", moments), ("tokens", None)):
                 outputs = [initial_outputs(context, settings, seed, kind, fed) for seed in (base, suspect)]
                 rows += [
-                    {"base": base, "suspect": suspect, "inputs": kind, "m": m} | row(paper_test(*outputs, num_dims=m))
+                    {"base": base, "suspect": suspect, "inputs": kind, "m": m, **row(paper_test(*outputs, num_dims=m))}
                     for m in settings["m"]
                 ]
     return {"rows": rows}

@@ -112,7 +112,7 @@ def test_figures_lie_beside_the_page_as_svg_and_png(catalogue, tmp_path, capsys)
     page = reproduce(["one"], "smoke", tmp_path, quiet=True).page.read_text()
     names = [f"one-{number}.{kind}" for number in (1, 2) for kind in ("png", "svg")]
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
-    assert all(f'href="figures/{name}"' in page for name in names) and "figures lie beside it" in page
+    assert all(f'href="figures/{name}"' in page for name in names) and "figures lie next to it" in page
     first = {name: (tmp_path / "figures" / name).read_bytes() for name in names}
     assert first["one-1.png"].startswith(b"\x89PNG") and b"<svg" in first["one-1.svg"]
     assert first["one-1.png"] != first["one-2.png"] and b"<dc:date>" not in first["one-1.svg"]
