@@ -211,7 +211,7 @@ def test_commands_choose_a_set_of_weights(tmp_path, capsys):
 
     assert run_json("seedprint", base, other, "--quiet")["verdict"] == "unrelated"
     chosen = run_json("seedprint", base, other, "--quiet", "--file", "other.safetensors")
-    assert chosen["identity"] == "tensors"
+    assert chosen["identity"] == "files"
     both = ("--file", "model.safetensors", "--file", "other.safetensors")
     assert run_json("seedprint", base, base, "--quiet", *both)["verdict"] == "unrelated"
     assert run(["seedprint", str(base), str(other), "--file", "none.safetensors"]) == 2
