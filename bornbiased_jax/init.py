@@ -75,7 +75,10 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     *outer, rows, columns = shape
     tall = (*outer, max(rows, columns), min(rows, columns))
     # QR of a Gaussian matrix is Haar's once the diagonal of R is made positive.
-    basis, triangle = _qr(keys.normal(key, tall, 1.0))
+    factor = _qr
+    for _ in outer:
+        factor = jax.vmap(factor)
+    basis, triangle = factor(keys.normal(key, tall, 1.0))
     diagonal = jnp.diagonal(triangle, axis1=-2, axis2=-1)
     basis = basis * jnp.where(diagonal < 0, -1.0, 1.0)[..., None, :]
     # The barriers keep XLA from joining this factor, or a mean's, with the scale: eager and jitted bits are equal.
@@ -85,7 +88,7 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 @jax.custom_batching.sequential_vmap
 def _qr(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Factor one matrix after the other.
+    """Factor a matrix, and a batch of them one after the other.
 
     On a CPU a batch of QRs waits for threads of the pool that it runs on itself; as many of them at once as the pool
     has threads wait forever (jaxlib 0.10.2).

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 
@@ -94,6 +95,23 @@ def test_missing_and_short_shards_are_named(saved, tmp_path):
     shard.unlink()
     with pytest.raises(InputError, match=rf"{shard.name} is missing.*fetch that shard"):
         naming.open_role_source(tmp_path)
+
+
+def test_parts_that_overlap_and_leave_rows_out_are_refused(saved, tmp_path):
+    """As many numbers as the tensor has: what no part holds would be whatever lies in memory."""
+    kinds = dcp.metadata
+    content = pickle.loads((saved / "step-7" / ".metadata").read_bytes())
+    name = "model.model.embed_tokens.weight"
+    size = torch.Size([32, 32])
+    starts = [torch.Size([at, 0]) for at in (0, 16)]
+    place = content.storage_data[kinds.MetadataIndex(name, torch.Size([0, 0]))]
+    content.state_dict_metadata[name].chunks = [kinds.ChunkStorageMetadata(start, size) for start in starts]
+    content.storage_data |= {kinds.MetadataIndex(name, start): place for start in starts}
+    shutil.copytree(saved / "step-7", tmp_path / "step")
+    (tmp_path / "step" / ".metadata").write_bytes(pickle.dumps(content))
+    with pytest.raises(InputError, match="does not describe tensors") as raised:
+        locate(tmp_path / "step" / ".metadata")
+    assert str(raised.value.__cause__) == "parts overlap"
 
 
 def test_mutated_descriptions_are_refused_in_one_sentence(saved, tmp_path):

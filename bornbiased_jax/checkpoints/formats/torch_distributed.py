@@ -185,7 +185,7 @@ def _check_shard(shard: Path, start: int, length: int) -> None:
 
 
 def _check_cover(tensor: ShardedTensor) -> None:
-    """Check whether parts lie inside a tensor and their shards, and are as many numbers as it has."""
+    """Check whether parts lie inside a tensor and their shards, do not overlap, and are as many numbers as it has."""
     for chunk in tensor.chunks:
         ends = [at + size for at, size in zip(chunk.offsets, chunk.sizes, strict=True)]
         if any(end > size for end, size in zip(ends, tensor.shape, strict=True)):
@@ -194,3 +194,11 @@ def _check_cover(tensor: ShardedTensor) -> None:
             raise ValueError("a part larger than its file")
     if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.shape):
         raise ValueError("parts missing")
+    # As many numbers as the tensor has, none counted twice: parts overlap where they do along every axis.
+    if len(tensor.chunks) > 1:
+        starts_PA = np.array([chunk.offsets for chunk in tensor.chunks], np.int64)
+        ends_PA = starts_PA + np.array([chunk.sizes for chunk in tensor.chunks], np.int64)
+        overlaps_PP = ((starts_PA[:, None] < ends_PA) & (starts_PA < ends_PA[:, None])).all(axis=-1)
+        np.fill_diagonal(overlaps_PP, val=False)
+        if overlaps_PP.any():
+            raise ValueError("parts overlap")
