@@ -144,8 +144,10 @@ def _walk(
         # through.
         is_model = is_adapter(place) or _is_model(place)
         if is_model:
-            inner = [entry for entry in entries if os.path.isdir(entry) and entry != tree_of(place)]
-            below = [entry for entry in inner if _is_checkpoint(entry, pattern)]
+            tree = tree_of(place)
+            below = [
+                entry for entry in entries if entry != tree and os.path.isdir(entry) and _is_checkpoint(entry, pattern)
+            ]
             item = _adapter(place, name, pattern) if is_adapter(place) else _model(place, name, pattern)
             yield dataclasses.replace(item, is_above=item.label.step is None and bool(below))
             entries = below
