@@ -198,7 +198,7 @@ def _check_cover(tensor: ShardedTensor) -> None:
     if len(tensor.chunks) > 1:
         starts_PA = np.array([chunk.offsets for chunk in tensor.chunks], np.int64)
         ends_PA = starts_PA + np.array([chunk.sizes for chunk in tensor.chunks], np.int64)
-        overlaps_PP = ((starts_PA[:, None] < ends_PA) & (starts_PA < ends_PA[:, None])).all(axis=-1)
+        overlaps_PP = np.all((starts_PA[:, None] < ends_PA) & (starts_PA < ends_PA[:, None]), axis=-1)
         np.fill_diagonal(overlaps_PP, val=False)
         if overlaps_PP.any():
             raise ValueError("parts overlap")
