@@ -79,7 +79,13 @@ _DEMO = {
     "demo_schemes": "demo.schemes",
 }
 # At the paper's sizes, for the background of a day; a record each.
-_PAPER = {"finding2_nano": "birth.findings", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
+_PAPER = {
+    "finding2_nano": "birth.findings",
+    "figure10_64": "birth.seed_figures",
+    "figure13_tiny": "lineage.figure13",
+    "figure13_nano": "lineage.figure13",
+    "table4a_weights": "lineage",
+}
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
 _PAIRS = {
     "llama": ("42_2000", "123_42", "1000_123", "2000_1000"),
@@ -93,6 +99,7 @@ _SIZES = [
         for family, pairs in _PAIRS.items()
         for pair in pairs
     ),
+    "table4a_llama_1024_42_2000_n2000",
 ]
 MODULES: dict[str, str] = {
     **{
