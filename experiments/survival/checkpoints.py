@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
-from bornbiased_jax.experiments.survival.settings import PRECISION, settings, shared_cost
+from bornbiased_jax.experiments.survival.settings import PRECISION, larger, settings, shared_cost
 from bornbiased_jax.experiments.survival.trained_pairs import brief
 from bornbiased_jax.lineage.paper import paper_test, top_mean
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -298,4 +298,8 @@ EXPERIMENTS = {
         figures=recognition_panels,
         claims=recognition_claims,
     ),
+}
+EXPERIMENTS |= {
+    "figure11_256": larger(EXPERIMENTS["figure11"], "llama"),
+    "figure14_256": larger(EXPERIMENTS["figure14"], "qwen"),
 }

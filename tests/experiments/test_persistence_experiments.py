@@ -138,6 +138,14 @@ def test_the_distractor_is_another_seed_in_another_order(work):
     assert persistence.moved(parent, persistence.load(persistence.initialization(run, 1000))) == 0
 
 
+def test_larger_models_are_trained_on_17_million_tokens():
+    for name in ("table4b_256", "table12_256"):
+        settings = PAIRS[name].settings["laptop"]
+        schedule = settings["schedule"]
+        assert schedule["steps"] * schedule["batch_size"] * schedule["context"] == pytest.approx(17e6, rel=0.01)
+        assert persistence.model_config(settings).vocab_size == 4_096
+
+
 @pytest.mark.nightly
 def test_baselines_against_other_seeds(work):
     record = record_of(PAIRS["table8"], work)
