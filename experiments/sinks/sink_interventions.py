@@ -257,9 +257,7 @@ EXPERIMENT = Experiment(
     description=(
         "SmolLM2-135M, a real model, has sinks at its first token. Letting token k attend only to itself, "
         "or amplifying the variance of its attention output around the mean over random-token sequences, "
-        "makes a sink at k. Scaling the same output by the same factor does not.\n\nSmall checkpoints do "
-        "not help here: models of 260 thousand and 940 thousand parameters trained on children's stories "
-        "(five blocks, 8 heads) have no sink in any head at ε = 0.25."
+        "makes a sink at k. Scaling the same output by the same factor does so in few heads."
     ),
     settings=by_scale(
         seeds=[0],
