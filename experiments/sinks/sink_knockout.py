@@ -186,7 +186,7 @@ def tables(record: Record) -> Sequence[Table]:
         "is written there and nowhere else. Change: of the fraction of a block's heads that are sinks, from "
         "the model as it is."
     )
-    return [tabulate("Cut and joined", ["what", "to what", "sink read at"], rows, note)]
+    return [tabulate("Cut and restored", ["change", "of", "sink read at"], rows, note)]
 
 
 def _row(row: Entry, base: Entry) -> tuple[Any, ...]:
