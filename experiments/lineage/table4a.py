@@ -124,9 +124,9 @@ def tables(record: Record) -> Sequence[Table]:
         cells = {name: (from_log10(3), value) for name, value in log10_p.items()}
         rows.append((head, cells, _printed(group, entry), {}, configuration))
     note = (
-        "p of two untrained models of different seeds, which should not be small. Without a word: Gaussian vectors "
-        "with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over ten nulls. "
-        "With these vectors the permutation test is not valid, and is left out."
+        "p of two untrained models of different seeds, which should not be small. Columns without a prefix: Gaussian "
+        "vectors with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over "
+        "ten nulls. With these vectors the permutation test is not valid, and is left out."
     )
     heads = ["model", "base seed", "suspect seed", "N", "T"]
     tested = tabulate("Untrained models of different seeds, every test (Tables 4a and 9)", heads, rows, note)

@@ -270,7 +270,7 @@ EXPERIMENTS = {
         description=(
             "The outputs at the coordinates that an untrained model favors are held against those of every checkpoint "
             "of its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
-            "With random tokens the baseline is uncorrelated indeed. With the published inputs, vectors that both "
+            "With random tokens the baseline is uncorrelated indeed. With the inputs of Algorithm 1, vectors that both "
             "models share, it is not: the last vector reaches both outputs in the same coordinates."
         ),
         settings=settings("llama"),

@@ -168,7 +168,7 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     price = {"schemes": ["w8a8"], "keep_sinks": [0, 1], "window": 8, "streaming_keep": [0, 1]}
     runs = {"baseline": base, "head-wise gate": gate, "element-wise gate": element}
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
-    said = [row.measured["said"] for row in table.rows]
+    said = [row.measured["verdict"] for row in table.rows]
     # By hand: means 0.33 and 0.006, deviations 0.03 and 0.001 that are one another's multiples, t = 4.3027 of 3 pairs:
     # the ends are where |0.33 − 0.006 R| = t |0.03 − 0.001 R| / √3. Of the losses they are 1.4988 and 1.4995.
     assert said == [
@@ -182,12 +182,12 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     runs["baseline"] = _run_of([(0.30, 0.33, 0.36), (-0.005, -0.006, -0.007)], (0.3, 0.3, 0.4))
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
     assert table.rows[0].measured["here"] == "—"
-    assert table.rows[0].measured["said"].startswith("the direction holds, the size cannot be said")
+    assert table.rows[0].measured["verdict"].startswith("the direction holds, the size cannot be said")
     runs["head-wise gate"] = _run_of([(0.5, 0.6, 0.7), (0.0, 0.0, 0.0)], (0.1, 0.1, 0.1))
     runs["element-wise gate"] = _run_of([(0.0, 0.0, 0.0)] * 2, (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
     runs["baseline"] = _run_of([(0.30, 0.33, 0.36), (0.1, 0.3, 0.7)], (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
-    said = [row.measured["said"] for row in table.rows]
+    said = [row.measured["verdict"] for row in table.rows]
     assert said[0] == said[3] == "not seen: the interval holds zero" and said[1] == "refuted: the other way round"
     assert said[2] == "refuted at this size: no seed is destroyed"
 
