@@ -19,6 +19,7 @@ from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.schemes import SCHEMES, exchangeable, rules_of
+from tests.tiers import nightly_except
 
 D, F, V, L, LAYER = 96, 224, 700, 3, 2
 CUT3 = stats.truncnorm(-3, 3).std()
@@ -166,7 +167,7 @@ def test_schemes_with_mirrored_neurons_leave_units_no_evidence():
 
 @pytest.mark.slow
 @pytest.mark.as_users
-@pytest.mark.parametrize("scheme", ["olmo-mitchell", "nanochat", "normal-0.02-balanced"])
+@pytest.mark.parametrize("scheme", nightly_except(["olmo-mitchell", "nanochat", "normal-0.02-balanced"], "nanochat"))
 def test_draws_are_bitwise_equal_however_they_are_made(scheme):
     cfg = model(scheme, vocab_size=64, **{"init.gate": "orthogonal:0.02"})
     eager = flatten(init_seed(cfg, 9))

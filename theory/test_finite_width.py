@@ -139,7 +139,8 @@ def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -
         assert not accepts()
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one head of 16 values and no residual, W_V makes a third of the second block's spread."""
     head_dim, seeds_drawn = 16, 300

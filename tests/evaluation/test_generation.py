@@ -147,6 +147,7 @@ def test_babyllama_speaks_as_well(reference_model):
     assert text.startswith("Once upon a time, there was a little girl named Lily. She")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_smollm2_knows_a_capital():
     path = find_smollm2()

@@ -211,6 +211,7 @@ def test_the_anatomy_of_a_small_run(context, run):
     check_shown(anatomy.EXPERIMENT, record)
 
 
+@pytest.mark.nightly
 def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
     named = Context(scale="laptop", settings={}, work=tmp_path / "w", data=str(run.folder), quiet=True)
     result = decay.EXPERIMENTS["decay_of_run"].run(named)

@@ -66,6 +66,7 @@ def tried(tmp_path_factory):
         return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"))
 
 
+@pytest.mark.nightly
 def test_the_calibration_tries_every_test_on_every_kind_of_pair(tried):
     result = tried["result"]
     assert list(result["num_pairs"].values()) == [4, 8, 8, 16, 16]

@@ -126,6 +126,7 @@ def test_descendants_and_distractors(work):
     )
 
 
+@pytest.mark.nightly
 def test_the_distractor_is_another_seed_in_another_order(work):
     context = context_of(PAIRS["table5"], work)
     base, other = (
@@ -147,6 +148,7 @@ def test_baselines_against_other_seeds(work):
         assert row["pcs"]["score"] > max(result["other"]["pcs"]) and row["pcs"]["p_value"] == pytest.approx(1 / 7)
 
 
+@pytest.mark.nightly
 def test_qwen_tables(work):
     for experiment, rows in ((PAIRS["table10"], 3), (PAIRS["table11"], 6)):
         record = record_of(experiment, work)

@@ -26,6 +26,7 @@ def calibrated(tmp_path_factory):
     return work, record_of(calibration.EXPERIMENT, work)
 
 
+@pytest.mark.nightly
 def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
     _, record = calibrated
     result = record["result"]

@@ -17,7 +17,7 @@ import numpy as np
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten
-from tests.golden.record import Case, Tolerance, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Values
 
 # Only hashes: nothing here is compared within a tolerance.
 TOLERANCE = Tolerance(0.0, 0.0)
@@ -66,7 +66,7 @@ def digests(group: str) -> dict[str, str]:
         configs = {"rare": PRESETS["llama-tiny"].replace(**RARE)}
     else:
         configs = {name: PRESETS[name] for name in {"tiny": TINY, "nano": NANO[:3], "large": LARGE}[group]}
-    # Large models: one draw a preset by `make test-slow`, all of them in full by `make test-all`.
+    # Of larger models one draw a preset, of the largest all of them in full.
     pairs = [(42, "gpt2-scaled")] if group == "nano" else [(s, k) for s in SEEDS for k in SCHEMES]
     return {
         f"{name} {scheme} seed {seed}": digest(cfg.replace(init=scheme), seed, sampled=group == "nano")
@@ -87,6 +87,6 @@ def _in_own_process(group: str) -> Values:
 CASES = {
     "tiny": Case(lambda: _in_own_process("tiny")),
     "rare": Case(lambda: _in_own_process("rare")),
-    "nano": Case(lambda: _in_own_process("nano"), marks=("slow",)),
-    "large": Case(lambda: _in_own_process("large"), marks=("slow", "nightly")),
+    "nano": Case(lambda: _in_own_process("nano"), marks=NIGHTLY),
+    "large": Case(lambda: _in_own_process("large"), marks=NIGHTLY),
 }

@@ -276,6 +276,7 @@ def smollm2():
     return checkpoint, np.stack([ids[start : start + 33] for start in (0, 9, 18, 27)])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
     checkpoint, tokens = smollm2
@@ -290,6 +291,7 @@ def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
         assert np.argmax(measured["profile_LHT"].mean(axis=(0, 1))) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interventions_on_a_real_model(smollm2):
     checkpoint, tokens = smollm2

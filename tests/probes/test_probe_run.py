@@ -104,7 +104,7 @@ from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import untrained
 cfg = preset("gpt2-tiny", num_layers=2, d_model=64, num_heads=4, d_ff=256, vocab_size=512)
 peaks = []
-for count, seeds in ((256, 4), (4096, 4), (256, 64)):
+for count, seeds in ((128, 2), (4096, 2), (128, 64)):
     inputs = parse_inputs("tokens", num_inputs=count, seq_len=32, cfg=cfg)
     list(probe(untrained(cfg), range(seeds), inputs, ProbeOptions(batch_size=32, chunk=4)))
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

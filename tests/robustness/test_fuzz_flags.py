@@ -53,6 +53,7 @@ def test_corpus_of_command_lines(words):
     assert fault_of(words) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CALLS)
 def test_pairs_of_extreme_options(path):

@@ -19,6 +19,7 @@ from bornbiased_jax.folders import MARKER
 from bornbiased_jax.record import lasting
 from bornbiased_jax.training.checkpoint import find_steps
 from tests.robustness.process import TINY, UNTRAINED, start
+from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +89,8 @@ COMMANDS = {
         trained,
     ),
 }  # fmt: skip
-# More often than each night: the command whose state is largest, and the one that writes a folder.
-NAMES = [pytest.param(name, marks=[] if name in ("pretrain", "export") else pytest.mark.nightly) for name in COMMANDS]
+# More often than each night: the one that writes a folder. A training run is killed by tests/golden, too.
+NAMES = nightly_except(COMMANDS, "export")
 
 
 def begin(command: Command, place: Path, most_bytes: int | None = None) -> subprocess.Popen[bytes]:

@@ -24,6 +24,7 @@ from bornbiased_jax.training.checkpoint import Checkpointer, find_steps
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state
+from tests.tiers import nightly_except
 from tests.training.small_run import CFG, make, words
 
 
@@ -264,7 +265,7 @@ def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
 
 @pytest.mark.as_users
 @pytest.mark.slow
-@pytest.mark.parametrize("keep_latest", [None, 1])
+@pytest.mark.parametrize("keep_latest", nightly_except([None, 1], 1))
 def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at, monkeypatch, keep_latest):
     name = f"stopped-{keep_latest}"
     config = make(place, name, keep_latest=keep_latest)
