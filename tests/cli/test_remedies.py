@@ -10,7 +10,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from tests.cli.commands import commands
-from tests.tiers import nightly_except
+from tests.tiers import NIGHTLY, nightly_except
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
@@ -230,8 +230,8 @@ HELPS = (
     Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,
          ["(?P<run>seed\\d+)-step(?P<step>\\d+)"]),
 )  # fmt: skip
-# The others compute a sweep or a prediction.
-QUICK_HELPS = [case for case in HELPS if case.refused[0] not in ("predict", "probe")]
+# Predictions and sweeps compute for longer.
+HELP_ROWS = [pytest.param(case, marks=NIGHTLY if case.refused[0] in ("predict", "probe") else ()) for case in HELPS]
 # What the sentences say, and who follows it.
 FOLLOWED = {
     "another --out": another_folder,
@@ -258,9 +258,7 @@ FOLLOWED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", nightly_except(HELPS, *QUICK_HELPS), ids=lambda case: case.given[0] if case.given else case.words.split()[0]
-)
+@pytest.mark.parametrize("case", HELP_ROWS, ids=lambda case: case.given[0] if case.given else case.words.split()[0])
 def test_options_that_a_message_names_help(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)

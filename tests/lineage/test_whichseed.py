@@ -133,6 +133,7 @@ def ranges_in(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_search, "CHUNK", 32)
