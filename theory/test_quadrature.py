@@ -177,7 +177,7 @@ def agreement(rho: float, vocab: int) -> float:
     ("rho", "vocab"),
     [
         pytest.param(1e-4, 50_257, marks=NIGHTLY),
-        pytest.param(0.01, 10**7, marks=pytest.mark.long),
+        pytest.param(0.01, 10**7, marks=NIGHTLY),
         pytest.param(0.9, 10**7, marks=NIGHTLY),
         pytest.param(0.999, 10**4, marks=pytest.mark.long),
     ],

@@ -136,7 +136,7 @@ def measured() -> np.ndarray:
     return np.asarray(jax.jit(lambda seeds: jax.lax.map(one, seeds, batch_size=10), compiler_options=THOROUGH)(numbers))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_top1_fraction_of_real_blocks() -> None:
     found = profile(stack_of(GPT2, tokens=False), LENGTH)
     cosine = contraction(found)

@@ -297,7 +297,7 @@ def real_stack(mitigation, T, layers, seeds):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "mitigation",
-    nightly_except(THROUGH, THROUGH[0], THROUGH[3]),
+    nightly_except(THROUGH, {"head_norm": True}),
     ids=[",".join(mitigation) or "baseline" for mitigation in THROUGH],
 )
 def test_the_mitigations_through_the_real_stack(mitigation):

@@ -132,7 +132,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign,
     assert tree(foreign) == before
 
 
-@pytest.mark.parametrize("command", ["probe preference", "export"])
+@pytest.mark.parametrize("command", nightly_except(["probe preference", "export"], "export"))
 def test_a_new_folder_beside_other_things_is_all_that_comes(command, foreign):
     before = tree(foreign)
     for _ in range(2):  # the second time it is the command's own

@@ -52,6 +52,7 @@ def test_power_stands_beside_the_rate():
     assert calibration.check_family({"far": far}, family_error=1e-3).calibrated
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_shared_vectors_break_the_permutation_test_and_not_the_population_test():
     cfg = preset("llama-tiny", **SIZES)

@@ -158,6 +158,7 @@ def test_every_test_finds_a_copy_with_noise():
     assert itself == {"agreement": [1.0, 1.0], "activations": [32, 32]}
 
 
+@pytest.mark.nightly
 def test_training_is_of_its_seed_text_and_order():
     cfg = unrelated_models.config(SMOKE, 16).replace(num_layers=1)
     schedule = {**SMOKE["schedule"], "steps": 2}

@@ -42,6 +42,7 @@ def test_untrained_model_is_found_in_its_own_model_alone(work):
     assert show(PAIRS["table4b"], {**record, "scale": "paper", "data": "x"})[0][0].rows[0].paper == {}
 
 
+@pytest.mark.nightly
 def test_models_are_trained_once_for_all_tables(work):
     record = record_of(PAIRS["table4b"], work)
     runs = sorted((work / "persistence").glob("*/value.json"))

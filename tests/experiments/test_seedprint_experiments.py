@@ -190,6 +190,7 @@ def test_damage_reaches_matrices_alone():
         assert changed == ("norm" not in path), path
 
 
+@pytest.mark.nightly
 def test_untrained_models_against_models_in_training(tmp_path):
     record = record_of(birth_to_life.EXPERIMENT, tmp_path)
     first, last = record["result"]["snapshots"]

@@ -258,7 +258,9 @@ def _exit_codes() -> Values:
 
 # An experiment compiles for half a minute; these train a model first, or start another process.
 MARKS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding", "adapt-lora"), ("slow",)),
+    **dict.fromkeys(
+        ("pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding", "adapt-lora", "whichseed"), ("slow",)
+    ),
     **dict.fromkeys(("reproduce", "export-peft", "adapt-full", "adapt-prefix", "adapt-prefix-plus"), NIGHTLY),
     **dict.fromkeys(("probe-preference-checkpoint", "probe-contraction-theory", "whichseed-none"), NIGHTLY),
 }

@@ -62,8 +62,8 @@ def _mitigated(fields: str) -> Values:
         return flat(found, without=(*LEFT_OUT, "weights_digest", "super_neurons", "top_channels", "pooled"))
 
 
-def _case(line: str) -> Case:
-    return Case(functools.partial(_measured, line))
+def _case(line: str, marks: tuple[str, ...] = ()) -> Case:
+    return Case(functools.partial(_measured, line), marks)
 
 
 ROUNDINGS = "w8a8,w6a6,w4a4,a8,w4,kv8,kv4,w4a8kv4"
@@ -89,7 +89,7 @@ MITIGATIONS = {
 }
 CASES = {
     "report": _case(f"sinks model {REPORT}"),
-    "report-streamed": _case(f"sinks model {REPORT} --stream --scratch scratch"),
+    "report-streamed": _case(f"sinks model {REPORT} --stream --scratch scratch", NIGHTLY),
     "report-of-position-2": _case(
         f"sinks model {REPORT} --no-details --position 2 --convention rows_from_k --threshold average --normalise"
     ),

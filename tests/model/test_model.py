@@ -49,9 +49,8 @@ CASES = {
     ),
     "sigmoid": preset("llama-tiny", **SMALL, attention_kernel="sigmoid", positional_scale="amplify"),
 }
-REPRESENTATIVES = nightly_except(
-    CASES, "gpt2-learned", "local and global", "one norm, some rotated", "gated-output", "mixtral-tiny", "olmo2-tiny"
-)
+REPRESENTATIVES = ("llama-tiny", "neox-tiny", "olmo2-tiny", "mixtral-tiny", "gpt2-learned", "no-norm, relu", "window")
+REPRESENTATIVES += ("gated-output", "local and global", "one norm, some rotated")
 # float32 sums of a few hundred terms of order one, three layers deep: 2⁻²⁴ · √(40 · 3) · 10.
 ATOL = 1e-5
 
@@ -71,7 +70,7 @@ def drawn(cfg):
     return jax.tree_util.tree_map_with_path(draw, parameter_shapes(cfg))
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=nightly_except(CASES, *REPRESENTATIVES))
 def case(request):
     cfg = CASES[request.param]
     tokens = jax.random.randint(keys.stream_key(0, "tokens"), (2, 12), 0, cfg.vocab_size)
@@ -93,7 +92,6 @@ def test_the_future_does_not_change_the_past(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", REPRESENTATIVES, indirect=True)
 def test_last_position_alone_equals_the_last_of_all(case):
     cfg, params, tokens = case
     every, last = run(cfg, params, tokens), run(cfg, params, tokens, positions="last")
@@ -114,7 +112,11 @@ def test_the_scan_equals_a_loop_over_blocks(case):
         np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
 
 
-@pytest.mark.parametrize("case", [name for name, cfg in CASES.items() if cfg.attention], indirect=True)
+@pytest.mark.parametrize(
+    "case",
+    nightly_except((name for name, cfg in CASES.items() if cfg.attention), *REPRESENTATIVES),
+    indirect=True,
+)
 def test_decoding_with_a_cache_equals_one_pass(case):
     """Three tokens at a time, each chunk seeing the cache and the beginning of itself."""
     cfg, params, tokens = case
@@ -147,7 +149,6 @@ def test_rematerialization_changes_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", REPRESENTATIVES, indirect=True)
 def test_every_parameter_matters(case):
     """Each leaf has a gradient, biases and logits included: nothing is dead weight."""
     cfg, params, tokens = case
@@ -273,7 +274,7 @@ SHALLOW = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_mode
 LAST = 7
 
 
-@pytest.mark.parametrize("changes", [{}, {"window": 3}, {"positional_scale": "amplify"}], ids=str)
+@pytest.mark.parametrize("changes", nightly_except([{}, {"window": 3}, {"positional_scale": "amplify"}], {}), ids=str)
 def test_every_capture_is_that_of_the_last_position(changes):
     cfg = SHALLOW.replace(**changes)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 2 else leaf, init_seed(cfg, 0))

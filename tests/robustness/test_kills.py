@@ -187,6 +187,7 @@ def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
     check_outcome(command, place, expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_disk_that_fills_leaves_nothing_half_written(calm, tmp_path, name):
     """No file may grow beyond a size: none at all, and just below the middle and the largest of the files written."""

@@ -74,7 +74,7 @@ TRIED = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "name"), nightly_except(TRIED, ("submitit", "probe"), ("ray", "probe")))
+@pytest.mark.parametrize(("engine", "name"), nightly_except(TRIED, ("ray", "probe")))
 def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path):
     if engine in ("submitit", "ray") and importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed: pip install {engine}")
