@@ -62,6 +62,7 @@ def test_theory_of_a_text_is_refused_before_anything_is_read(capsys):
     assert "--theory predicts random inputs" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
     target = tmp_path / "told.json"

@@ -101,6 +101,7 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     assert [{**row, "num_layers": 3} for row in alone] == value["records"][2:]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_sweep_of_predictions_has_a_record_for_each_value(folder, capsys):
     call = ["predict", *MODEL, "--seq-len", "8", "--json", "swept.json"]

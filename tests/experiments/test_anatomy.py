@@ -194,6 +194,7 @@ def test_the_fit_does_not_see_what_is_held_out():
 # The experiments.
 
 
+@pytest.mark.nightly
 def test_the_anatomy_of_a_small_run(context, run):
     result = {"runs": {"bytes": anatomy.anatomy(run, context.settings, quiet=True)}}
     record = record_of(context, result)

@@ -72,6 +72,7 @@ def test_figure_6_shows_both_spreads(tmp_path):
     assert figure6._linear_fraction(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_fraction(0.554)
 
 
+@pytest.mark.nightly
 def test_training_experiments_share_their_models(tmp_path):
     first = record_of(figure12.EXPERIMENT, tmp_path)
     trained = sorted((tmp_path / "sink_training").glob("models/*/*.npz"))

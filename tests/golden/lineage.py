@@ -224,5 +224,5 @@ CASES: dict[str, Case] = {
 CASES |= {
     "fingerprints": Case(_fingerprints),
     "whichseed": Case(_whichseed, marks=("slow",)),
-    "digests": Case(_digests, marks=("slow",)),
+    "digests": Case(_digests, marks=NIGHTLY),
 }

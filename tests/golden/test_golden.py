@@ -33,7 +33,7 @@ def test_every_golden_value_belongs_to_a_case(module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", forward.FAULTS)
+@pytest.mark.parametrize("fault", nightly_except(forward.FAULTS, "one head negated"))
 @pytest.mark.parametrize("name", nightly_except(["olmo2", "gemma3"], "gemma3"))
 def test_planted_faults_exceed_rounding(name, fault):
     """The rows whose rounding errors grow most: faults of one layer or of 1% of an angle are still far outside."""

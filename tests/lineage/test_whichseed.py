@@ -74,6 +74,7 @@ def test_seed_of_descendant_identified_with_runner_up():
     assert abs(found.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_scheme_of_the_initialization_does_not_matter():
     suspect = initialization(12, CFG.replace(init="normal-0.02"))

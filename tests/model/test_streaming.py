@@ -77,6 +77,7 @@ def numbers(value) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")
