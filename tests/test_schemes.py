@@ -179,6 +179,7 @@ def test_draws_are_bitwise_equal_however_they_are_made(scheme):
         np.testing.assert_array_equal(alone, eager[path][2] if row.is_stacked else eager[path], err_msg=path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_orthogonal_draws_of_several_seeds_end_with_two_threads():
     """A batch of QRs on a CPU waits for the threads that it occupies; in a process of its own, compiled as users do."""
@@ -210,6 +211,7 @@ def test_a_step_0_is_named(scheme):
     assert not init_scheme(cfg, moments).fits
 
 
+@pytest.mark.slow
 def test_repeats_are_named_where_the_configuration_states_none():
     sketches = fingerprint("seed:1@llama-tiny,num_layers=1,init=neox-mirrored")
     cfg = preset("llama-tiny", num_layers=1, init="neox")

@@ -216,6 +216,7 @@ def test_the_real_block_at_initialization(mitigation):
     assert not accepts(expected * np.sqrt(np.arange(1, T + 1)), squares, allowance)
 
 
+@pytest.mark.long
 def test_the_checker_refuses_other_decays():
     T = 12
     squares, cfg = real_outputs({}, T, 1500)

@@ -84,6 +84,7 @@ def test_sampled_tokens_have_the_probabilities(sampling, expected):
     assert (np.abs(measured - expected) <= 5 * np.sqrt(expected * (1 - expected) / draws)).all()
 
 
+@pytest.mark.slow
 def test_sampling_is_repeated_by_its_seed():
     checkpoint = open_checkpoint(HF / "llama")
     first, again, other = (

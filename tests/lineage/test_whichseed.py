@@ -106,6 +106,7 @@ def test_unconfirmed_seed_reported():
     assert which_seed(CFG, initialization(9_999), range(0, 8)).to_json()["confirmed"] is None
 
 
+@pytest.mark.slow
 def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
     suspect = Checkpoint.from_params(CFG, drifted(initialization(77), initialization(5_000), 0.9))
     prints = [fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(CFG, 77), suspect)]

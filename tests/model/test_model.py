@@ -274,6 +274,7 @@ SHALLOW = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_mode
 LAST = 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", nightly_except([{}, {"window": 3}, {"positional_scale": "amplify"}], {}), ids=str)
 def test_every_capture_is_that_of_the_last_position(changes):
     cfg = SHALLOW.replace(**changes)
