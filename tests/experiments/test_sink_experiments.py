@@ -29,6 +29,7 @@ from bornbiased_jax.text import read_text
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.engines import elsewhere
 from tests.fixtures.llama2c_files import write_pair
+from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,7 @@ def test_figure_6_shows_both_spreads(tmp_path):
     assert figure6._linear_fraction(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_fraction(0.554)
 
 
+@pytest.mark.nightly
 def test_training_experiments_share_their_models(tmp_path):
     first = record_of(figure12.EXPERIMENT, tmp_path)
     trained = sorted((tmp_path / "sink_training").glob("models/*/*.npz"))
@@ -97,7 +99,7 @@ def without_times(made):
     return {name: {**run, "seconds_per_step": None} for name, run in made["cures"].items()}
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("durable", nightly_except([False, True], True))
 def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
     """As if together, to float32's rounding in twelve steps: a program of one seed may add in another order."""
     mitigations = [HEAD_NORM] if durable else [HEAD_NORM, "baseline"]
@@ -213,6 +215,7 @@ def test_the_larger_size_is_the_same_table(tmp_path):
     assert len(smaller["seeds"]) >= 5 and len(smaller["cures"]) >= 13
 
 
+@pytest.mark.nightly
 def test_growth_compares_with_and_without_a_bos_token(tmp_path):
     settings = sink_growth.EXPERIMENT.settings["smoke"]
     variants = {name: settings["variants"][name] for name in ("two layers", "two layers, no BOS token")}
