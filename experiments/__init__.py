@@ -58,6 +58,7 @@ _CHAPTERS = {
 # Searches that a table of the documentation quotes, long sweeps, and what looks at a run that is named; by name alone.
 _BESIDE = {
     "entropy_transition": "theory",
+    "gradient_norms": "theory",
     "unseen_schemes": "theory",
     "scheme_matrix": "birth.schemes",
     "sink_sweep": "sinks",
