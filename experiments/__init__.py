@@ -64,6 +64,7 @@ _BESIDE = {
     "sink_sweep": "sinks",
     "sink_search": "sinks.sink_growth",
     "sink_search_larger": "sinks.sink_growth",
+    "sink_schemes": "sinks.sink_growth",
     "sink_cures_larger": "sinks.sink_cures",
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",

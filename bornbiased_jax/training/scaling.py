@@ -9,7 +9,8 @@ What counts as flat, at every step:
 - An activation is flat unless the 95% interval over seeds of its slope lies wholly beyond ±``FLAT``.
 - Zero at every width is flat, as the logits of a zero head are before training.
 - Logits that muP draws fall as 1/√width, and they stay part of the sum while training adds to them: ``logits`` may
-  vanish that fast. ``logits_update``, what training has added to them, may not.
+  vanish that fast. ``logits_update``, what training has added to them, begins with sums over signs that are nearly
+  random, which fall alike; at the last step it must be flat.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from bornbiased_jax.training.step import State, make_loss, make_train_step, over
 SITES = ("attention_update", "mlp_update", "residual")
 FLAT = 0.1
 """A slope within ±FLAT counts as none: doubling the width then moves an activation by less than 7%."""
-DRAWN_LOGITS = -0.5
-"""Slope of the logits that muP draws."""
+RANDOM_SUM = -0.5
+"""Slope of a mean over a width's inputs with random signs, as logits that muP draws are."""
 COVERAGE = 0.95
 
 
@@ -54,12 +55,13 @@ class ScalingRow:
     high: float
     std_by_width: tuple[float, ...]
     """Mean over seeds, and over blocks where there are several."""
+    lowest: float = 0.0
+    """Slope down to which it vanishes by design."""
 
     @property
     def is_flat(self) -> bool:
-        """Whether nothing shows that the activation grows or vanishes with width."""
-        lowest = DRAWN_LOGITS if self.activation == "logits" else 0.0
-        return self.low <= FLAT and self.high >= lowest - FLAT
+        """Whether nothing shows that the activation grows with width, or vanishes other than by design."""
+        return self.low <= FLAT and self.high >= self.lowest - FLAT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +170,13 @@ def scaling(
         by_width.append(_stds(each, rates_by_width(config.model, each.model, config.optimizer) if is_scaled else None))
         advance(1)
     rows = [
-        _row(name, step, widths, np.stack([stds[name][step] for stds in by_width]))
+        _row(
+            name,
+            step,
+            widths,
+            np.stack([stds[name][step] for stds in by_width]),
+            is_last=step == len(by_width[0][name]) - 1,
+        )
         for name in by_width[0]
         for step in range(len(by_width[0][name]))
         # Before training nothing has been added.
@@ -222,7 +230,7 @@ def _activations(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, initial
     return {"embedded": jnp.std(out.embedded_BTD), **means, **logits}
 
 
-def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray) -> ScalingRow:
+def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray, *, is_last: bool = True) -> ScalingRow:
     """Fit log std against log width for each seed; the interval is Student's over seeds."""
     x_W = np.log(np.asarray(widths, float))
     x_W = (x_W - x_W.mean()) / np.sum((x_W - x_W.mean()) ** 2)
@@ -232,4 +240,6 @@ def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray) -> Sca
     slope = float(slopes_S.mean())
     error = float(slopes_S.std(ddof=1)) / math.sqrt(slopes_S.size)
     half = float(stats.t.ppf((1 + COVERAGE) / 2, slopes_S.size - 1)) * error
-    return ScalingRow(name, step, slope, slope - half, slope + half, tuple(std_WS.mean(axis=1).tolist()))
+    by_design = name == "logits" or (name == "logits_update" and not is_last)
+    stds = tuple(std_WS.mean(axis=1).tolist())
+    return ScalingRow(name, step, slope, slope - half, slope + half, stds, RANDOM_SUM if by_design else 0.0)

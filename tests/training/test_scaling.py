@@ -52,13 +52,21 @@ def test_zero_activations_are_flat():
     assert module._row("mlp_update", 0, (8, 16), np.zeros((2, 3))).is_flat
 
 
-def test_logits_may_vanish_as_mup_draws_them_but_not_what_training_adds():
-    row = ScalingRow("logits", 0, -0.5, -0.52, -0.48, (1.0,))
-    assert row.is_flat
-    assert dataclasses.replace(row, step=1).is_flat
-    assert not dataclasses.replace(row, slope=-0.8, low=-0.9, high=-0.7).is_flat
-    assert not dataclasses.replace(row, slope=0.5, low=0.4, high=0.6).is_flat
-    assert not dataclasses.replace(row, activation="logits_update", step=1).is_flat
+@pytest.mark.parametrize(
+    ("name", "power", "is_last", "is_flat"),
+    [
+        ("logits", -0.5, True, True),
+        ("logits", -0.8, False, False),
+        ("logits", 0.5, False, False),
+        ("logits_update", -0.4, False, True),
+        ("logits_update", -0.4, True, False),
+        ("logits_update", 0.4, False, False),
+        ("residual", -0.4, False, False),
+    ],
+)
+def test_random_sums_vanish_by_design_as_mups_logits_do(name, power, is_last, is_flat):
+    std_WS = np.outer(np.array((32, 64, 256), float) ** power, np.ones(3))
+    assert module._row(name, 1, (32, 64, 256), std_WS, is_last=is_last).is_flat is is_flat
 
 
 @pytest.mark.parametrize(("optimizer", "up"), [("adamw", 1 / 4), ("muon", 1 / 2)])
