@@ -66,7 +66,7 @@ def test_theory_next_to_a_trained_model_is_said_to_be_about_initial_weights(is_i
     record = initial(None, 400, -500.0, is_initial=is_initial, theory=theory)
     sentences = " ".join(results.Preference([record]).summary())
     assert "0 of 1 measurements lie inside theory's 80% interval" in sentences
-    assert ("Theory is about initial weights" in sentences) is is_warned
+    assert ("Theory describes initial weights" in sentences) is is_warned
 
 
 def test_contraction_goes_from_the_first_block_to_the_last():
@@ -92,7 +92,7 @@ def test_unconfirmed_seed_sentence():
     told = lineage_reports.WhichSeed({**SEARCHED, "seed": 7}).summary()
     assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
-    assert "stay unseen" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
+    assert "cannot see" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
 
 
 def audited(*kinds, tested=0):
