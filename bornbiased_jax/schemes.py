@@ -236,6 +236,8 @@ SCHEMES: Mapping[str, Mapping[Group, Rule]] = {
         head=Rule("normal", "1/fan_in"),
     ),
 }
+RATES_BY_WIDTH: frozenset[str] = frozenset(("mup",))
+"""Schemes that are published with learning rates by width: those of hidden matrices and of the head fall with it."""
 SUFFIXES: Mapping[str, Mapping[Group, Structure]] = {
     "balanced": {"down": "balanced"},
     "mirrored": {"gate": "mirrored", "up": "mirrored", "down": "mirrored"},
@@ -269,6 +271,12 @@ def parse_scheme(name: str) -> Mapping[Group, Rule]:
     near = difflib.get_close_matches(name, SCHEMES, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the schemes are {', '.join(SCHEMES)}"
     raise InputError(f"init={name!r} is no initialization scheme: {hint} (-balanced or -mirrored may follow)")
+
+
+def has_rates_by_width(name: str) -> bool:
+    """Check whether a scheme, "-balanced" or "-mirrored" appended or not, has learning rates that fall with width."""
+    base, _, suffix = name.rpartition("-")
+    return (base if suffix in SUFFIXES else name) in RATES_BY_WIDTH
 
 
 def parse_rule(group: str, text: str) -> Rule:

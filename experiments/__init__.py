@@ -58,11 +58,13 @@ _CHAPTERS = {
 # Searches that a table of the documentation quotes, long sweeps, and what looks at a run that is named; by name alone.
 _BESIDE = {
     "entropy_transition": "theory",
+    "gradient_norms": "theory",
     "unseen_schemes": "theory",
     "scheme_matrix": "birth.schemes",
     "sink_sweep": "sinks",
     "sink_search": "sinks.sink_growth",
     "sink_search_larger": "sinks.sink_growth",
+    "sink_schemes": "sinks.sink_growth",
     "sink_cures_larger": "sinks.sink_cures",
     "real_models_given": "sinks.real_models",
     "sink_knockout_given": "sinks.sink_knockout",

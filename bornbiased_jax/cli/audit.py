@@ -34,14 +34,14 @@ from bornbiased_jax.cli.sections import Command
 def audit(
     place: str, json_file: str | None, page: str | None, report: str | None, pattern: str | None, **choices: Any
 ) -> int:
-    """Say what a folder of checkpoints holds that its labels do not.
+    """Check whether a folder of checkpoints is what its labels say.
 
-    Found are duplicates (files, tensors; up to signed zeros or number format), steps missing from the grid, breaks in a
+    It finds duplicates (files, tensors; up to signed zeros or number format), steps missing from the grid, breaks in a
     trajectory, checkpoints that descend from another run's initialization, initializations shared by several runs, and
     initializations that contradict their configuration. Weights are read tensor by tensor; pickles are digested and
-    never opened. A listing {"revisions": {NAME: [entries of the hub's tree interface]}} gives duplicates and gaps
-    without any weights, and so do the listings of a suite on the hub; with --weights its safetensors are fetched and
-    audited as a folder is.
+    never opened. A listing {"revisions": {NAME: [entries of the hub's tree interface]}} is enough to find duplicates
+    and gaps without any weights, and so are the listings of a suite on the hub; with --weights its safetensors are
+    fetched and audited like those of a folder.
 
     \b
     Example:

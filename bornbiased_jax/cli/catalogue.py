@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "seedprint": Entry("seedprint", "seedprint", "do two models share an initialization?"),
         "scan": Entry("scan", "scan", "which of many models is it related to?"),
         "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
-        "audit": Entry("audit", "audit", "what a folder of checkpoints holds, labels aside"),
+        "audit": Entry("audit", "audit", "is a folder of checkpoints what its labels say?"),
         "fingerprint": Entry("fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"),
         "digest": Entry("digest", "digest", "a commitment to a model's weights"),
         "derive": Entry("derive", "derive", "make a descendant of known origin"),

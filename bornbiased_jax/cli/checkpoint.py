@@ -109,12 +109,12 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     type=options.Ranged(Count),
     default=256,
     show_default=True,
-    help="At most so many (Table 7: 256).",
+    help="Largest number of sequences (Table 7: 256).",
 )
 @click.option(
     "--context",
     type=options.Ranged(SeqLen),
-    help="Tokens a sequence (Table 7: 2,048); a run's own, else the model's, unless given.",
+    help="Tokens in a sequence (Table 7: 2,048); by default the run's, else the model's.",
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences in a batch.")

@@ -37,7 +37,8 @@ def engine_options(function: F) -> F:
             type=click.Choice(ENGINES),
             default=ENGINES[0],
             show_default=True,
-            help="Who computes what the store lacks: this process, others here, a Slurm array, or Ray.",
+            help="Where missing chunks are computed: in this process, in others on this machine, in a Slurm array, "
+            "or by Ray.",
         ),
     ):
         function = option(function)

@@ -32,10 +32,20 @@ def probe_options(function: F) -> F:
             help="Draw token ids below this; the smaller vocabulary unless given.",
         ),
         click.option(
-            "--seq-len", type=options.Ranged(SeqLen), metavar="T", help="The shorter context, 64 at most, unless given."
+            "--seq-len",
+            type=options.Ranged(SeqLen),
+            metavar="T",
+            help="Length of probe inputs; the shorter context, at most 64, unless given.",
         ),
-        click.option("--num-inputs", type=options.Ranged(Count), metavar="N", help="How many.  [default: 2000]"),
-        click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), help="Of probe inputs.  [default: tokens]"),
+        click.option(
+            "--num-inputs",
+            type=options.Ranged(Count),
+            metavar="N",
+            help="Probe inputs to draw.  [default: 2000]",
+        ),
+        click.option(
+            "--inputs", type=click.Choice(options.RANDOM_INPUTS), help="Kind of probe inputs.  [default: tokens]"
+        ),
         click.option("--quiet", is_flag=True, help="No progress display."),
     ):
         function = option(function)
@@ -83,7 +93,7 @@ class Neurons(click.ParamType):
 )
 @probe_options
 @options.process_options
-@engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given.")
+@engines.store_options("Sequences in one chunk of the store; chosen from the sizes of model and inputs unless given.")
 @options.stream_options
 @writing.result_options
 def fingerprint(

@@ -16,9 +16,9 @@ from bornbiased_jax.cli.sections import CHECKPOINT, Command
 def init_scheme(checkpoint: str, json_file: str | None) -> None:
     """Name the initialization scheme of an untrained model, group by group.
 
-    Every group of weights gets its standard deviation, mean, kurtosis and truncation, and the named schemes that would
-    draw it so, by likelihood; then the whole model does, and what repeats in it, as where every shard of a tensor was
-    given the same draw. A trained model is near none: look at a step 0.
+    For every group of weights this lists its standard deviation, mean, kurtosis and truncation, and the named schemes
+    that would draw it in this way, by likelihood; then the same for the whole model, and what repeats in it, as when
+    every shard of a tensor got the same draw. A trained model matches no scheme: use a checkpoint of step 0.
 
     \b
     Example:

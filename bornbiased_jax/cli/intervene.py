@@ -14,29 +14,32 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 @click.command("intervene", cls=Command)
 @click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--text", metavar="FILE", help="A text file, or builtin:prose.", required=True)
-@click.option("--silence", multiple=True, metavar="NEURON", help="As blocks/12/mlp:1229; it writes nothing. Repeat.")
+@click.option(
+    "--silence", multiple=True, metavar="NEURON", help="Let a neuron, as in blocks/12/mlp:1229, write nothing. Repeat."
+)
 @click.option(
     "--write",
     multiple=True,
     metavar="NEURON@K",
-    help="Its mean activation at the first token, at position K and nowhere else; K = 1 restores it. Repeat.",
+    help="Give a neuron its mean activation of the first token at position K and none elsewhere; K = 1 restores it. "
+    "Repeat.",
 )
 @click.option(
     "--clear",
     multiple=True,
     metavar="CHANNEL[@B]",
-    help="A channel of the residual stream is 0 at --position after block B, or after every block. Repeat.",
+    help="Set a channel of the residual stream to 0 at --position after block B, or after every block. Repeat.",
 )
 @click.option(
     "--first-token", type=options.Ranged(TokenId), metavar="ID", help="Put this token first in every sequence."
 )
 @click.option(
-    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position looked at, from 1."
+    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position to measure, from 1."
 )
 @click.option(
     "--epsilon", type=options.Ranged(Fraction), default=0.25, show_default=True, help="A head above this is a sink."
 )
-@click.option("--length", type=options.Ranged(SeqLen), default=64, show_default=True, help="Tokens a sequence.")
+@click.option("--length", type=options.Ranged(SeqLen), default=64, show_default=True, help="Tokens in a sequence.")
 @click.option(
     "--num-sequences", type=options.Ranged(Count), default=20, show_default=True, help="Windows drawn from the text."
 )
@@ -44,7 +47,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.output_options
 def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **arguments: Any) -> None:
-    """Cut or move what makes a sink, and see block by block what is left of it.
+    """Silence or move what makes a sink, and see block by block which sinks are left.
 
     Blocks and positions count from 1, neurons, channels and token ids from 0. `bornbiased sinks` names the neurons and
     channels that write most at the first token.

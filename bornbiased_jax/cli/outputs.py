@@ -41,7 +41,7 @@ def output_options(function: F) -> F:
             "--overwrite",
             "overwrite_figures",
             is_flag=True,
-            help="Draw into a folder that holds other things, over files of these names.",
+            help="Write figures into a folder that holds other files, and replace files of the same names.",
         ),
         click.option("--figures", metavar="DIR", help="Draw the figures into this folder, each as PNG and SVG."),
         click.option("--csv", metavar="FILE", help="Write the measured numbers as CSV here, a row for each of them."),

@@ -29,9 +29,9 @@ from bornbiased_jax.ranges import Count, SeqLen
     help="Uniform random ids, or Gaussian vectors.",
 )
 @click.option(
-    "--gradients", is_flag=True, help="Also norms of gradients by block and group, for a batch of N sequences."
+    "--gradients", is_flag=True, help="Also predict norms of gradients by block and group, for a batch of N sequences."
 )
-@click.option("--diagram", is_flag=True, help="A trainability diagram, as --page, --figures, --csv or --json.")
+@click.option("--diagram", is_flag=True, help="Make a trainability diagram; give --page, --figures, --csv or --json.")
 @outputs.output_options
 def predict(
     model: str | None, settings: tuple[str, ...], checkpoint: str | None, sweep: str | None, **arguments: Any

@@ -22,31 +22,32 @@ SHAPES = ["cosine", "linear", "constant", "wsd"]
 
 # Options that override a recipe's number, when given: name on the command line -> type, help.
 OVERRIDES: dict[str, tuple[Any, str]] = {
-    "steps": (options.Ranged(ranges.Steps), "Updates; one epoch with the recipe seedprint unless given."),
+    "steps": (options.Ranged(ranges.Steps), "Number of updates; with the recipe seedprint one epoch unless given."),
     "schedule-steps": (
         options.Ranged(ranges.Steps),
-        "Lay the learning rate out for so many; a later call may continue up to them.  [default: steps]",
+        "Plan the learning rate for this many steps; a later call may continue up to them.  [default: steps]",
     ),
     "batch-size": (options.Ranged(ranges.Batch), "Sequences a step."),
     "accumulation": (
         options.Ranged(ranges.Batch),
         "Micro-batches of a batch, which go through the model one after the other.",
     ),
-    "context": (options.Ranged(ranges.SeqLen), "Predicted tokens a sequence."),
+    "context": (options.Ranged(ranges.SeqLen), "Predicted tokens in a sequence."),
     "schedule": (
         click.Choice(SHAPES),
-        "Of the rate after the warm-up: half a cosine, a line, none, or a line in the last fifth (wsd).",
+        "How the learning rate falls after the warm-up: as half a cosine, linearly, not at all, or linearly in "
+        "the last fifth (wsd).",
     ),
     "optimizer": (click.Choice(["adamw", "muon"]), "Muon is for the matrices of blocks, AdamW for the rest."),
-    "learning-rate": (options.Ranged(ranges.LearningRate), "At its highest, after the warm-up."),
-    "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "Where the schedule ends, but for constant."),
+    "learning-rate": (options.Ranged(ranges.LearningRate), "Peak learning rate, after the warm-up."),
+    "min-learning-rate": (options.Ranged(ranges.LearningRateOrNone), "At the schedule's end, unless it is constant."),
     "warmup": (options.Ranged(ranges.StepsOrNone), "Steps of linear warm-up."),
     "weight-decay": (options.Ranged(ranges.LearningRateOrNone), "Decoupled, on matrices only."),
     "clip": (options.Ranged(ranges.Clip), "Largest norm of the gradient."),
     "beta1": (options.Ranged(ranges.Decay), "AdamW's decay of the mean gradient."),
     "beta2": (options.Ranged(ranges.Decay), "AdamW's decay of the mean squared gradient."),
     "epsilon": (options.Ranged(ranges.LearningRate), "AdamW's epsilon."),
-    "dtype": (click.Choice(["float32", "bfloat16"]), "Of the computation; weights and optimizer stay float32."),
+    "dtype": (click.Choice(["float32", "bfloat16"]), "Type to compute in; weights and optimizer stay float32."),
     "tokenizer": (str, "bytes, bpe, bpe:4096 or a file; else that of --init-from, or the bpe of the model's size."),
     "validation-fraction": (options.Ranged(ranges.HeldOut), "Fraction of the documents held out."),
     "init-from": (str, "Begin with these weights: a checkpoint, or a run that has all the seeds."),
@@ -54,8 +55,8 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
         options.Ranged(ranges.Steps),
         "Steps between two checkpoints; the first and the last are always kept.",
     ),
-    "keep-latest": (options.Ranged(ranges.Steps), "Of the regular checkpoints, keep so many."),
-    "eval-every": (options.Ranged(ranges.Steps), "Steps between two held-out losses; one at the end in any case."),
+    "keep-latest": (options.Ranged(ranges.Steps), "How many of the regular checkpoints to keep."),
+    "eval-every": (options.Ranged(ranges.Steps), "Steps between two held-out losses; the last step always has one."),
     "eval-sequences": (options.Ranged(ranges.Count), "Sequences of the held-out loss."),
     "log-every": (options.Ranged(ranges.Steps), "Steps between two lines of metrics.jsonl."),
     "seeds-mode": (click.Choice(["auto", "vmap", "map"]), "Seeds at once, or one after the other in one program."),
@@ -138,7 +139,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     type=click.Choice(RECIPES),
     default="tiny",
     show_default=True,
-    help="Numbers to start from: minutes on two cores, Appendix B.4, or SeedPrint's toy schedule.",
+    help="Settings to start from: minutes on two cores, Appendix B.4, or SeedPrint's toy schedule.",
 )
 @click.option(
     "--schedule",

@@ -38,7 +38,9 @@ probe.add_command(scaling_command)
 
 def _probe_options(function: F) -> F:
     for option in (
-        click.option("--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Of the inputs."),
+        click.option(
+            "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
+        ),
         click.option(
             "--embedding-seed",
             type=options.Ranged(Seed),
@@ -63,7 +65,9 @@ def _probe_options(function: F) -> F:
         ),
         options.sweep_option,
         click.option(
-            "--theory", is_flag=True, help="Add what theory predicts of untrained models, and whether it fits."
+            "--theory",
+            is_flag=True,
+            help="Add theory's prediction for untrained models, and whether the measurement fits it.",
         ),
         click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of untrained models."),
         click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
@@ -88,7 +92,9 @@ def _probe_options(function: F) -> F:
         click.option(
             "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
         ),
-        engines.store_options("Sequences in one chunk of the store; by the sizes of model and inputs unless given."),
+        engines.store_options(
+            "Sequences in one chunk of the store; chosen from the sizes of model and inputs unless given."
+        ),
         dry_run.dry_run_option,
     ):
         function = option(function)

@@ -20,7 +20,11 @@ from bornbiased_jax.ranges import Batch, LearningRate, Seed, SeqLen, Steps
     "--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw", show_default=True, help="As in pretrain."
 )
 @click.option(
-    "--learning-rate", type=options.Ranged(LearningRate), default=1e-3, show_default=True, help="At every width."
+    "--learning-rate",
+    type=options.Ranged(LearningRate),
+    default=1e-3,
+    show_default=True,
+    help="At every width; with init=mup at the width of --model, and falling with the width for matrices.",
 )
 @click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences of the batch.")
 @click.option("--seq-len", type=options.Ranged(SeqLen), default=32, show_default=True, help="Length of the sequences.")
@@ -32,7 +36,13 @@ def scaling_command(**arguments: Any) -> None:
     \b
     Example:
       bornbiased probe scaling --model gpt2-tiny --set init=mup \\
+        --set attention_scale=0.03125 --set tie_embeddings=false \\
         --widths 64,128,256 --steps 10
+
+    muP is more than an initialization: with init=mup the learning rates of
+    hidden matrices and of the head fall as the width of --model over the width.
+    It also needs attention logits scaled by 1/head_dim (attention_scale, here
+    1/32) and an untied head.
     """
     from bornbiased_jax import progress
     from bornbiased_jax.results.initialization import WidthCheck

@@ -24,10 +24,10 @@ from bornbiased_jax.ranges import Count, Level
 @click.option("--alpha", type=options.Ranged(Level), help="Level of all decisions together.  [default: 1e-4]")
 @click.option("--num-permutations", type=options.Ranged(Count), help="Relabelings drawn for each base that is tested.")
 @click.option(
-    "--mixture", is_flag=True, help="Also fit the suspect as a mixture of the bases, checkpoints all of them."
+    "--mixture", is_flag=True, help="Also fit the suspect as a mixture of the bases, which must be checkpoints."
 )
 @click.option(
-    "--base", "mixture_base", metavar="B0", help="For --mixture: the checkpoint that differences are taken from."
+    "--base", "mixture_base", metavar="B0", help="For --mixture: the checkpoint from which differences are taken."
 )
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.output_options
@@ -44,9 +44,9 @@ def scan(
     """Find which of many models one model shares an initialization with.
 
     Bases are checkpoints, stored fingerprints, or folders of fingerprints; `builtin` is the store of public models that
-    ships with the package. Most are done with by a screen; the others are tested as `bornbiased seedprint` does it,
-    with one correction over all bases. With --mixture, coefficients say how far the suspect went from B0 toward each
-    base, block by block; they never say which model another descends from.
+    ships with the package. A quick screen rules out most bases; the others are tested as by `bornbiased seedprint`, and
+    one correction covers all bases. With --mixture, coefficients say how far the suspect has moved from B0 toward each
+    base, block by block; they never say which model descends from which.
 
     \b
     Example:

@@ -67,7 +67,7 @@ def _tests() -> str:
 )
 @click.option("--num-references", type=options.Ranged(Count), help="Fresh seeds, for population.  [default: 200]")
 @click.option(
-    "--baselines", is_flag=True, help="Also published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
+    "--baselines", is_flag=True, help="Also compute published scores of the weights: Intrinsic, PCS, ICS, phi_U, AWM."
 )
 @click.option(
     "--file",
@@ -81,7 +81,9 @@ def _tests() -> str:
 @probe_options
 @options.stream_options
 @click.option(
-    "--by-step", is_flag=True, help="Of a base that is a pretraining run: also the verdict at each of its checkpoints."
+    "--by-step",
+    is_flag=True,
+    help="If the base is a pretraining run: also give the verdict at each of its checkpoints.",
 )
 @outputs.output_options
 def seedprint(

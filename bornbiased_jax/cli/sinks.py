@@ -29,7 +29,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     "--num-sequences", type=options.Ranged(Count), default=100, show_default=True, help="Windows drawn from the text."
 )
 @click.option(
-    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position looked at, from 1."
+    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position to measure, from 1."
 )
 @click.option(
     "--convention",
@@ -53,9 +53,12 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option(
-    "--details/--no-details", default=True, show_default=True, help="Also what the positions look like inside."
+    "--details/--no-details",
+    default=True,
+    show_default=True,
+    help="Also measure variances, channels and neurons by position.",
 )
-@click.option("--quantise", metavar="NAME,…", help="Also what rounding costs: w8a8, a6, kv4, w4a8kv4.")
+@click.option("--quantise", metavar="NAME,…", help="Also measure what rounding costs: w8a8, a6, kv4, w4a8kv4.")
 @click.option(
     "--granularity",
     default="tensor,token",
@@ -70,15 +73,17 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     "--streaming",
     type=options.Ranged(SeqLen),
     metavar="WINDOW",
-    help="Also the loss with a rolling cache of so many tokens after the first --keep-sinks.",
+    help="Also measure the loss with a rolling cache of this many tokens after the first --keep-sinks.",
 )
-@click.option("--by-step", is_flag=True, help="Of a run: also every seed at initialization and at every checkpoint.")
+@click.option(
+    "--by-step", is_flag=True, help="For a run: also measure every seed at initialization and at every checkpoint."
+)
 @options.ignore_option
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.output_options
 def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: Any) -> None:
-    """Which heads are attention sinks on real text, and what the first position looks like inside.
+    """Which heads are attention sinks on a text, and how the first position differs inside the model.
 
     \b
     Example:

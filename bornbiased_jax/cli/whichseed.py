@@ -23,21 +23,23 @@ def _seed_range(text: str) -> range:
 @click.command("whichseed", cls=Command)
 @click.argument("suspect", metavar="C", help=CHECKPOINT)
 @options.model_options
-@click.option("--seeds", required=True, metavar="A:B", help="Seeds to search; B is left out, 4294967296 at most.")
+@click.option(
+    "--seeds", required=True, metavar="A:B", help="Seeds to search, from A up to B − 1; B is at most 4294967296."
+)
 @click.option("--alpha", type=options.Ranged(Level), default=1e-4, show_default=True, help="Level over all 2^32 seeds.")
 @click.option(
     "--entries",
     type=options.Ranged(Entries),
     default=256,
     show_default=True,
-    help="Numbers drawn of each seed in the search.",
+    help="How many weights to draw for each seed in the search.",
 )
 @click.option(
     "--framework",
     type=click.Choice(["bornbiased", "torch"]),
     default="bornbiased",
     show_default=True,
-    help="Whose seeds: torch draws models of transformers, popular seeds first (extra [torch]).",
+    help="Whose seeds they are: torch draws models as transformers does, popular seeds first (extra [torch]).",
 )
 @engines.store_options("Seeds in one chunk of the store; a million unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
@@ -53,10 +55,10 @@ def whichseed(
     json_file: str | None,
     **arguments: Any,
 ) -> None:
-    """Which seed were a model's initial weights drawn from? They are drawn again and compared with its weights.
+    """Find the seed of a model's initial weights: candidates are drawn again and compared with its weights.
 
-    They have the suspect's own architecture unless --model says otherwise. Seeds are those of this package; with
-    --framework torch those of models that transformers initialized on a CPU in float32.
+    Candidates have the suspect's own architecture unless --model says otherwise. Seeds are those of this package, or
+    with --framework torch those of models that transformers initialized on a CPU in float32.
 
     \b
     Example:

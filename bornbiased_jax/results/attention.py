@@ -90,14 +90,14 @@ class Sinks(Result):
             f"{percent(rate)} of the heads{error}, put {attend}: they are sinks."
             if rate
             else f"No head puts {attend}: there are no sinks.",
-            f"That is over {count(sequences, 'window')} of one text; heads are the model's own and no sample.",
+            f"All heads of the model were measured, on {count(sequences, 'window')} of one text.",
         ]
         if self.super_neurons:
             first = next(row for row in report["super_neurons"] if row["super"])
             sentences.append(
-                f"{count(len(self.super_neurons), 'super neuron')} could be behind it, the first in block "
-                f"{first['block']} (neuron {first['neuron']}): `bornbiased intervene … --silence "
-                f"{self.super_neurons[0]}` tries that."
+                f"{count(len(self.super_neurons), 'super neuron')} could be the cause, the first in block "
+                f"{first['block']} (neuron {first['neuron']}). Test it with `bornbiased intervene … --silence "
+                f"{self.super_neurons[0]}`."
             )
         return sentences
 

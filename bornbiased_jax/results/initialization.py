@@ -99,14 +99,27 @@ class WidthCheck(Record):
         if not first:
             return [
                 f"muP holds: from width {widths} nothing shows that an activation grows or vanishes with width, at any "
-                f"step and over {self.record['num_seeds']} seeds."
+                f"step and over {self.record['num_seeds']} seeds.",
+                *self._rates(),
             ]
         parts = [
             f"{name} {'grows' if row['slope'] > 0 else 'vanishes'} from step {row['step']} (slope {row['slope']:.2f}, "
             f"95% interval {row['interval'][0]:.2f} to {row['interval'][1]:.2f})"
             for name, row in first.items()
         ]
-        return [f"muP does not hold: from width {widths} {'; '.join(parts)}."]
+        return [f"muP does not hold: from width {widths} {'; '.join(parts)}.", *self._rates()]
+
+    def _rates(self) -> list[str]:
+        """Say which learning rates the widths had, and what the scheme of muP lacks here to be muP."""
+        base, model = self.record.get("base_width"), self.record.get("model", {})
+        if base is None:
+            return ["Every width was trained at one learning rate, as this scheme is published."]
+        parts = [f"Learning rates of hidden matrices and of the head fell with the width, from width {base} on."]
+        lacks = [] if model.get("attention_scale") else ["attention_scale=1/head_dim, as a number"]
+        lacks += ["tie_embeddings=false"] if model.get("tie_embeddings") else []
+        if lacks:
+            parts.append(f"init=mup alone is not muP: also set {' and '.join(lacks)}.")
+        return parts
 
     def tables(self) -> list[Listing]:
         """List slopes and standard deviations before training, after one update and at the end."""

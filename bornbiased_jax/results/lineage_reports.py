@@ -51,9 +51,9 @@ class WhichSeed(Record):
         confirmed = value["confirmed"]
         if value["seed"] is None:
             return [
-                f"{searched} none is shown to be the one: {value['reason']}.",
-                "A seed outside the range, another framework's seed, or coordinates that were rotated or permuted "
-                "stay unseen.",
+                f"{searched}, none is shown to be the one: {value['reason']}.",
+                "This search cannot see a seed outside the range, another framework's seed, or a model whose "
+                "coordinates were rotated or permuted.",
             ]
         sentences = [f"{searched}, seed {value['seed']} is the one: {value['reason']}."]
         if confirmed is not None:
@@ -78,13 +78,13 @@ class Audit(Record):
         checkpoints = f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}"
         tested = sum(pair["p_value"] is not None for pair in value["pairs"])
         scope = (
-            "No pair was tested in the weights: copies and gaps are facts, and shared initial weights were not looked "
+            "Copies and gaps are facts. No pair was tested in the weights, so shared initial weights were not looked "
             "for."
         )
         if tested:
             scope = (
-                f"{count(tested, 'pair')} were tested in the weights; that any unrelated pair is called related has "
-                f"probability {value['alpha']:g} at most over the whole audit."
+                f"{count(tested, 'pair')} were tested in the weights; the probability that any unrelated pair is "
+                f"called related is at most {value['alpha']:g} over the whole audit."
             )
         contradictions = "nothing contradicts their labels" if value["clean"] else among(defects)
         return [f"{checkpoints}: {contradictions}.", scope]
@@ -119,9 +119,9 @@ class SketchFile(Record):
         """Say what was stored, and what of the model repeats itself."""
         value = self.record
         lines = [
-            f"Sketches, digests and statistics of {count(value['num_tensors'], 'tensor')} are in {value['out']}, and "
-            "no weights; its payload has the digest "
-            f"{value['digest'][:12]}…, which is a commitment once it is published where a date can be proved.",
+            f"{value['out']} holds sketches, digests and statistics of {count(value['num_tensors'], 'tensor')}, but no "
+            f"weights. The digest of its payload is {value['digest'][:12]}…; published with a date that can be proved, "
+            "it commits you to this model.",
         ]
         equal = [row for row in value["repeats"] if row["num_equal"]]
         if equal:
@@ -137,10 +137,10 @@ class OutputFile(Record):
         """Say what was stored and what it is good for."""
         value = self.record
         return [
-            f"{value['num_outputs']:,} outputs of width {value['width']} are in {value['out']}: what the model answers "
-            "to inputs that their digest names.",
-            "Two models' fingerprints on the same inputs are compared by `bornbiased seedprint A B`; outputs show the "
-            "embedding table rather than the blocks, so that tests in the weights see more.",
+            f"{value['out']} holds {value['num_outputs']:,} outputs of width {value['width']}, and the digest of the "
+            "inputs that they answer.",
+            "Compare fingerprints of two models on the same inputs with `bornbiased seedprint A B`. Outputs show the "
+            "embedding table rather than the blocks, so tests of the weights see more.",
         ]
 
 
@@ -159,7 +159,7 @@ class InitScheme(Record):
             return "No named scheme can have drawn these weights."
         if value["fits"]:
             after = f"; the runner-up is {runner_up}" if runner_up else ""
-            return f"Drawn by {nearest}, as far as moments tell{after}."
+            return f"Drawn by {nearest}, as far as moments can tell{after}."
         then = f", then {runner_up}" if runner_up else ""
         return f"Nearest is {nearest}{then}, but not every group fits it."
 
@@ -191,8 +191,8 @@ class Digest(Record):
         return [
             f"{value['digest'][:12]}… commits to {count(len(value['tensors']), 'tensor')} of {value['checkpoint']}, "
             "their numbers and the order of their coordinates.",
-            "It proves something once it is published where a date can be proved: then `seedprint --base-digest` holds "
-            "the base to it.",
+            "It proves something once it is published with a date that can be proved; `seedprint --base-digest` then "
+            "refuses any other base.",
         ]
 
 
@@ -206,8 +206,7 @@ class Descendant(Record):
         if not value["function_preserved"]:
             return [
                 origin,
-                "It computes another function than its parent; its initialization is known, so that tests can be "
-                "tried.",
+                "It computes another function than its parent. Its origin is known, so you can try tests on it.",
             ]
         difference = value["logit_difference"]
         check = "" if difference is None else f": the logits moved by {difference:.1g} of their standard deviation"

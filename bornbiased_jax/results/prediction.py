@@ -59,8 +59,8 @@ class Prediction(Result):
             )
         return [
             *sentences,
-            "Nothing was built, sampled or fitted; `probe … --theory` sets a measurement next to it, and conditions on "
-            "the one embedding table that `probe` holds fixed.",
+            "No model was built, and nothing was sampled or fitted. `probe … --theory` sets a measurement next to the "
+            "prediction, which is then for the one embedding table that all seeds of `probe` share.",
         ]
 
     def _subject(self) -> str:

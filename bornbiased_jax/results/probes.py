@@ -165,8 +165,8 @@ class Preference(_Probe):
                 f"{count(len(tokens), 'different token')}."
             )
         scope = (
-            "The p-value is about these weights and inputs: it says that the preference is real, and whether another "
-            "seed has one only that seed's row can say."
+            "The p-value is about these weights and inputs: it says that this preference is real. It says nothing of "
+            "other seeds; each has its own row."
         )
         return sentences + (theory_summary(self.records) or [scope])
 
@@ -229,8 +229,8 @@ class Contraction(_Probe):
             )
         models = f"of {count(len(longest[0]), 'seed')}" if longest[0][0]["seed"] is not None else "of the model"
         sentences = [
-            f"The cosine between last-position states of unrelated inputs {models} goes {among(spans)}: 0 is none of "
-            "it shared, 1 one direction for all."
+            f"The cosine between last-position states of unrelated inputs {models} goes {among(spans)}; at 0 they "
+            "share no direction, at 1 they all have the same."
         ]
         weakest = max(record["log10_p"] for record in self.records)
         if 10.0**weakest < LEVEL / len(self.records):

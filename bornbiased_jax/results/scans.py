@@ -73,8 +73,9 @@ class Scan(Result):
         related = [match for match in matches if match.verdict == "same-lineage"]
         if not related:
             return [
-                f"None of {num_bases} bases shares an initialization with {self.result.suspect} as far as the order of "
-                "coordinates, neurons and heads tells: neurons in another order are matched by `bornbiased seedprint`."
+                f"None of {num_bases} bases shares an initialization with {self.result.suspect}, as far as the stored "
+                "order of coordinates, neurons and heads shows. `bornbiased seedprint` also matches neurons in another "
+                "order."
             ]
         named = ", ".join(
             f"{match.base} (the same weights)"
@@ -84,7 +85,7 @@ class Scan(Result):
         )
         return [
             f"{self.result.suspect} shares an initialization with {len(related)} of {num_bases} bases: {named}. "
-            "Which of two is older no test of weights can say."
+            "No test of weights can say which of two is older."
         ]
 
     def tables(self) -> list[Listing]:

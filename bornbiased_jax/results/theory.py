@@ -131,7 +131,7 @@ def theory_summary(records: Sequence[Record]) -> list[str]:
     ]
     if any(record.get("is_initial") is False for record in records):
         sentences.append(
-            "Theory is about initial weights, and this checkpoint is not known to hold any: what lies outside the "
+            "Theory describes initial weights, and this checkpoint is not known to hold them: what lies outside the "
             "interval may be what training changed."
         )
     return sentences

@@ -1,7 +1,16 @@
 """Coordinate check: how the standard deviation of activations and logits grows with width, before and while training.
 
 muP's own test ("Tensor Programs V", appendix D.1): under a parametrization that transfers, no activation grows or
-vanishes with width at any of the first steps. Models of several widths are trained alike, all seeds at once.
+vanishes with width at any of the first steps. Models of several widths are trained alike, all seeds at once, at the
+learning rates that the scheme asks for (:data:`bornbiased_jax.schemes.RATES_BY_WIDTH`).
+
+What counts as flat, at every step:
+
+- An activation is flat unless the 95% interval over seeds of its slope lies wholly beyond ±``FLAT``.
+- Zero at every width is flat, as the logits of a zero head are before training.
+- Logits that muP draws fall as 1/√width, and they stay part of the sum while training adds to them: ``logits`` may
+  vanish that fast. ``logits_update``, what training has added to them, begins with sums over signs that are nearly
+  random, which fall alike; at the last step it must be flat.
 """
 
 from __future__ import annotations
@@ -13,6 +22,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from scipy import stats
 
 from bornbiased_jax.config import ModelConfig
@@ -20,14 +30,17 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model.loss import unrolled_blocks
 from bornbiased_jax.model.model import ForwardOptions, apply
-from bornbiased_jax.parameters import Params
+from bornbiased_jax.parameters import Params, flatten, parameter_table, unflatten
+from bornbiased_jax.schemes import has_rates_by_width
 from bornbiased_jax.training.config import PretrainConfig
-from bornbiased_jax.training.optimizer import make_optimizer
+from bornbiased_jax.training.optimizer import make_optimizer, muon_dimensions
 from bornbiased_jax.training.step import State, make_loss, make_train_step, over_seeds
 
 SITES = ("attention_update", "mlp_update", "residual")
 FLAT = 0.1
 """A slope within ±FLAT counts as none: doubling the width then moves an activation by less than 7%."""
+RANDOM_SUM = -0.5
+"""Slope of a mean over a width's inputs with random signs, as logits that muP draws are."""
 COVERAGE = 0.95
 
 
@@ -42,13 +55,13 @@ class ScalingRow:
     high: float
     std_by_width: tuple[float, ...]
     """Mean over seeds, and over blocks where there are several."""
+    lowest: float = 0.0
+    """Slope down to which it vanishes by design."""
 
     @property
     def is_flat(self) -> bool:
-        """Whether nothing shows that the activation grows or vanishes with width."""
-        # The first logits of muP vanish with width by design.
-        vanishes = self.high < -FLAT and not (self.activation == "logits" and self.step == 0)
-        return not (self.low > FLAT or vanishes)
+        """Whether nothing shows that the activation grows with width, or vanishes other than by design."""
+        return self.low <= FLAT and self.high >= self.lowest - FLAT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +72,8 @@ class Scaling:
     num_seeds: int
     optimizer: str
     rows: tuple[ScalingRow, ...]
+    base_width: int | None = None
+    """Width at which matrices have the stated learning rate, which falls with the width; None: one rate for all."""
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object of ``bornbiased probe scaling``."""
@@ -73,8 +88,14 @@ class Scaling:
             }
             for row in self.rows
         ]
-        head = {"widths": list(self.widths), "num_seeds": self.num_seeds, "optimizer": self.optimizer}
-        return {**head, "mup_holds": all(row.is_flat for row in self.rows), "rows": rows}
+        return {
+            "widths": list(self.widths),
+            "num_seeds": self.num_seeds,
+            "optimizer": self.optimizer,
+            "base_width": self.base_width,
+            "mup_holds": all(row.is_flat for row in self.rows),
+            "rows": rows,
+        }
 
 
 def at_width(cfg: ModelConfig, width: int) -> ModelConfig:
@@ -99,13 +120,39 @@ def _unit(cfg: ModelConfig) -> int:
     return math.lcm(cfg.d_model // math.gcd(cfg.d_model, cfg.key_dim), cfg.d_model // math.gcd(cfg.d_model, cfg.d_ff))
 
 
+def rates_by_width(base: ModelConfig, cfg: ModelConfig, optimizer: str) -> Params:
+    """Return what multiplies the learning rate of each parameter so that its updates move outputs alike at every width.
+
+    An update of Adam has entries of one size, all in line with the input: the sum over a matrix's inputs grows as their
+    number, so the rate falls as 1/fan_in ("Tensor Programs V", table 3). A matrix from Muon has singular values that
+    grow as √fan_in at a fixed size of its entries: the rate falls as 1/√fan_in. Tables of vectors, norms and biases
+    have no inputs that grow.
+
+    Args:
+        base: the model at the width where every factor is 1.
+        cfg: the model at another width.
+        optimizer: "adamw" or "muon".
+    """
+    power = {
+        path: 0.5 if optimizer == "muon" and numbers is not None else 1.0
+        for path, numbers in flatten(muon_dimensions(cfg)).items()
+    }
+    table = parameter_table(cfg)
+    return unflatten(
+        {
+            path: (row.block_shape[-2] / table[path].block_shape[-2]) ** power[path] if row.is_matrix else 1.0
+            for path, row in parameter_table(base).items()
+        }
+    )
+
+
 def scaling(
     config: PretrainConfig, widths: Sequence[int], *, advance: Callable[[int], None] = lambda _: None
 ) -> Scaling:
     """Train models of several widths for a few steps on one batch of uniform tokens, and compare their activations.
 
     Args:
-        config: of the training: the model at any width, seeds, optimizer, learning rate, steps and batch.
+        config: of the training: the model at its base width, seeds, optimizer, learning rate, steps and batch.
         widths: at least two different ones.
         advance: called with 1 after each width.
 
@@ -117,22 +164,35 @@ def scaling(
     if len(config.seeds) < 2:
         raise InputError("an interval needs at least two seeds, as in --seeds 0:4")
     configs = [dataclasses.replace(config, model=at_width(config.model, width)) for width in widths]
+    is_scaled = has_rates_by_width(config.model.init)
     by_width = []
     for each in configs:
-        by_width.append(_stds(each))
+        by_width.append(_stds(each, rates_by_width(config.model, each.model, config.optimizer) if is_scaled else None))
         advance(1)
     rows = [
-        _row(name, step, widths, np.stack([stds[name][step] for stds in by_width]))
+        _row(
+            name,
+            step,
+            widths,
+            np.stack([stds[name][step] for stds in by_width]),
+            is_last=step == len(by_width[0][name]) - 1,
+        )
         for name in by_width[0]
         for step in range(len(by_width[0][name]))
+        # Before training nothing has been added.
+        if (name, step) != ("logits_update", 0)
     ]
-    return Scaling(tuple(widths), len(config.seeds), config.optimizer, tuple(rows))
+    base_width = config.model.d_model if is_scaled else None
+    return Scaling(tuple(widths), len(config.seeds), config.optimizer, tuple(rows), base_width)
 
 
-def _stds(config: PretrainConfig) -> dict[str, np.ndarray]:
-    """Train one width; return the standard deviation of each activation [steps + 1, S]."""
+def _stds(config: PretrainConfig, rates: Params | None) -> dict[str, np.ndarray]:
+    """Train one width, at one learning rate or with its factors; return each activation's std [steps + 1, S]."""
     cfg, steps = config.model, config.steps or 0
     optimizer = make_optimizer(config, steps)
+    if rates is not None:
+        factors = optax.stateless(lambda updates, _params: jax.tree.map(jnp.multiply, updates, rates))
+        optimizer = optax.chain(optimizer, factors)
     rng = np.random.default_rng(config.data_seed)
     shape = (config.batch_size, config.context + 1)
     tokens_BT1 = jnp.asarray(rng.integers(0, cfg.vocab_size, shape), jnp.int32)
@@ -143,18 +203,19 @@ def _stds(config: PretrainConfig) -> dict[str, np.ndarray]:
         params = jax.vmap(lambda seed: init_seed(cfg, seed))(seeds)
         return State(params, jax.vmap(optimizer.init)(params), jnp.zeros(len(config.seeds), jnp.int32), seeds)
 
-    measure = jax.jit(jax.vmap(lambda params: _activations(cfg, params, tokens_BT1[:, :-1])))
+    measure = jax.jit(jax.vmap(lambda params, first: _activations(cfg, params, tokens_BT1[:, :-1], first)))
     step = jax.jit(over_seeds(make_train_step(make_loss(cfg), optimizer), "vmap"))
     state = start(seeds)
-    measured = [measure(state.params)]
+    initial = state.params
+    measured = [measure(initial, initial)]
     for _ in range(steps):
         state, _metrics = step(state, tokens_BT1[None])
-        measured.append(measure(state.params))
+        measured.append(measure(state.params, initial))
     return {name: np.stack([np.asarray(row[name], np.float64) for row in measured]) for name in measured[0]}
 
 
-def _activations(cfg: ModelConfig, params: Params, tokens_BT: jax.Array) -> dict[str, jax.Array]:
-    """Compute the standard deviation of each activation, averaged over blocks."""
+def _activations(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, initial: Params) -> dict[str, jax.Array]:
+    """Compute the standard deviation of each activation, averaged over blocks, and of what was added to the logits."""
     present = [site for site in SITES if {"attention_update": cfg.attention, "mlp_update": cfg.mlp}.get(site, True)]
 
     def reduce(captured: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -164,10 +225,12 @@ def _activations(cfg: ModelConfig, params: Params, tokens_BT: jax.Array) -> dict
     out = apply(cfg, params, tokens_BT, capture=present, reduce=reduce, options=options)
     assert out.logits_BTV is not None
     means = {name: jnp.mean(values) for name, values in out.layers.items()}
-    return {"embedded": jnp.std(out.embedded_BTD), **means, "logits": jnp.std(out.logits_BTV)}
+    first = apply(cfg, initial, tokens_BT, options=options).logits_BTV
+    logits = {"logits": jnp.std(out.logits_BTV), "logits_update": jnp.std(out.logits_BTV - first)}
+    return {"embedded": jnp.std(out.embedded_BTD), **means, **logits}
 
 
-def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray) -> ScalingRow:
+def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray, *, is_last: bool = True) -> ScalingRow:
     """Fit log std against log width for each seed; the interval is Student's over seeds."""
     x_W = np.log(np.asarray(widths, float))
     x_W = (x_W - x_W.mean()) / np.sum((x_W - x_W.mean()) ** 2)
@@ -177,4 +240,6 @@ def _row(name: str, step: int, widths: Sequence[int], std_WS: np.ndarray) -> Sca
     slope = float(slopes_S.mean())
     error = float(slopes_S.std(ddof=1)) / math.sqrt(slopes_S.size)
     half = float(stats.t.ppf((1 + COVERAGE) / 2, slopes_S.size - 1)) * error
-    return ScalingRow(name, step, slope, slope - half, slope + half, tuple(std_WS.mean(axis=1).tolist()))
+    by_design = name == "logits" or (name == "logits_update" and not is_last)
+    stds = tuple(std_WS.mean(axis=1).tolist())
+    return ScalingRow(name, step, slope, slope - half, slope + half, stds, RANDOM_SUM if by_design else 0.0)

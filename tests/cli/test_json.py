@@ -106,7 +106,7 @@ KEYS = {
     "models": {"models", "fields"},
     "probe preference": {"records", "provenance"},
     "probe contraction": {"records", "provenance"},
-    "probe scaling": {"rows", "widths", "num_seeds", "optimizer", "mup_holds", "model"},
+    "probe scaling": {"rows", "widths", "num_seeds", "optimizer", "base_width", "mup_holds", "model"},
     "predict": {"inter_cosine_by_layer", "top1_share_mean", "position_std"},
     "generate": {"ids", "text"},
     "parity": {"max_abs_error"},

@@ -35,6 +35,8 @@ NAMES = (
     "predicted",
     "ablation",
     "unseen_schemes",
+    "entropy_transition",
+    "gradient_norms",
 )
 SIGMAS = 4.0
 
@@ -84,7 +86,7 @@ def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
     assert all(row.configuration != "paper" and not row.paper for table in tables for row in table.rows)
     assert all(claim.paper is None for claim in claims)
     assert all(math.isfinite(claim.measured) for claim in claims)
-    assert bool(panels) == name.startswith(("figure", "predicted"))
+    assert bool(panels) == name.startswith(("figure", "predicted", "entropy"))
     for index, panel in enumerate(panels):
         assert figures.svg(panel.figure, f"{name}-{index}", panel.caption).startswith("<svg")
 

@@ -54,6 +54,21 @@ def contracted(seed, by_layer, log10_p, seq_len=64):
     return {"seed": seed, "seq_len": seq_len, "inter_cosine_by_layer": by_layer, "log10_p": log10_p}
 
 
+@pytest.mark.parametrize(("is_initial", "is_warned"), [(True, False), (False, True)])
+def test_theory_next_to_a_trained_model_is_said_to_be_about_initial_weights(is_initial, is_warned):
+    theory = {
+        "coverage": 0.8,
+        "top1_share_mean": 0.01,
+        "top1_share_low": 0.005,
+        "top1_share_high": 0.02,
+        "inside": False,
+    }
+    record = initial(None, 400, -500.0, is_initial=is_initial, theory=theory)
+    sentences = " ".join(results.Preference([record]).summary())
+    assert "0 of 1 measurements lie inside theory's 80% interval" in sentences
+    assert ("Theory describes initial weights" in sentences) is is_warned
+
+
 def test_contraction_goes_from_the_first_block_to_the_last():
     records = [contracted(0, [0.1, 0.2, 0.4], -90.0), contracted(1, [0.11, 0.3, 0.5], -50.2)]
     told = results.Contraction(records).summary()
@@ -77,7 +92,7 @@ def test_unconfirmed_seed_sentence():
     told = lineage_reports.WhichSeed({**SEARCHED, "seed": 7}).summary()
     assert told[0] == "Of 100 seeds searched, seed 7 is the one: r is 1.000."
     assert "does not confirm it" in told[1]
-    assert "stay unseen" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
+    assert "cannot see" in lineage_reports.WhichSeed({**SEARCHED, "seed": None}).summary()[1]
 
 
 def audited(*kinds, tested=0):

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.parameters import flatten
 from bornbiased_jax.results.initialization import WidthCheck
+from bornbiased_jax.schemes import has_rates_by_width
 from bornbiased_jax.training import scaling as module
 from bornbiased_jax.training.config import PretrainConfig
-from bornbiased_jax.training.scaling import Scaling, ScalingRow, at_width, scaling
+from bornbiased_jax.training.scaling import Scaling, ScalingRow, at_width, rates_by_width, scaling
 
 SMALL = dict(num_layers=1, num_heads=2, d_model=16, d_ff=32, vocab_size=64, tie_embeddings=False)
 
@@ -29,7 +31,7 @@ def _config(**changes):
 def test_slope_of_a_power_of_width(power, noise):
     widths = (32, 64, 256)
     factors = np.exp(np.random.default_rng(noise).normal(size=5))
-    row = module._row("logits", 3, widths, np.outer(np.array(widths, float) ** power, factors))
+    row = module._row("residual", 3, widths, np.outer(np.array(widths, float) ** power, factors))
     assert row.slope == pytest.approx(power, abs=1e-9)
     assert row.low <= row.slope <= row.high
     assert row.high - row.low < 1e-6
@@ -50,10 +52,55 @@ def test_zero_activations_are_flat():
     assert module._row("mlp_update", 0, (8, 16), np.zeros((2, 3))).is_flat
 
 
-def test_muons_logits_may_vanish_before_training_alone():
-    first = ScalingRow("logits", 0, -0.5, -0.6, -0.4, (1.0,))
-    assert first.is_flat
-    assert not dataclasses.replace(first, step=1).is_flat
+@pytest.mark.parametrize(
+    ("name", "power", "is_last", "is_flat"),
+    [
+        ("logits", -0.5, True, True),
+        ("logits", -0.8, False, False),
+        ("logits", 0.5, False, False),
+        ("logits_update", -0.4, False, True),
+        ("logits_update", -0.4, True, False),
+        ("logits_update", 0.4, False, False),
+        ("residual", -0.4, False, False),
+    ],
+)
+def test_random_sums_vanish_by_design_as_mups_logits_do(name, power, is_last, is_flat):
+    std_WS = np.outer(np.array((32, 64, 256), float) ** power, np.ones(3))
+    assert module._row(name, 1, (32, 64, 256), std_WS, is_last=is_last).is_flat is is_flat
+
+
+@pytest.mark.parametrize(("optimizer", "up"), [("adamw", 1 / 4), ("muon", 1 / 2)])
+def test_rates_by_width_fall_with_fan_in_of_hidden_matrices_and_the_head(optimizer, up):
+    base = preset("gpt2-tiny", **SMALL, bias=True)
+    factors = flatten(rates_by_width(base, at_width(base, 64), optimizer))
+    assert factors["blocks/mlp/up/kernel"] == factors["blocks/mlp/down/kernel"] == up
+    assert factors["blocks/attention/query/kernel"] == up
+    # AdamW trains the head under either optimizer.
+    assert factors["head/kernel"] == 1 / 4
+    assert factors["embed/embedding"] == factors["blocks/mlp/up/bias"] == 1.0
+    assert all(value == 1.0 for path, value in factors.items() if path.endswith("scale"))
+
+
+@pytest.mark.parametrize(("name", "answer"), [("mup", True), ("mup-balanced", True), ("gpt2-scaled-balanced", False)])
+def test_schemes_with_rates_by_width(name, answer):
+    assert has_rates_by_width(name) is answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "fails"),
+    [
+        ({"init": "mup", "attention_scale": 1 / 8}, set()),
+        ({"init": "lecun"}, {"attention_update", "mlp_update", "residual", "logits", "logits_update"}),
+    ],
+)
+def test_mup_holds_and_the_standard_parametrization_does_not(changes, fails):
+    """What a wider model gains at one learning rate it does not under muP's scheme, whose rates fall with the width."""
+    config = dataclasses.replace(_config(**changes), steps=2, learning_rate=1e-2)
+    result = scaling(config, (32, 64, 128))
+    assert {row.activation for row in result.rows if not row.is_flat} == fails
+    assert result.to_json()["mup_holds"] is not bool(fails)
+    assert result.base_width == (None if fails else 16)
 
 
 def test_widths_keep_proportions():
@@ -74,7 +121,7 @@ def test_logits_at_step_zero_follow_the_scheme():
         assert abs(row.slope - power) < 0.1
     assert {row.step for row in result.rows} == {0, 1}
     assert {row.activation for row in result.rows} == {
-        "embedded", "attention_update", "mlp_update", "residual", "logits"
+        "embedded", "attention_update", "mlp_update", "residual", "logits", "logits_update"
     }  # fmt: skip
 
 
@@ -84,10 +131,15 @@ def test_sentences_name_what_grows_and_from_which_step():
         ScalingRow("residual", 1, 0.9, 0.8, 1.0, (1.0, 2.0)),
         ScalingRow("residual", 2, 0.9, 0.8, 1.0, (1.0, 2.0)),
     )
-    (text,) = WidthCheck(Scaling((64, 128), 4, "adamw", rows).to_json()).summary()
+    text, rates = WidthCheck(Scaling((64, 128), 4, "adamw", rows).to_json()).summary()
+    assert rates.startswith("Every width was trained at one learning rate")
     assert text.startswith("muP does not hold: from width 64 to 128 residual grows from step 1 (slope 0.90")
-    (text,) = WidthCheck(Scaling((64, 128), 4, "adamw", rows[:1]).to_json()).summary()
+    model = {"attention_scale": None, "tie_embeddings": True}
+    record = {**Scaling((64, 128), 4, "adamw", rows[:1], 64).to_json(), "model": model}
+    text, rates, lacks = WidthCheck(record).summary()
     assert text.startswith("muP holds")
+    assert "fell with the width, from width 64 on" in rates
+    assert "attention_scale=1/head_dim" in lacks and "tie_embeddings=false" in lacks
 
 
 @pytest.mark.parametrize(("widths", "seeds", "message"), [((64,), (0, 1), "two widths"), ((32, 64), (0,), "two seeds")])
