@@ -9,6 +9,7 @@ from bornbiased_jax.init import init_seed
 from tests.cli.commands import commands
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_command_is_measured_beside_its_weights(tmp_path):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=16, num_heads=2, vocab_size=257)

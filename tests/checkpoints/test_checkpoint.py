@@ -233,6 +233,7 @@ def test_trained_models(reference_model):
         assert not assert_reads_the_same(reference_model(name)).is_initial
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_runs_are_read_one_parameter_at_a_time(tmp_path):
     cfg = preset("llama-tiny", num_layers=2, d_model=16, num_heads=2, d_ff=24, vocab_size=256)

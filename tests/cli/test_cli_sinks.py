@@ -111,6 +111,7 @@ def _short_call(text):
     return ["sinks", UNTRAINED, "--text", text, "--tokenizer", "bytes", *sizes, "--quiet"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
     target = tmp_path / "sinks.json"

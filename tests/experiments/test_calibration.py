@@ -43,6 +43,7 @@ def test_permutation_test_is_calibrated_on_untrained_models(name, init):
     json.dumps(jsonable(family), allow_nan=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_power_stands_beside_the_rate():
     cfg, x = preset("gpt2-tiny", **SIZES), inputs.random_tokens(48, 4, 128)

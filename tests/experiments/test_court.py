@@ -28,6 +28,7 @@ def test_tests_in_the_weights_keep_their_level_on_untrained_models(tmp_path):
     assert "none rejects" in weights_calibration.EXPERIMENT.headline(record)
 
 
+@pytest.mark.nightly
 def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
     def squared(base, suspect, evidence, options):
         p = float(np.random.default_rng(options.seed).random()) ** 2

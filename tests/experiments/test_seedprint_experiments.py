@@ -67,6 +67,7 @@ def test_both_p_of_algorithm_1_come_from_one_computation():
     assert found["paper t"].p_value == direct.p_value != found["paper U"].p_value
 
 
+@pytest.mark.nightly
 def test_figure_13_in_units_of_the_null(tmp_path):
     record = record_of(figure13.EXPERIMENT, tmp_path)
     tokens, vectors = record["result"]["groups"]

@@ -226,6 +226,7 @@ def test_growth_compares_with_and_without_a_bos_token(tmp_path):
     assert losses[0] != losses[1]
 
 
+@pytest.mark.nightly
 def test_the_search_tells_what_each_variant_grew(tmp_path):
     record = record_of(sink_growth.SEARCH, tmp_path)
     (table,), _, claims = show(sink_growth.SEARCH, record)
@@ -244,6 +245,7 @@ def test_the_larger_search_ends_with_the_setting_that_is_used():
         assert tried["wide, short"][name] == used[name], name
 
 
+@pytest.mark.nightly
 def test_the_larger_search_tells_batch_and_context(tmp_path):
     record = record_of(sink_growth.LARGER_SEARCH, tmp_path)
     (table,), _, _ = show(sink_growth.LARGER_SEARCH, record)

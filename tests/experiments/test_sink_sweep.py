@@ -78,6 +78,7 @@ def test_a_model_that_is_named_is_swept(tmp_path):
     assert sink_sweep.EXPERIMENT.headline(record).startswith("In some block, the mask makes a sink at ")
 
 
+@pytest.mark.nightly
 def test_our_own_models_are_cut_joined_and_swept(tmp_path):
     record = record_of(sink_own.EXPERIMENT, tmp_path)
     (models,) = record["result"]["variants"].values()

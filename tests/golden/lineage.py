@@ -213,8 +213,8 @@ def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
 
 
 # Every day a copy and copies in other coordinates; before a merge one with other numbers, another seed, a training.
-DAILY = ("birth_and_itself", "rotated", "disguised")
-OFTEN = ("quantized", "merged", "birth_and_another_training")
+DAILY = ("birth_and_itself", "disguised")
+OFTEN = ("rotated", "quantized", "merged", "birth_and_another_training")
 CASES: dict[str, Case] = {
     name: Case(
         functools.partial(_verdicts, name), marks=() if name in DAILY else ("slow",) if name in OFTEN else NIGHTLY

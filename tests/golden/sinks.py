@@ -107,9 +107,11 @@ CASES = {
         f"intervene-{name}": _case(f"intervene model {TEXT} --length 24 --num-sequences 6 --epsilon 0.16 {words}")
         for name, words in EDITS.items()
     },
-    # Every day all of them at once.
+    # Before a merge all of them at once.
     **{
-        f"mitigation-{name}": Case(functools.partial(_mitigated, fields), marks=() if name == "together" else NIGHTLY)
+        f"mitigation-{name}": Case(
+            functools.partial(_mitigated, fields), marks=("slow",) if name == "together" else NIGHTLY
+        )
         for name, fields in MITIGATIONS.items()
     },
 }

@@ -89,6 +89,6 @@ def _random(group: int) -> Values:
     return rows
 
 
-DAILY = ("gpt2-tiny", "qwen3-tiny", "neox-tiny")
+DAILY = ("gpt2-tiny", "qwen3-tiny")
 CASES = {name: Case(functools.partial(_preset, name), marks=() if name in DAILY else NIGHTLY) for name in PRESETS}
 CASES |= {f"random {group}": Case(functools.partial(_random, group), marks=NIGHTLY) for group in range(GROUPS)}

@@ -20,7 +20,7 @@ from bornbiased_jax.lineage.evidence import KINDS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
-from tests.tiers import nightly_except
+from tests.tiers import NIGHTLY, nightly_except
 
 SIZES = "num_layers=4,num_heads=4,d_model=64,d_ff=128,vocab_size=512"
 QUICK = Options(num_permutations=999)
@@ -63,15 +63,15 @@ def z_of(verdict, evidence):
     ("changes", "evidence", "least"),
     [
         ("noise:1", TOKEN_NEURONS, 40),
-        ("rotate:7 noise:0.1", TOKEN_NEURONS, 100),
+        pytest.param(*("rotate:7 noise:0.1", TOKEN_NEURONS, 100), marks=NIGHTLY),
         ("rotate:7 rescale:3 heads:9 insert-layer:1", TOKEN_NEURONS, 100),
-        ("repeat-layers:2-3", TOKEN_NEURONS, 100),
+        pytest.param(*("repeat-layers:2-3", TOKEN_NEURONS, 100), marks=NIGHTLY),
         ("drop-layers:2 resize-vocab:300 rotate:7", TOKEN_NEURONS, 60),
         ("round:4", TOKEN_NEURONS, 100),
-        ("prune:0.5", TOKEN_NEURONS, 100),
+        pytest.param(*("prune:0.5", TOKEN_NEURONS, 100), marks=NIGHTLY),
         ("merge:" + reference(2) + ":0.5", TOKEN_NEURONS, 40),
         ("negate:7", SIGNLESS, 40),
-        ("permute:7", SIGNLESS, 40),
+        pytest.param(*("permute:7", SIGNLESS, 40), marks=NIGHTLY),
     ],
 )
 def test_descendants_are_found_and_unrelated_models_are_not(changes, evidence, least):

@@ -207,6 +207,7 @@ def test_weights_without_variation_are_refused():
         which_seed(CFG, jax.tree.map(jnp.zeros_like, initialization(0)), range(0, 4))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command(tmp_path, capsys):
     settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]

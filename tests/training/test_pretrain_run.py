@@ -413,6 +413,7 @@ def test_continuing_another_model(calm, place):
         pretrain(child)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_keep_latest(place):
     config = make(place, "few", checkpoint_every=2, keep_latest=2)

@@ -305,6 +305,7 @@ def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     assert not (place / "copies").exists()
 
 
+@pytest.mark.nightly
 def test_every_number_has_an_option(place):
     more = ["--beta1", "0.8", "--beta2", "0.9", "--epsilon", "1e-6", "--tokenizer", "bytes"]
     assert command(words(place, "numbers", *more)) == 0

@@ -88,6 +88,7 @@ def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, nu
     assert pretrain(config)["digests"] == whole["digests"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
     config, reads = make(place, "stuck"), []
@@ -104,6 +105,7 @@ def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
     assert len(reads) == PATIENCE + 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch):
     config = make(place, "unread")
