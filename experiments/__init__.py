@@ -81,7 +81,19 @@ _DEMO = {
     "demo_schemes": "demo.schemes",
 }
 # At the paper's sizes, for the background of a day; a record each.
-_PAPER = {"finding2_nano": "birth.findings", "figure13_tiny": "lineage.figure13", "table4a_weights": "lineage"}
+_PAPER = {
+    "finding2_nano": "birth.findings",
+    "figure10_64": "birth.seed_figures",
+    "figure13_tiny": "lineage.figure13",
+    "figure13_nano": "lineage.figure13",
+    "table4a_weights": "lineage",
+}
+# At larger sizes than a laptop's minutes, in hours of two cores.
+_LARGER = {
+    "figure11_256": "survival.checkpoints",
+    "figure14_256": "survival.checkpoints",
+    **{f"table{table}_256": "survival.trained_pairs" for table in ("4b", "4c", "5", "8", "10", "11", "12")},
+}
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]
 _PAIRS = {
     "llama": ("42_2000", "123_42", "1000_123", "2000_1000"),
@@ -95,11 +107,12 @@ _SIZES = [
         for family, pairs in _PAIRS.items()
         for pair in pairs
     ),
+    "table4a_llama_1024_42_2000_n2000",
 ]
 MODULES: dict[str, str] = {
     **{
         name: f"bornbiased_jax.experiments.{place}" if "." in place else f"bornbiased_jax.experiments.{place}.{name}"
-        for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER).items()
+        for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER | _LARGER).items()
     },
     **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1"),
     **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a"),

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.tiers import nightly_except
+
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.slow
 
@@ -70,14 +72,7 @@ def numbers(value):
     return {"": value}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "probe of a checkpoint",
-        "fingerprint of a file, weights cut",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("probe of initializations", "fingerprint")),
-    ],
-)
+@pytest.mark.parametrize("name", nightly_except(CALLS, "fingerprint of a file, weights cut"))
 def test_two_processes_give_the_numbers_of_one(name, tmp_path):
     words = [word for word in CALLS[name]]
     for folder in ("one", "two"):

@@ -37,14 +37,11 @@ def test_the_band_is_that_of_fresh_tables_where_nothing_is_common():
     assert abs(found.mean / fresh["top1_share_mean"] - 1) < 0.2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.as_users
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"init": "normal-0.02"},
-        pytest.param({"norm": "rmsnorm", "positions": "rope", "init": "normal-0.02"}, marks=pytest.mark.nightly),
-    ],
+    "changes", [{"init": "normal-0.02"}, {"norm": "rmsnorm", "positions": "rope", "init": "normal-0.02"}]
 )
 def test_eight_in_ten_seeds_lie_inside(changes):
     """Four tables of 32 seeds each.

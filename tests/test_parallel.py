@@ -152,6 +152,7 @@ def test_four_devices_give_the_losses_of_one(layouts, name):
     np.testing.assert_allclose(layouts[name]["validation"], layouts["one"]["validation"], rtol=BOUND)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_processes_give_the_losses_of_one_and_read_its_checkpoint(layouts, story):
     """Two processes go on from the checkpoint of step 3 that four devices of one process wrote."""

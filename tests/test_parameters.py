@@ -5,7 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.config import PRESETS, ModelConfig, preset
@@ -70,6 +70,7 @@ def test_table_has_the_parameters_of_every_preset(name):
     assert of_layers(PRESETS[name]) == shapes_of_layers(PRESETS[name])
 
 
+@settings(max_examples=30)
 @given(configs())
 def test_table_has_the_parameters_of_random_configurations(cfg):
     assert of_layers(cfg) == shapes_of_layers(cfg)

@@ -15,6 +15,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import predict, stack_of
+from tests.tiers import NIGHTLY
 
 TINY = preset("gpt2-tiny")
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +56,7 @@ def test_the_record() -> None:
     assert np.all(low < mean) and np.all(mean < high)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_more_inputs_narrow_the_interval_to_that_of_seeds_alone() -> None:
     small = TINY.replace(vocab_size=50)
@@ -86,18 +88,11 @@ def test_without_attention_position_std_is_the_stream_s() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"window": 5},
-        {"sink_logit": "zero"},
-        {"sink_logit": "learned"},
-        {"attention_kernel": "sigmoid"},
-        {"positional_scale": "amplify"},
-        {"positional_scale": "attenuate"},
-        {"head_norm": True},
-        {"output_gate": "headwise"},
-        {"output_gate": "elementwise"},
+        {"window": 5, "sink_logit": "zero", "positional_scale": "amplify"},
+        {"attention_kernel": "sigmoid", "positions": "learned"},
+        {"head_norm": True, "output_gate": "headwise", "sink_logit": "learned"},
+        {"output_gate": "elementwise", "positional_scale": "attenuate", "positions": "none"},
         {"qk_norm": True, "qk_norm_scope": "projection"},
-        {"positions": "learned"},
-        {"positions": "none"},
         {"norm": "none", "residual": False},
     ],
 )
@@ -113,9 +108,9 @@ def test_every_field_is_predicted(changes: dict) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_layers": 12, "norm": "none", "residual": False, "attention": False},
+        pytest.param({"num_layers": 12, "norm": "none", "residual": False, "attention": False}, marks=NIGHTLY),
         {"num_layers": 40, "residual": False},
-        {"num_layers": 80, "init": "normal-0.02"},
+        pytest.param({"num_layers": 80, "init": "normal-0.02"}, marks=NIGHTLY),
     ],
 )
 def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
@@ -158,6 +153,7 @@ def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:
         predict(TINY.replace(**changes), **arguments)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
     """With weights of 0.02 the logits' variance is (std² D)²: 171 at D = 32,768, 654 at 65,536 with the norm's ε."""

@@ -19,6 +19,7 @@ from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.schemes import SCHEMES, exchangeable, rules_of
+from tests.tiers import nightly_except
 
 D, F, V, L, LAYER = 96, 224, 700, 3, 2
 CUT3 = stats.truncnorm(-3, 3).std()
@@ -166,7 +167,7 @@ def test_schemes_with_mirrored_neurons_leave_units_no_evidence():
 
 @pytest.mark.slow
 @pytest.mark.as_users
-@pytest.mark.parametrize("scheme", ["olmo-mitchell", "nanochat", "normal-0.02-balanced"])
+@pytest.mark.parametrize("scheme", nightly_except(["olmo-mitchell", "nanochat", "normal-0.02-balanced"], "nanochat"))
 def test_draws_are_bitwise_equal_however_they_are_made(scheme):
     cfg = model(scheme, vocab_size=64, **{"init.gate": "orthogonal:0.02"})
     eager = flatten(init_seed(cfg, 9))
@@ -178,6 +179,7 @@ def test_draws_are_bitwise_equal_however_they_are_made(scheme):
         np.testing.assert_array_equal(alone, eager[path][2] if row.is_stacked else eager[path], err_msg=path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_orthogonal_draws_of_several_seeds_end_with_two_threads():
     """A batch of QRs on a CPU waits for the threads that it occupies; in a process of its own, compiled as users do."""
@@ -209,6 +211,7 @@ def test_a_step_0_is_named(scheme):
     assert not init_scheme(cfg, moments).fits
 
 
+@pytest.mark.slow
 def test_repeats_are_named_where_the_configuration_states_none():
     sketches = fingerprint("seed:1@llama-tiny,num_layers=1,init=neox-mirrored")
     cfg = preset("llama-tiny", num_layers=1, init="neox")

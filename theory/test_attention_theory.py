@@ -99,6 +99,7 @@ def test_prop4_on_real_blocks(layers, T, seed):
     assert accepts(attention.prop4_after_mlp(T, layers), cosines, allowance)
 
 
+@pytest.mark.long
 def test_prop4_refuses_other_constants():
     T = LONGEST
     cosines = averaged_by_the_model(1, T, 3)

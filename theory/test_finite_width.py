@@ -121,7 +121,8 @@ def test_std_over_seeds() -> None:
     assert np.all(found.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 32 neurons and no residual they make a third and more of the second block's spread."""
     cfg, seeds_drawn = CONTROL.replace(num_layers=2, d_ff=32, residual=False), 400
@@ -139,7 +140,8 @@ def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -
         assert not accepts()
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one head of 16 values and no residual, W_V makes a third of the second block's spread."""
     head_dim, seeds_drawn = 16, 300

@@ -43,6 +43,7 @@ def test_gradient_norms_of_eight_seeds(name):
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_gradient_norms_within_two_standard_errors_of_32_seeds(name):
     _check(name, range(1000, 1032))

@@ -255,7 +255,7 @@ def test_std_of_rho_widens_the_fraction():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("gap", [1e-3, 1e-6, 1e-12, 2.0**-53])
+@pytest.mark.parametrize("gap", [1e-3, 2.0**-53])
 @pytest.mark.parametrize("vocab", [2, 50_257])
 def test_near_certain_preference_needs_little_memory(gap, vocab):
     """The noise is √gap wide: a lattice over all logits would need 1e8 nodes and more."""

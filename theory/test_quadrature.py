@@ -20,6 +20,7 @@ from bornbiased_jax.theory import (
 )
 from bornbiased_jax.theory.attention_weights import LARGEST_VARIANCE, participation
 from bornbiased_jax.theory.logits import Scatter
+from tests.tiers import NIGHTLY
 
 
 def panels(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -175,8 +176,10 @@ def agreement(rho: float, vocab: int) -> float:
 @pytest.mark.parametrize(
     ("rho", "vocab"),
     [
-        (1e-4, 50_257),
-        *(pytest.param(*row, marks=pytest.mark.long) for row in [(0.01, 10**7), (0.9, 10**7), (0.999, 10**4)]),
+        pytest.param(1e-4, 50_257, marks=NIGHTLY),
+        pytest.param(0.01, 10**7, marks=NIGHTLY),
+        pytest.param(0.9, 10**7, marks=NIGHTLY),
+        pytest.param(0.999, 10**4, marks=pytest.mark.long),
     ],
 )
 def test_expected_fraction_over_its_range(rho: float, vocab: int) -> None:

@@ -66,6 +66,7 @@ def test_inputs_that_lean_against_simulation() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_both_routes_to_the_top1_fraction_at_the_expansion_parameter_of_gpt2_nano() -> None:
     """(2 ln V)² anisotropy/d is 2.3 here, as at V = 50,304 and 768 dimensions: first order is not small."""
     rho, vocab, num_inputs, width, seeds = 0.336, 3_000, 500, 222, 300
@@ -135,7 +136,7 @@ def measured() -> np.ndarray:
     return np.asarray(jax.jit(lambda seeds: jax.lax.map(one, seeds, batch_size=10), compiler_options=THOROUGH)(numbers))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_top1_fraction_of_real_blocks() -> None:
     found = profile(stack_of(GPT2, tokens=False), LENGTH)
     cosine = contraction(found)

@@ -13,6 +13,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply, attn0
 from bornbiased_jax.theory import attention, attention_weights, variance
 from tests.compilation import THOROUGH
+from tests.tiers import nightly_except
 
 STANDARD_ERRORS = 5.0
 MITIGATIONS = [
@@ -215,6 +216,7 @@ def test_the_real_block_at_initialization(mitigation):
     assert not accepts(expected * np.sqrt(np.arange(1, T + 1)), squares, allowance)
 
 
+@pytest.mark.long
 def test_the_checker_refuses_other_decays():
     T = 12
     squares, cfg = real_outputs({}, T, 1500)
@@ -294,7 +296,11 @@ def real_stack(mitigation, T, layers, seeds):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mitigation", THROUGH, ids=[",".join(mitigation) or "baseline" for mitigation in THROUGH])
+@pytest.mark.parametrize(
+    "mitigation",
+    nightly_except(THROUGH, {"head_norm": True}),
+    ids=[",".join(mitigation) or "baseline" for mitigation in THROUGH],
+)
 def test_the_mitigations_through_the_real_stack(mitigation):
     T, layers = 10, 3
     output, stream, cfg = real_stack(mitigation, T, layers, 600)

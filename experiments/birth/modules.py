@@ -267,11 +267,11 @@ def figure3_tables(record: Record) -> Sequence[Table]:
 
 FIGURE3 = Experiment(
     name="figure3",
-    title="The MLP prefers some tokens, attention alone prefers none",
+    title="The MLP prefers some tokens, attention alone hardly any",
     paper="Figure 3, Finding 3.1",
     description=(
-        "The initializations of Table 2, asked for their next token: the model of self-attention alone answers as "
-        "evenly as chance, MLPs alone have preferences, and both together favor them most."
+        "The initializations of Table 2, asked for their next token: the model of self-attention alone answers "
+        "nearly as evenly as chance, MLPs alone have preferences, and both together favor them most."
     ),
     settings=SETTINGS,
     cost=COST,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -244,4 +245,12 @@ FIGURE10 = Experiment(
     figures=figure10_panels,
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (FIGURE1, FIGURE2, FIGURE10)}
+FIGURE10_64 = dataclasses.replace(
+    FIGURE10,
+    name="figure10_64",
+    title="Hidden dimensions have preferences in every layer: the paper's model and N, T = 64",
+    settings=probing.settings(smoke=[probing.GPT2_SMOKE], paper=[probing.group("gpt2-nano", [42], 64, 10_000)]),
+    cost={"smoke": "seconds", "paper": "about a quarter of an hour on two cores"},
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (FIGURE1, FIGURE2, FIGURE10, FIGURE10_64)}

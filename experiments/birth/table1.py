@@ -220,7 +220,7 @@ def _among_seeds(record: Record) -> Table:
         [Quantity("fraction", percent(2)), *(Quantity(name, percent(2)) for name in TENTHS)],
         [dataclasses.replace(row, measured=measured, paper=paper, theory=tenths)],
         note=(
-            "One seed tells little of a mean: by theory the fraction of a tenth of all seeds lies below the first "
+            "One seed says little about a mean: by theory the fraction of a tenth of all seeds lies below the first "
             "number, that of half of them below the median, that of a tenth above the last. The paper's seeds are "
             "other draws than these of the same numbers."
         ),

@@ -165,7 +165,7 @@ def _growth(size: str, num_heads: int, **changes: object) -> Entry:
 
 EXPERIMENT = Experiment(
     name="demo_sinks",
-    title="The first position stands out, and training makes it a sink",
+    title="The first position stands out at initialization, and sinks grow in training",
     paper="Figure 9",
     description=(
         "Attention at initialization averages the values before it, so that the variance of its output falls like 1/i "

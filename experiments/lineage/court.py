@@ -243,10 +243,10 @@ EXPERIMENT = Experiment(
     description=(
         "Published tests of lineage and those of this package on the same unrelated pairs: models trained apart on the "
         "same text in one order or another, or on other text, initializations, and initializations against trained "
-        "models. What a test promises (a p below 1% for 1% of them at most, a score below its threshold) is held "
-        "against what it does.\n\n"
+        "models. The level that a test states (a p below 1% for 1% of them at most, a score below its threshold) is "
+        "compared with what is measured.\n\n"
         "Whether a test finds descendants, and changed ones, is another question; a test that never rejects keeps "
-        "every promise made here."
+        "every level stated here."
     ),
     settings=by_scale(
         model="llama-tiny",

@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
     description=(
         "Models trained from known initializations are changed in every way that `bornbiased derive` knows, "
         "fine-tuned, given a LoRA adapter, and distilled into students of other initializations. Every published test "
-        "and score and every test of this package is asked of the same pairs, related and not.\n\n"
+        "and score and every test of this package is run on the same pairs, related and unrelated.\n\n"
         "A test is to be trusted after a change where it finds the descendants and does not reject the unrelated; no "
         "test finds all. A student that learned another model's predictions is no descendant of its initialization."
     ),

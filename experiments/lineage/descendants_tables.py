@@ -101,7 +101,7 @@ def _detections(record: Record, title: str, *, published: bool) -> Table:
         else "p ≤ 0.0001 in the weights, 0.01 on outputs and for the rank, agreement above 20%"
     )
     note = (
-        f"Fraction of descendants found, with its 95% interval (families resampled): {about}. Empty: not asked. "
+        f"Fraction of descendants found, with its 95% interval (families resampled): {about}. Empty: not run. "
         "Distilled: students called descendants of their teachers, which they are not."
     )
     return tabulate(title, ["change"], rows, note)

@@ -251,7 +251,7 @@ EXPERIMENT = Experiment(
     name="disputes",
     title="Benchmark of disputes",
     description=(
-        "Suspects of thirteen kinds, as public disputes are about them: a dense model upcycled to a mixture of "
+        "Suspects of thirteen kinds, modeled on those of public disputes: a dense model upcycled to a mixture of "
         "experts, blocks repeated, neurons pruned, a new vocabulary, noise, LoRA, merges, FP8 and 4 bits, a copy with "
         "renamed settings and everything permuted and rotated, one inherited tower. Each is made from small trained "
         "models, and held against the model that it was made from (guilty) and against all others (innocent: same "

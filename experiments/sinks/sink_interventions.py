@@ -155,14 +155,16 @@ def tables(record: Record) -> Sequence[Table]:
         )
         for row in result["interventions"]
     ]
-    blocks = ", ".join(map(str, record["settings"]["blocks"]))
+    settings = record["settings"]
+    blocks = ", ".join(map(str, settings["blocks"]))
     interventions = tabulate(
         "Sinks made at position k",
         ["k", "intervention", "λ"],
         rows,
         note=(
             "Fraction of heads whose mean attention to position k, over the queries from k on, "
-            "exceeds 0.25; ± is over sequences. Amplification and control act on the attention output of "
+            f"exceeds 0.25, on {settings['intervened_sequences']} sequences of {settings['intervened_length']} tokens; "
+            "± is over sequences. Amplification and control act on the attention output of "
             f"block {blocks} alone; μ is its mean over random-token sequences. The paper prints no numbers "
             "for these."
         ),
@@ -195,25 +197,38 @@ def claims(record: Record) -> Sequence[Claim]:
     length, rate = max(((int(length), rate) for length, rate in result["sink_rate"].items()))
     rows = result["interventions"]
 
+    factor = max(record["settings"]["factors"])
+
     def mean(name: str) -> float:
-        factor = max((row["factor"] for row in rows if row["factor"] is not None), default=None)
         rates = [row["sink_rate"] for row in rows if row["intervention"] == name and row["factor"] in (None, factor)]
         return float(np.mean(rates))
 
+    settings = record["settings"]
+    blocks = ", ".join(map(str, settings["blocks"]))
+    size = (
+        f"mean over k = {', '.join(map(str, settings['positions']))}; {settings['intervened_sequences']} sequences of "
+        f"{settings['intervened_length']} tokens"
+    )
     return [
         Claim(
-            f"Heads of SmolLM2-135M for which the first token is a sink, T = {length}",
+            f"Heads of SmolLM2-135M for which the first token is a sink, {settings['num_sequences']} sequences of "
+            f"{length} tokens",
             rate,
             format=percent(0),
             configuration="ours",
         ),
         *(
-            Claim(f"Heads for which position k is a sink: {words}", mean(name), format=percent(0), configuration="ours")
+            Claim(
+                f"Heads for which position k is a sink: {words} ({size})",
+                mean(name),
+                format=percent(0),
+                configuration="ours",
+            )
             for name, words in (
                 ("none", "as it is"),
                 ("mask", "token k sees itself alone"),
-                ("variance amplification", "variance of o_k amplified"),
-                ("control λ·o", "o_k scaled by the same factor (control)"),
+                ("variance amplification", f"variance of o_k amplified in block {blocks}, λ = {factor:g}"),
+                ("control λ·o", f"control, o_k scaled by λ in block {blocks}"),
             )
         ),
     ]
@@ -222,15 +237,16 @@ def claims(record: Record) -> Sequence[Claim]:
 @where_attempted
 def headline(record: Record) -> str:
     """Return one sentence."""
-    result = record["result"]
+    result, settings = record["result"], record["settings"]
     neurons = [neuron for neuron in result["super_neurons"] if neuron["super"]]
     if not neurons:
         return ""
     best = neurons[0]
     return (
         f"One neuron of block {best['block']} writes {integer(best['write'])} to channel "
-        f"{best['channel']} at the first token and next to nothing anywhere else; sinks can be made at any "
-        "position and not by scaling alone."
+        f"{best['channel']} at the first token and next to nothing anywhere else. In block "
+        f"{', '.join(map(str, settings['blocks']))} amplified variance makes sinks at positions "
+        f"{', '.join(map(str, settings['positions']))}, scaling alone next to none."
     )
 
 
@@ -241,9 +257,7 @@ EXPERIMENT = Experiment(
     description=(
         "SmolLM2-135M, a real model, has sinks at its first token. Letting token k attend only to itself, "
         "or amplifying the variance of its attention output around the mean over random-token sequences, "
-        "makes a sink at k. Scaling the same output by the same factor does not.\n\nSmall checkpoints do "
-        "not help here: models of 260 thousand and 940 thousand parameters trained on children's stories "
-        "(five blocks, 8 heads) have no sink in any head at ε = 0.25."
+        "makes a sink at k. Scaling the same output by the same factor does so in few heads."
     ),
     settings=by_scale(
         seeds=[0],

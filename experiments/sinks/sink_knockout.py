@@ -186,7 +186,7 @@ def tables(record: Record) -> Sequence[Table]:
         "is written there and nowhere else. Change: of the fraction of a block's heads that are sinks, from "
         "the model as it is."
     )
-    return [tabulate("Cut and joined", ["what", "to what", "sink read at"], rows, note)]
+    return [tabulate("Cut and restored", ["change", "of", "sink read at"], rows, note)]
 
 
 def _row(row: Entry, base: Entry) -> tuple[Any, ...]:
@@ -205,7 +205,9 @@ def claims(record: Record) -> Sequence[Claim]:
     silenced = _rows(record, SILENCED)
     singles = [row for row in silenced if " + " not in row["what"]]
     pairs = [row for row in silenced if " + " in row["what"]]
-    entries: list[tuple[str, float, Any]] = [("Heads that are sinks, as it is", base["sink_rate"], percent(0))]
+    settings = record["settings"]
+    words = f"Heads that are sinks, {settings['num_sequences']} sequences of {settings['length']} tokens"
+    entries: list[tuple[str, float, Any]] = [(words, base["sink_rate"], percent(0))]
     for words, rows in (("neuron", singles), ("pair of named neurons", pairs)):
         if rows:
             worst = min(rows, key=lambda row: row["sink_rate"])

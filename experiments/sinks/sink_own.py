@@ -128,8 +128,8 @@ def tables(record: Record) -> Sequence[Table]:
     )
     sweep_note = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
     return [
-        tabulate("Cut and joined in our own models", ["model"], cut, note),
-        tabulate("Sinks made from one block of our own models", ["model", "intervention"], swept, sweep_note),
+        tabulate("Cut and restored in models trained here", ["model"], cut, note),
+        tabulate("Sinks made from one block of models trained here", ["model", "intervention"], swept, sweep_note),
     ]
 
 
@@ -185,7 +185,7 @@ _LAPTOP = {
 
 EXPERIMENT = Experiment(
     name="sink_own",
-    title="What the sinks of our own models depend on, cut and restored",
+    title="What the sinks of models trained here depend on, cut and restored",
     paper="“The Structural Origin of Attention Sink”, the chain of causes",
     description=(
         "The baseline of the two settings that grow sinks on two cores, three seeds of each: neurons silenced and "

@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints.formats.run import find_steps
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
-from bornbiased_jax.experiments.survival.settings import PRECISION, settings, shared_cost
+from bornbiased_jax.experiments.survival.settings import PRECISION, larger, settings, shared_cost
 from bornbiased_jax.experiments.survival.trained_pairs import brief
 from bornbiased_jax.lineage.paper import paper_test, top_mean
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -270,7 +270,7 @@ EXPERIMENTS = {
         description=(
             "The outputs at the coordinates that an untrained model favors are held against those of every checkpoint "
             "of its training, and against those of another seed's checkpoints as an uncorrelated baseline.\n\n"
-            "With random tokens the baseline is uncorrelated indeed. With the published inputs, vectors that both "
+            "With random tokens the baseline is uncorrelated indeed. With the inputs of Algorithm 1, vectors that both "
             "models share, it is not: the last vector reaches both outputs in the same coordinates."
         ),
         settings=settings("llama"),
@@ -298,4 +298,8 @@ EXPERIMENTS = {
         figures=recognition_panels,
         claims=recognition_claims,
     ),
+}
+EXPERIMENTS |= {
+    "figure11_256": larger(EXPERIMENTS["figure11"], "llama"),
+    "figure14_256": larger(EXPERIMENTS["figure14"], "qwen"),
 }

@@ -222,10 +222,10 @@ def continued_claims(record: Record) -> Sequence[Claim]:
     statements = []
     for test, words in (("permutation", "the permutation test, tokens"), ("paper", "Algorithm 1, shared vectors")):
         right = sum((pair[test]["verdict"] == "same-lineage") == pair["related"] for pair in pairs)
-        statements.append(Claim(f"Descendants and distractors told right by {words}", f"{right} of {len(pairs)}"))
+        statements.append(Claim(f"Descendants and distractors judged correctly by {words}", f"{right} of {len(pairs)}"))
     for name in BASELINES:
         right = sum(pair[name]["same_at_0.8"] == pair["related"] for pair in pairs)
         statements.append(
-            Claim(f"Descendants and distractors told right by {NAMES[name]} at 0.8", f"{right} of {len(pairs)}")
+            Claim(f"Descendants and distractors judged correctly by {NAMES[name]} at 0.8", f"{right} of {len(pairs)}")
         )
     return statements

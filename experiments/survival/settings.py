@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
-from bornbiased_jax.experiments.base import Entry, by_scale
+from bornbiased_jax.experiments.base import Entry, Experiment, by_scale
 from bornbiased_jax.experiments.survival.persistence import STORIES
 
 SEEDS = (42, 123, 1000, 2000)
@@ -56,6 +57,41 @@ def settings(family: str) -> Mapping[str, Entry]:
             "schedule": ({"steps": 4}, {"steps": 120, "learning_rate": 2e-3, "min_learning_rate": 2e-4}, {}),
         },
         probe={"num_inputs": (60, 1_000, 10_000), "seq_len": (8, 32, 1024), "sentences": (8, 200, 200)},
+    )
+
+
+def larger_settings(family: str) -> Mapping[str, Entry]:
+    """Return settings of one family four blocks deep, 256 wide and 17 million tokens long, for hours of two cores."""
+    laptop = settings(family)["laptop"]
+    larger = {
+        **laptop,
+        "changes": {"num_layers": 4, "d_model": 256, "num_heads": 8, "d_ff": 688, "vocab_size": 4_096},
+        "schedule": {
+            **laptop["schedule"],
+            "tokenizer": "bpe:4096",
+            "steps": 2_080,
+            "batch_size": 32,
+            "context": 256,
+            "learning_rate": 1e-3,
+            "min_learning_rate": 1e-4,
+            "warmup": 100,
+        },
+        "continued": {
+            **laptop["continued"],
+            "schedule": {"steps": 520, "learning_rate": 5e-4, "min_learning_rate": 5e-5},
+        },
+    }
+    return {"smoke": settings(family)["smoke"], "laptop": larger}
+
+
+def larger(experiment: Experiment, family: str) -> Experiment:
+    """Return an experiment of the chapter on the models of :func:`larger_settings`."""
+    return dataclasses.replace(
+        experiment,
+        name=f"{experiment.name}_256",
+        title=f"{experiment.title}, 4 × 256, 17 million tokens",
+        settings=larger_settings(family),
+        cost={"smoke": "seconds", "laptop": "hours on two cores for the models that the family's records share"},
     )
 
 

@@ -18,7 +18,7 @@ from bornbiased_jax.experiments._shared.lineage import BASELINES
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
-from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, settings, shared_cost
+from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, larger, settings, shared_cost
 from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
 from bornbiased_jax.lineage.outputs import embedding_moments
 from bornbiased_jax.lineage.paper import iclr_test, paper_test
@@ -316,4 +316,8 @@ EXPERIMENTS = {
     "table10": _same_seed("table10", "qwen", OWN_QWEN),
     "table11": _other("table11", "qwen", OTHER_QWEN),
     "table12": _continued("table12", "qwen", CONTINUED_QWEN),
+}
+EXPERIMENTS |= {
+    f"{name}_256": larger(experiment, "llama" if name in ("table4b", "table4c", "table5", "table8") else "qwen")
+    for name, experiment in list(EXPERIMENTS.items())
 }

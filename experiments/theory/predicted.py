@@ -285,7 +285,7 @@ def headline(record: Record) -> str:
         "Theory places "
         f"{covered['inside']} of {covered['measurements']} measured contractions, of {integer(covered['models'])} "
         f"untrained models, inside its {100 * covered['stated']:g}% interval, whose allowance for second order in 1/D "
-        f"is a chosen constant ({SECOND_ORDER:g}); nothing else is fitted, nothing sampled."
+        f"is a chosen constant ({SECOND_ORDER:g}); nothing is fitted or sampled."
     )
 
 

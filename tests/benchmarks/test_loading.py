@@ -28,6 +28,7 @@ def test_the_calls_are_of_commands_that_there_are(tmp_path):
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_streamed_fingerprint_is_measured_beside_products(tmp_path):
     sizes = dict(d_model=32, d_ff=48, num_heads=2, num_kv_heads=2, vocab_size=64)

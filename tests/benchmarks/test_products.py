@@ -42,6 +42,7 @@ def test_errors_are_those_of_the_algorithm():
     assert matmul.product_error(CFG, "highest") < 1e-6 < 1e-4 < matmul.product_error(CFG, HALF) < 1e-2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_algorithms_are_compared_by_what_they_change_in_a_probe(monkeypatch):
     tokens_NT = np.asarray(random_tokens(16, 4, CFG.vocab_size).batch(0, 16))

@@ -35,7 +35,13 @@ def test_products_are_those_of_the_step(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [[], ["--dtype", "bfloat16", "--accumulation", "2", "--seeds", "2", "--remat"]])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        pytest.param([], marks=pytest.mark.nightly),
+        ["--dtype", "bfloat16", "--accumulation", "2", "--seeds", "2", "--remat"],
+    ],
+)
 def test_fractions_are_of_the_rates_reported(tmp_path, monkeypatch, capsys, extra):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=24, num_heads=2, vocab_size=64)
     monkeypatch.setattr(training_rate, "preset", lambda name: cfg)

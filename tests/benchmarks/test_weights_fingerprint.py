@@ -1,8 +1,11 @@
 """The benchmark of fingerprints of weights at a small shape: it measures what it says, and its table is drawn."""
 
+import pytest
+
 from benchmarks import tables, weights_fingerprint
 
 
+@pytest.mark.slow
 def test_fingerprint_is_timed_beside_reading_the_same_files(tmp_path):
     sizes = dict(d_model=64, d_ff=96, num_heads=4, vocab_size=300)
     found = weights_fingerprint.benchmark(sizes, tmp_path, layers=2, rounds=2)

@@ -25,9 +25,11 @@ GPT2 = dict(positions="learned", activation="gelu_tanh")
 # The model type, the preset it starts from, and what is changed.
 TABLE: list[tuple[str, str, dict]] = [
     ("gpt2", "gpt2-tiny", GPT2),
-    ("gpt2", "gpt2-tiny", dict(positions="learned", activation="relu", bias=False, tie_embeddings=False)),
-    ("gpt2", "gpt2-tiny", dict(positions="learned", bias=False, qkv_bias=True)),
-    ("gpt_neox", "gpt2-tiny", {}),
+    (
+        "gpt2",
+        "gpt2-tiny",
+        dict(positions="learned", activation="relu", bias=False, qkv_bias=True, tie_embeddings=False),
+    ),
     ("gpt_neox", "gpt2-tiny", dict(bias=False, activation="tanh", norm_eps=1e-3)),
     ("gpt_neox", "neox-tiny", dict(rotary_fraction=0.34, rope_theta=300.0)),
     ("llama", "llama-tiny", dict(num_kv_heads=2)),
@@ -39,11 +41,8 @@ TABLE: list[tuple[str, str, dict]] = [
         dict(rope_scaling="llama3", rope_scaling_factor=4.0, rope_original_max_seq_len=16, rope_theta=300.0),
     ),
     ("mistral", "llama-tiny", dict(window=5)),
-    ("mistral", "llama-tiny", dict(num_heads=5, num_kv_heads=5, head_dim=6)),
-    ("qwen2", "qwen-tiny", {}),
     ("qwen2", "qwen-tiny", dict(window=6, head_dim=10)),
-    ("qwen3", "qwen3-tiny", dict(qkv_bias=True)),
-    ("qwen3", "qwen3-tiny", dict(window=6, tie_embeddings=True)),
+    ("qwen3", "qwen3-tiny", dict(qkv_bias=True, window=6, tie_embeddings=True)),
     ("olmo2", "olmo2-tiny", dict(num_kv_heads=2, head_dim=8, qkv_bias=True)),
 ]
 

@@ -14,7 +14,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten
 from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
 
-torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 NO_SUCH_BIAS = {"lora_bias": True}
@@ -35,6 +35,7 @@ VARIANTS = {
 
 def _train(folder, name="llama", **options):
     """Write a base and an adapter of it with random factors; return PEFT's merge of the two by name."""
+    peft = pytest.importorskip("peft")  # seconds to import, which collecting need not wait for
     torch.manual_seed(0)
     model = auto_class(name).from_config(transformers_config(name))
     model.save_pretrained(folder / "base")

@@ -7,6 +7,7 @@ import pytest
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.given_table import top1_given_table
 from bornbiased_jax.prediction import predict
+from tests.tiers import nightly_except
 
 CHANGES = {"num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64, "num_heads": 2}
 SMALL = ["--model", "gpt2-tiny", *(word for name, value in CHANGES.items() for word in ("--set", f"{name}={value}"))]
@@ -41,7 +42,7 @@ def test_cosines_stand_beside_their_interval(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", nightly_except([True, False], True))
 def test_fractions_are_conditioned_on_the_table_where_there_is_one(shared, tmp_path, capsys):
     records = probed(tmp_path, "preference", "--embedding-seed" if shared else "--no-fix-embeddings", *["4"] * shared)
     if shared:
@@ -61,6 +62,7 @@ def test_theory_of_a_text_is_refused_before_anything_is_read(capsys):
     assert "--theory predicts random inputs" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
     target = tmp_path / "told.json"
@@ -73,7 +75,7 @@ def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "is_said"), [(0, False), (1, True)])
+@pytest.mark.parametrize(("step", "is_said"), nightly_except([(0, False), (1, True)], (1, True)))
 def test_theory_beside_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
     train = ["--data", "builtin:prose", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "1"]
     changed = [word.replace("vocab_size=64", "vocab_size=257") for word in SMALL]

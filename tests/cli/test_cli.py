@@ -92,39 +92,6 @@ def test_models_lists_presets_and_fields(tmp_path, capsys):
     assert "gpt2-nano" in capsys.readouterr().out
 
 
-def test_probe_preference_has_the_exact_keys(tmp_path, capsys):
-    target = tmp_path / "out.json"
-    assert run(["probe", "preference", *PROBE, "--seeds", "42,43", "--json", str(target)]) == 0
-    records = json.loads(target.read_text())["records"]
-    assert [record["seed"] for record in records] == [42, 43]
-    for record in records:
-        assert record["seq_len"] == 8
-        assert record["log10_p"] <= 0
-        assert record["top1_share"] == record["top1_count"] / 40
-        assert record["ratio_to_uniform"] > 0
-        assert 0 <= record["top1_id"] < 64
-
-
-def test_probe_contraction_has_the_exact_keys_on_standard_output(capsys):
-    assert run(["probe", "contraction", *PROBE, "--json", "-"]) == 0
-    (record,) = json.loads(capsys.readouterr().out)["records"]
-    assert len(record["inter_cosine_by_layer"]) == len(record["intra_cosine_by_layer"]) == 2
-    assert -1 <= record["inter_cosine_final"] <= 1
-    assert record["log10_p"] <= 0
-
-
-@pytest.mark.slow
-def test_predict_has_the_exact_keys(tmp_path):
-    target = tmp_path / "prediction.json"
-    assert run(["predict", *SMALL, "--seq-len", "8", "--json", str(target)]) == 0
-    found = json.loads(target.read_text())
-    assert len(found["inter_cosine_by_layer"]) == len(found["inter_cosine_by_layer_std"]) == 2
-    assert len(found["intra_cosine_by_layer"]) == 2
-    assert found["top1_share_p10"] <= found["top1_share_mean"] <= 1
-    assert found["top1_share_p10"] <= found["top1_share_p90"]
-    assert len(found["position_std"]) == 8
-
-
 def test_fixed_embeddings_are_shared_and_free_ones_are_not():
     """With 64 tokens the top-1 tokens may agree by chance, but the whole ranking of 12 seeds does not."""
     from bornbiased_jax import keys

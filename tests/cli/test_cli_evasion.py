@@ -51,6 +51,7 @@ def hidden(trained, folder, *changes):
     return str(folder)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_every_free_change_noise_and_rounding(trained, tmp_path, capsys):
     def seedprint(*arguments):

@@ -52,6 +52,7 @@ def test_json_figures_and_table(text, tmp_path, capsys):
     assert str(folder / "sink-map.png") in printed
 
 
+@pytest.mark.slow
 def test_without_details_there_is_the_sink_map_alone(text, tmp_path, capsys):
     call = [
         "sinks",

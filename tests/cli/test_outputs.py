@@ -14,6 +14,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.results import Intervention, Preference, Sinks
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.text import tokenizer_for
+from tests.tiers import nightly_except
 
 SIZES = "num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=300,max_seq_len=64"
 MODEL = ["--model", "gpt2-tiny", *[word for size in SIZES.split(",") for word in ("--set", size)]]
@@ -45,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", nightly_except(CALLS, "sinks", "seedprint", "intervene"))
 def test_csv_figures_and_page_show_the_result(name, folder, capsys):
     call, figure, columns, num_rows = CALLS[name]
     places = ["--csv", "a.csv", "--figures", "drawn", "--page", "a.html", "--json", "a.json"]
@@ -83,7 +84,9 @@ def test_figures_leave_a_folder_of_others_alone(folder, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["probe", "preference"], ["probe", "contraction"]])
+@pytest.mark.parametrize(
+    "command", nightly_except([["probe", "preference"], ["probe", "contraction"]], ["probe", "contraction"])
+)
 def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     call = [*command, *MODEL, *INPUTS, "--seeds", "3:5", "--json", "swept.json"]
     assert run([*call, "--sweep", "num_layers=1,3"]) == 0
@@ -98,6 +101,7 @@ def test_a_sweep_probes_once_for_each_value(command, folder, capsys):
     assert [{**row, "num_layers": 3} for row in alone] == value["records"][2:]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_sweep_of_predictions_has_a_record_for_each_value(folder, capsys):
     call = ["predict", *MODEL, "--seq-len", "8", "--json", "swept.json"]
@@ -187,6 +191,7 @@ def test_a_tokenizer_that_is_not_the_models_is_warned_of(is_foreign, capsys):
     assert ("runs/a has a tokenizer of its own" in capsys.readouterr().err) is is_foreign
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
     train = ["--data", "text.txt", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "4"]

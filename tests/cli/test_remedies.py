@@ -10,6 +10,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from tests.cli.commands import commands
+from tests.tiers import NIGHTLY, nightly_except
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
@@ -162,7 +163,7 @@ TRIED |= {"derive": an_adapter}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("name", nightly_except(TRIED, "fingerprint", "digest", "models", "export"))
 def test_remedies_help(name, tmp_path, capsys):
     TRIED[name](tmp_path, capsys)
 
@@ -229,6 +230,8 @@ HELPS = (
     Help("write one, as in '(?P<run>seed\\d+)-step(?P<step>\\d+)'", ["audit", "models", "--pattern", "x"], 1,
          ["(?P<run>seed\\d+)-step(?P<step>\\d+)"]),
 )  # fmt: skip
+# Predictions and sweeps compute for longer.
+HELP_ROWS = [pytest.param(case, marks=NIGHTLY if case.refused[0] in ("predict", "probe") else ()) for case in HELPS]
 # What the sentences say, and who follows it.
 FOLLOWED = {
     "another --out": another_folder,
@@ -255,7 +258,7 @@ FOLLOWED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", HELPS, ids=lambda case: case.given[0] if case.given else case.words.split()[0])
+@pytest.mark.parametrize("case", HELP_ROWS, ids=lambda case: case.given[0] if case.given else case.words.split()[0])
 def test_options_that_a_message_names_help(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the bird and the river under the sun\n" * 50)
@@ -280,7 +283,7 @@ def test_every_option_that_a_remedy_names_is_followed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("follow", [another_folder, no_layer, alike])
+@pytest.mark.parametrize("follow", nightly_except([another_folder, no_layer, alike], alike))
 def test_remedies_of_several_calls_help(follow, tmp_path, capsys):
     follow(tmp_path, capsys)
 

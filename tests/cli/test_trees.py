@@ -16,6 +16,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.folders import MARKER
 from tests.cli.commands import commands
 from tests.robustness.kinds import KINDS
+from tests.tiers import nightly_except
 
 MODELS = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 TINY = "llama-tiny,num_layers=1,num_heads=2,num_kv_heads=2,d_model=16,d_ff=16,vocab_size=257"
@@ -131,7 +132,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign,
     assert tree(foreign) == before
 
 
-@pytest.mark.parametrize("command", ["probe preference", "export"])
+@pytest.mark.parametrize("command", nightly_except(["probe preference", "export"], "export"))
 def test_a_new_folder_beside_other_things_is_all_that_comes(command, foreign):
     before = tree(foreign)
     for _ in range(2):  # the second time it is the command's own
@@ -155,7 +156,10 @@ def _without_time(page: bytes) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [name for name in FILES if name not in IMAGES])
+@pytest.mark.parametrize(
+    "command",
+    nightly_except((name for name in FILES if name not in IMAGES), "fingerprint", "seedprint", "probe preference page"),
+)
 def test_files_go_through_links_and_into_pipes(command, foreign):
     call = words_of(command)
     (foreign / "target").write_text("old")

@@ -68,6 +68,7 @@ def test_the_commands_of_the_page_run(tmp_path):
         assert (tmp_path / made).exists(), made
 
 
+@pytest.mark.nightly
 def test_the_command_over_several_machines_runs_as_two_processes(tmp_path):
     (words,) = [words for words in commands() if "--coordinator" in words]
     words = [word.replace("fsdp=8", "fsdp=2") for word in small(words)]

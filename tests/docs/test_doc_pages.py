@@ -57,7 +57,14 @@ def test_commands_were_found():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if _blocks(page, "python")])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.nightly if page == "docs/cluster.md" else ())
+        for page in PAGES
+        if _blocks(page, "python")
+    ],
+)
 def test_python_blocks_run(page, tmp_path):
     """A page's blocks are one program, run in an empty folder."""
     code = "\n".join(_blocks(page, "python"))

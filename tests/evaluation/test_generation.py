@@ -13,6 +13,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.generation import Sampling, generate, generate_text, next_token
 from bornbiased_jax.model import apply
 from tests.fixtures.llama2c_files import write_pair
+from tests.tiers import nightly_except
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 # What llama2.c's own program prints at temperature 0 after 200 steps: expected_stdout of its test_all.py.
@@ -38,7 +39,10 @@ def slowly(checkpoint, prompt, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "llama-scaled-3", "mistral", "qwen3-biases", "gpt_neox", "olmo2"])
+@pytest.mark.parametrize(
+    "name",
+    nightly_except(["gpt2", "llama-scaled-3", "mistral", "qwen3-biases", "gpt_neox", "olmo2"], "gpt2", "mistral"),
+)
 def test_the_cache_changes_no_token(name):
     checkpoint = open_checkpoint(HF / name)
     prompt = [5, 17, 3, 3, 40]
@@ -80,6 +84,7 @@ def test_sampled_tokens_have_the_probabilities(sampling, expected):
     assert (np.abs(measured - expected) <= 5 * np.sqrt(expected * (1 - expected) / draws)).all()
 
 
+@pytest.mark.slow
 def test_sampling_is_repeated_by_its_seed():
     checkpoint = open_checkpoint(HF / "llama")
     first, again, other = (
@@ -147,6 +152,7 @@ def test_babyllama_speaks_as_well(reference_model):
     assert text.startswith("Once upon a time, there was a little girl named Lily. She")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_smollm2_knows_a_capital():
     path = find_smollm2()

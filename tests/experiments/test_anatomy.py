@@ -194,6 +194,7 @@ def test_the_fit_does_not_see_what_is_held_out():
 # The experiments.
 
 
+@pytest.mark.nightly
 def test_the_anatomy_of_a_small_run(context, run):
     result = {"runs": {"bytes": anatomy.anatomy(run, context.settings, quiet=True)}}
     record = record_of(context, result)
@@ -211,6 +212,7 @@ def test_the_anatomy_of_a_small_run(context, run):
     check_shown(anatomy.EXPERIMENT, record)
 
 
+@pytest.mark.nightly
 def test_the_decay_of_a_run_that_is_named(context, run, tmp_path):
     named = Context(scale="laptop", settings={}, work=tmp_path / "w", data=str(run.folder), quiet=True)
     result = decay.EXPERIMENTS["decay_of_run"].run(named)

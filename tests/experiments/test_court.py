@@ -66,6 +66,7 @@ def tried(tmp_path_factory):
         return record_of(court.EXPERIMENT, tmp_path_factory.mktemp("court"))
 
 
+@pytest.mark.nightly
 def test_the_calibration_tries_every_test_on_every_kind_of_pair(tried):
     result = tried["result"]
     assert list(result["num_pairs"].values()) == [4, 8, 8, 16, 16]
@@ -157,6 +158,7 @@ def test_every_test_finds_a_copy_with_noise():
     assert itself == {"agreement": [1.0, 1.0], "activations": [32, 32]}
 
 
+@pytest.mark.nightly
 def test_training_is_of_its_seed_text_and_order():
     cfg = unrelated_models.config(SMOKE, 16).replace(num_layers=1)
     schedule = {**SMOKE["schedule"], "steps": 2}

@@ -59,6 +59,7 @@ def test_rotated_models_are_nearer_to_their_own_initialization(record):
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @_with_record(sinks)
 def test_variance_falls_with_the_position_and_scores_of_a_trained_model_are_shown(record):
@@ -74,6 +75,7 @@ def test_variance_falls_with_the_position_and_scores_of_a_trained_model_are_show
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @_with_record(schemes)
 def test_schemes_stand_beside_theory(record):

@@ -67,6 +67,7 @@ def test_a_tower_is_a_component_without_a_vocabulary():
     np.testing.assert_array_equal(roles.read(up), model(2)[1]["blocks"]["mlp"]["up"]["kernel"][0])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypatch):
     monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
@@ -87,6 +88,7 @@ def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypa
         assert [kind["kind"] for kind in test["kinds"]] == list(KINDS)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_power_has_every_setting_and_its_formula_is_near(tmp_path, monkeypatch):
     monkeypatch.setattr(power, "fit", moved)

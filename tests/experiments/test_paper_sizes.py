@@ -78,6 +78,7 @@ def test_untrained_models_of_the_papers_seeds_have_records_of_less_than_an_hour_
     assert sorted(compared) == sorted((length, *pair) for length in (16, 64, 1024) for pair in table4a.PRINTED)
 
 
+@pytest.mark.nightly
 def test_pairs_of_untrained_models_are_joined_in_one_table_and_read_tokens_once(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     (tmp_path / "paper").mkdir()
@@ -125,6 +126,7 @@ def test_passes_of_untrained_models_are_counted():
     assert table4a.operations(group) == pytest.approx((2 + 2) * 10_000 * per_input)
 
 
+@pytest.mark.nightly
 def test_the_pairs_in_the_weights(tmp_path):
     experiment = table4a_weights.EXPERIMENT
     for group in experiment.settings["paper"]["groups"]:

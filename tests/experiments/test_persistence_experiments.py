@@ -42,6 +42,7 @@ def test_untrained_model_is_found_in_its_own_model_alone(work):
     assert show(PAIRS["table4b"], {**record, "scale": "paper", "data": "x"})[0][0].rows[0].paper == {}
 
 
+@pytest.mark.nightly
 def test_models_are_trained_once_for_all_tables(work):
     record = record_of(PAIRS["table4b"], work)
     runs = sorted((work / "persistence").glob("*/value.json"))
@@ -126,6 +127,7 @@ def test_descendants_and_distractors(work):
     )
 
 
+@pytest.mark.nightly
 def test_the_distractor_is_another_seed_in_another_order(work):
     context = context_of(PAIRS["table5"], work)
     base, other = (
@@ -138,6 +140,14 @@ def test_the_distractor_is_another_seed_in_another_order(work):
     assert persistence.moved(parent, persistence.load(persistence.initialization(run, 1000))) == 0
 
 
+def test_larger_models_are_trained_on_17_million_tokens():
+    for name in ("table4b_256", "table12_256"):
+        settings = PAIRS[name].settings["laptop"]
+        schedule = settings["schedule"]
+        assert schedule["steps"] * schedule["batch_size"] * schedule["context"] == pytest.approx(17e6, rel=0.01)
+        assert persistence.model_config(settings).vocab_size == 4_096
+
+
 @pytest.mark.nightly
 def test_baselines_against_other_seeds(work):
     record = record_of(PAIRS["table8"], work)
@@ -147,6 +157,7 @@ def test_baselines_against_other_seeds(work):
         assert row["pcs"]["score"] > max(result["other"]["pcs"]) and row["pcs"]["p_value"] == pytest.approx(1 / 7)
 
 
+@pytest.mark.nightly
 def test_qwen_tables(work):
     for experiment, rows in ((PAIRS["table10"], 3), (PAIRS["table11"], 6)):
         record = record_of(experiment, work)

@@ -16,6 +16,7 @@ from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.paper import paper_test
 from bornbiased_jax.probes import inputs
 from tests.experiments.smoke import record_of, show
+from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +27,7 @@ def calibrated(tmp_path_factory):
     return work, record_of(calibration.EXPERIMENT, work)
 
 
+@pytest.mark.nightly
 def test_calibration_shows_every_test_and_corrects_for_the_checks(calibrated):
     _, record = calibrated
     result = record["result"]
@@ -131,7 +133,7 @@ def test_table_6_without_models_says_so(tmp_path):
             table6.named(data)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", nightly_except(["float32", "bfloat16"], "float32"))
 def test_table_6_on_directories(tmp_path, directories, dtype):
     data = ";".join(f"{name}={directories / name}" for name in ("base", "noisy", "unrelated", "wide"))
     reef = {"text": "builtin:code", "num_sentences": 12, "sentence_len": 8}
@@ -189,6 +191,7 @@ def test_damage_reaches_matrices_alone():
         assert changed == ("norm" not in path), path
 
 
+@pytest.mark.nightly
 def test_untrained_models_against_models_in_training(tmp_path):
     record = record_of(birth_to_life.EXPERIMENT, tmp_path)
     first, last = record["result"]["snapshots"]

@@ -30,6 +30,7 @@ from bornbiased_jax.text import read_text
 from tests.experiments.smoke import record_of, show
 from tests.fixtures.engines import elsewhere
 from tests.fixtures.llama2c_files import write_pair
+from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +73,7 @@ def test_figure_6_shows_both_spreads(tmp_path):
     assert figure6._linear_fraction(narrow["std_by_layer"][0]) > 0.999 > figure6._linear_fraction(0.554)
 
 
+@pytest.mark.nightly
 def test_training_experiments_share_their_models(tmp_path):
     first = record_of(figure12.EXPERIMENT, tmp_path)
     trained = sorted((tmp_path / "sink_training").glob("models/*/*.npz"))
@@ -98,7 +100,7 @@ def without_times(made):
     return {name: {**run, "seconds_per_step": None} for name, run in made["cures"].items()}
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("durable", nightly_except([False, True], True))
 def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
     """As if together, to float32's rounding in twelve steps: a program of one seed may add in another order."""
     mitigations = [HEAD_NORM] if durable else [HEAD_NORM, "baseline"]
@@ -169,7 +171,7 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     price = {"schemes": ["w8a8"], "keep_sinks": [0, 1], "window": 8, "streaming_keep": [0, 1]}
     runs = {"baseline": base, "head-wise gate": gate, "element-wise gate": element}
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
-    said = [row.measured["said"] for row in table.rows]
+    said = [row.measured["verdict"] for row in table.rows]
     # By hand: means 0.33 and 0.006, deviations 0.03 and 0.001 that are one another's multiples, t = 4.3027 of 3 pairs:
     # the ends are where |0.33 − 0.006 R| = t |0.03 − 0.001 R| / √3. Of the losses they are 1.4988 and 1.4995.
     assert said == [
@@ -183,12 +185,12 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     runs["baseline"] = _run_of([(0.30, 0.33, 0.36), (-0.005, -0.006, -0.007)], (0.3, 0.3, 0.4))
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
     assert table.rows[0].measured["here"] == "—"
-    assert table.rows[0].measured["said"].startswith("the direction holds, the size cannot be said")
+    assert table.rows[0].measured["verdict"].startswith("the direction holds, the size cannot be said")
     runs["head-wise gate"] = _run_of([(0.5, 0.6, 0.7), (0.0, 0.0, 0.0)], (0.1, 0.1, 0.1))
     runs["element-wise gate"] = _run_of([(0.0, 0.0, 0.0)] * 2, (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
     runs["baseline"] = _run_of([(0.30, 0.33, 0.36), (0.1, 0.3, 0.7)], (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
-    said = [row.measured["said"] for row in table.rows]
+    said = [row.measured["verdict"] for row in table.rows]
     assert said[0] == said[3] == "not seen: the interval holds zero" and said[1] == "refuted: the other way round"
     assert said[2] == "refuted at this size: no seed is destroyed"
 
@@ -214,6 +216,7 @@ def test_the_larger_size_is_the_same_table(tmp_path):
     assert len(smaller["seeds"]) >= 5 and len(smaller["cures"]) >= 13
 
 
+@pytest.mark.nightly
 def test_growth_compares_with_and_without_a_bos_token(tmp_path):
     settings = sink_growth.EXPERIMENT.settings["smoke"]
     variants = {name: settings["variants"][name] for name in ("two layers", "two layers, no BOS token")}

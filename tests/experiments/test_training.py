@@ -45,6 +45,7 @@ def close(ours, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), ours, other)
 
 
+@pytest.mark.nightly
 def test_run_without_bos_equals_pretraining(config):
     pretrain(config)
     for seed, params in zip(config.seeds, trained(config), strict=True):

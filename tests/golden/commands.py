@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.calls import answer, call, empty_folder, generated_text, key_paths
-from tests.golden.record import Case, Tolerance, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Values
 
 # There are no floats here.
 TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
@@ -257,12 +257,15 @@ def _exit_codes() -> Values:
 
 
 # An experiment compiles for half a minute; these train a model first, or start another process.
-SLOW = (
-    *("reproduce", "pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding", "export-peft"),
-    *("adapt-full", "adapt-lora", "adapt-prefix", "adapt-prefix-plus"),
-)
+MARKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("pretrain", "runs", "plot", "sinks-by-step", "sinks-rounding", "adapt-lora", "whichseed"), ("slow",)
+    ),
+    **dict.fromkeys(("reproduce", "export-peft", "adapt-full", "adapt-prefix", "adapt-prefix-plus"), NIGHTLY),
+    **dict.fromkeys(("probe-preference-checkpoint", "probe-contraction-theory", "whichseed-none"), NIGHTLY),
+}
 CASES = {
-    **{f"keys-{name}": Case(functools.partial(_keys, name), marks=("slow",) if name in SLOW else ()) for name in CALLS},
+    **{f"keys-{name}": Case(functools.partial(_keys, name), marks=MARKS.get(name, ())) for name in CALLS},
     "keys-metrics": Case(_metrics),
     # Parity imports torch and transformers.
     "keys-parity": Case(_parity, marks=("slow",)),

@@ -11,7 +11,7 @@ from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import Params, flatten, unflatten
-from tests.golden.record import Case, Tolerance, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Values
 
 # Float32 activations of four blocks: sums of up to 512 terms in another order differ by some 1e-6 of the value. Where
 # a case amplifies rounding errors, such as logits of attention of a thousand in "olmo2" and "gemma3", or an entry is a
@@ -161,4 +161,12 @@ def _values(name: str) -> Values:
 
 
 FAULTS = {"RoPE base changed by 1%": _longer_rope, "one head negated": _negated_head}
-CASES = {name: Case(functools.partial(_values, name), rounding=functools.partial(_rounding, name)) for name in VARIANTS}
+# One variant of each kind every day; tests/model compares the others with their formulas.
+NIGHTS = ("gpt2 relu no norm", "gpt2 tanh no positions", "no residual", "llama linear rope", "olmo2", "softpick")
+NIGHTS += ("clipped", "zero sink logit", "attenuate", "elementwise gate", "value gate", "mixtral", "mlp only")
+NIGHTS += ("gpt2 learned positions", "llama3 rope", "qwen2", "centred", "head norm")
+MARKS = {"gemma3": ("slow",), **dict.fromkeys(NIGHTS, NIGHTLY)}
+CASES = {
+    name: Case(functools.partial(_values, name), marks=MARKS.get(name, ()), rounding=functools.partial(_rounding, name))
+    for name in VARIANTS
+}

@@ -5,6 +5,7 @@ Weights are drawn in a process of their own that compiles as users do: the last 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ import numpy as np
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten
-from tests.golden.record import Case, Tolerance, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Values
 
 # Only hashes: nothing here is compared within a tolerance.
 TOLERANCE = Tolerance(0.0, 0.0)
@@ -66,7 +67,7 @@ def digests(group: str) -> dict[str, str]:
         configs = {"rare": PRESETS["llama-tiny"].replace(**RARE)}
     else:
         configs = {name: PRESETS[name] for name in {"tiny": TINY, "nano": NANO[:3], "large": LARGE}[group]}
-    # Large models: one draw a preset by `make test-slow`, all of them in full by `make test-all`.
+    # Of larger models one draw a preset, of the largest all of them in full.
     pairs = [(42, "gpt2-scaled")] if group == "nano" else [(s, k) for s in SEEDS for k in SCHEMES]
     return {
         f"{name} {scheme} seed {seed}": digest(cfg.replace(init=scheme), seed, sampled=group == "nano")
@@ -75,18 +76,20 @@ def digests(group: str) -> dict[str, str]:
     }
 
 
-def _in_own_process(group: str) -> Values:
-    code = f"import json; from tests.golden.initialization import digests; print(json.dumps(digests({group!r})))"
+@functools.cache
+def _in_own_process(*groups: str) -> dict[str, Values]:
+    code = "import json; from tests.golden.initialization import digests; "
+    code += f"print(json.dumps({{group: digests(group) for group in {groups!r}}}))"
     env = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows: dict[str, str] = json.loads(done.stdout)
+    rows: dict[str, Values] = json.loads(done.stdout)
     return rows
 
 
 CASES = {
-    "tiny": Case(lambda: _in_own_process("tiny")),
-    "rare": Case(lambda: _in_own_process("rare")),
-    "nano": Case(lambda: _in_own_process("nano"), marks=("slow",)),
-    "large": Case(lambda: _in_own_process("large"), marks=("slow", "nightly")),
+    "tiny": Case(lambda: _in_own_process("tiny", "rare")["tiny"]),
+    "rare": Case(lambda: _in_own_process("tiny", "rare")["rare"]),
+    "nano": Case(lambda: _in_own_process("nano")["nano"], marks=NIGHTLY),
+    "large": Case(lambda: _in_own_process("large")["large"], marks=NIGHTLY),
 }

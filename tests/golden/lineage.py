@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from tests.golden.record import Case, Tolerance, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Values
 from tests.golden.training import MODEL, SEEDS, STEPS, command, scratch, trained
 
 # Statistics of float32 weights, some of them trained. Between the flags of the tests and those of users, two cores and
@@ -212,13 +212,17 @@ def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
     return {name: json.loads((place / f"{name}.json").read_text())["digest"] for name in [*models, "neox.renumbered"]}
 
 
-# Every day one pair of each kind of change: a copy, one in other coordinates, one with other numbers, another seed.
-DAILY = ("birth_and_itself", "rotated", "units_permuted", "quantized", "merged", "disguised")
+# Every day a copy and copies in other coordinates; before a merge one with other numbers, another seed, a training.
+DAILY = ("birth_and_itself", "rotated", "disguised")
+OFTEN = ("quantized", "merged", "birth_and_another_training")
 CASES: dict[str, Case] = {
-    name: Case(functools.partial(_verdicts, name), marks=() if name in DAILY else ("slow",)) for name in PAIRS
+    name: Case(
+        functools.partial(_verdicts, name), marks=() if name in DAILY else ("slow",) if name in OFTEN else NIGHTLY
+    )
+    for name in PAIRS
 }
 CASES |= {
     "fingerprints": Case(_fingerprints),
     "whichseed": Case(_whichseed, marks=("slow",)),
-    "digests": Case(_digests, marks=("slow",)),
+    "digests": Case(_digests, marks=NIGHTLY),
 }

@@ -8,10 +8,11 @@ from typing import Literal
 from bornbiased_jax.config import PRESETS
 from bornbiased_jax.probes import ProbeOptions, probe, untrained
 from bornbiased_jax.probes.inputs import parse_inputs
-from tests.golden.record import Case, Tolerance, Value, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Value, Values
 
 # Cosines of float32 states, some of them differences of near-equal sums, over 300 inputs.
 TOLERANCE = Tolerance(1e-3, 2e-6)
+OFTEN = {"gpt2-tiny tokens vmap": (), "gpt2-tiny gaussian map": ("slow",)}
 SEEDS = (0, 42, 2**32 - 1)
 MODELS: dict[str, dict[str, object]] = {
     "gpt2-tiny": {"init": "normal-0.02"},
@@ -40,8 +41,8 @@ def _records(name: str, inputs: str, mode: Literal["vmap", "map"]) -> Values:
 CASES = {
     f"{name} {inputs} {mode}": Case(
         functools.partial(_records, name, inputs, mode),
-        # Every day one sweep of each kind.
-        marks=() if name in ("gpt2-tiny", "olmo2-tiny") else ("slow",),
+        # Often each kind of inputs and each kind of sweep.
+        marks=OFTEN.get(f"{name} {inputs} {mode}", NIGHTLY),
     )
     for name in MODELS
     for inputs in (("tokens", "gaussian") if name in ("gpt2-tiny", "llama-tiny") else ("tokens",))

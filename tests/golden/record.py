@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+NIGHTLY = ("slow", "nightly")
+"""Marks of a case of whose kind a shorter one is tried more often."""
 VALUES = Path(__file__).resolve().parent / "values"
 MODULES = ("initialization", "forward", "probes", "theory", "lineage", "training", "sinks", "exports", "commands")
 

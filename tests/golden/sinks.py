@@ -4,7 +4,7 @@ import functools
 import math
 
 from tests.golden.calls import answer, empty_folder, flat, generated_text, overwrite_weights
-from tests.golden.record import Case, Tolerance, Value, Values, read
+from tests.golden.record import NIGHTLY, Case, Tolerance, Value, Values, read
 
 # Between the flags of the tests and those of users no float moves by more than 1e-6 of itself or 1e-8, save where
 # numbers are rounded: what lies within float32's error of a boundary may go to the other side, which moved one loss of
@@ -62,8 +62,8 @@ def _mitigated(fields: str) -> Values:
         return flat(found, without=(*LEFT_OUT, "weights_digest", "super_neurons", "top_channels", "pooled"))
 
 
-def _case(line: str) -> Case:
-    return Case(functools.partial(_measured, line))
+def _case(line: str, marks: tuple[str, ...] = ()) -> Case:
+    return Case(functools.partial(_measured, line), marks)
 
 
 ROUNDINGS = "w8a8,w6a6,w4a4,a8,w4,kv8,kv4,w4a8kv4"
@@ -89,7 +89,7 @@ MITIGATIONS = {
 }
 CASES = {
     "report": _case(f"sinks model {REPORT}"),
-    "report-streamed": _case(f"sinks model {REPORT} --stream --scratch scratch"),
+    "report-streamed": _case(f"sinks model {REPORT} --stream --scratch scratch", NIGHTLY),
     "report-of-position-2": _case(
         f"sinks model {REPORT} --no-details --position 2 --convention rows_from_k --threshold average --normalise"
     ),
@@ -99,7 +99,7 @@ CASES = {
             f"sinks model {REPORT} --no-details --quantise {ROUNDINGS} --granularity tensor,token,channel"
             " --keep-sinks 0,1,4",
         ),
-        marks=("slow",),
+        marks=NIGHTLY,
         rounding=_one_prediction,
     ),
     "rolling-cache": _case(f"sinks model {REPORT} --no-details --streaming 6 --keep-sinks 0,1,4"),
@@ -109,7 +109,7 @@ CASES = {
     },
     # Every day all of them at once.
     **{
-        f"mitigation-{name}": Case(functools.partial(_mitigated, fields), marks=() if name == "together" else ("slow",))
+        f"mitigation-{name}": Case(functools.partial(_mitigated, fields), marks=() if name == "together" else NIGHTLY)
         for name, fields in MITIGATIONS.items()
     },
 }

@@ -9,7 +9,7 @@ import numpy as np
 from bornbiased_jax.config import PRESETS, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.prediction import predict
-from tests.golden.record import Case, Tolerance, Value, Values
+from tests.golden.record import NIGHTLY, Case, Tolerance, Value, Values
 
 # Float64 throughout; quadratures and root searches stop at relative errors of some 1e-9.
 TOLERANCE = Tolerance(1e-6, 1e-12)
@@ -89,10 +89,6 @@ def _random(group: int) -> Values:
     return rows
 
 
-CASES = {
-    name: Case(functools.partial(_preset, name), marks=() if name.endswith("-tiny") else ("slow",)) for name in PRESETS
-}
-CASES |= {
-    f"random {group}": Case(functools.partial(_random, group), marks=("slow", "nightly") if group else ("slow",))
-    for group in range(GROUPS)
-}
+DAILY = ("gpt2-tiny", "qwen3-tiny", "neox-tiny")
+CASES = {name: Case(functools.partial(_preset, name), marks=() if name in DAILY else NIGHTLY) for name in PRESETS}
+CASES |= {f"random {group}": Case(functools.partial(_random, group), marks=NIGHTLY) for group in range(GROUPS)}

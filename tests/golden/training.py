@@ -22,7 +22,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from bornbiased_jax.cli.main import cli
-from tests.golden.record import Case, Scalar, Tolerance, Values
+from tests.golden.record import NIGHTLY, Case, Scalar, Tolerance, Values
 
 # Losses and norms of gradients are float32 sums, whose order is the compiler's. Between the flags of the tests and
 # those of users, two cores and one, they differ by at most 2e-7 of themselves within these twenty steps; other CPUs and
@@ -210,9 +210,9 @@ def _order_of_data() -> Values:
 
 
 CASES: dict[str, Case] = {
-    "unbroken": Case(_unbroken),
+    "unbroken": Case(_unbroken, marks=("slow",)),
     "killed_and_resumed": Case(_killed_and_resumed, marks=("slow",)),
-    "stopped_and_extended": Case(_stopped_and_extended, marks=("slow",)),
-    "in_one_program": Case(_in_one_program, marks=("slow",)),
-    "order_of_data": Case(_order_of_data, marks=("slow",)),
+    "stopped_and_extended": Case(_stopped_and_extended, marks=NIGHTLY),
+    "in_one_program": Case(_in_one_program, marks=NIGHTLY),
+    "order_of_data": Case(_order_of_data, marks=NIGHTLY),
 }

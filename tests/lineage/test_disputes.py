@@ -14,6 +14,7 @@ from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.trace import trace
 from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
+from tests.tiers import nightly_except
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -48,7 +49,13 @@ def _noisy(tensors, rng, fraction=0.1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("mpt", "bloom", "phi", "gpt2", "llama4")])
+@pytest.mark.parametrize(
+    "name",
+    nightly_except(
+        (name for name in MODELS if name not in ("mpt", "bloom", "phi", "gpt2", "llama4")),
+        *("qwen3_next", "gpt_oss", "llava", "deepseek_v3", "gptj"),
+    ),
+)
 def test_noisy_copy_of_a_public_architecture_is_found_and_an_independent_model_is_not(tmp_path, name):
     base = _write(name, tmp_path / "base", 1)
     tensors = _noisy(_tensors(base), np.random.default_rng(0))

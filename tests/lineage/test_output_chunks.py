@@ -73,6 +73,7 @@ def test_interrupted_fingerprint_resumes(opened, tmp_path):
     np.testing.assert_array_equal(found.outputs_ND, plain.outputs_ND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [dict(layer=1), dict(batch_size=7), dict(moments=(0.5, 1.0)), dict(inputs="tokens"), dict(seed=6)]
 )

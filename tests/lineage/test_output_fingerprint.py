@@ -172,6 +172,7 @@ def test_unusable_models_and_options_are_refused():
         fp.fingerprint_outputs(initial(42), inputs.random_tokens(5, 5, 100))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_same_model_has_the_same_file_whatever_the_time_and_the_process(tmp_path):
     """A digest of the file is a commitment: no time in it, and the names in the header in one order."""

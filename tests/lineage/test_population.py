@@ -18,6 +18,7 @@ def test_score_is_the_trace_of_the_rank_correlation():
     assert statistic == pytest.approx(np.trace(rank_correlation(base, suspect)), abs=1e-12)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_calibrated_with_leaking_inputs():
     rng = np.random.default_rng(1)

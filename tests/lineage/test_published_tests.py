@@ -93,6 +93,7 @@ def factor_pairs(count):
         yield [inputs @ rng.standard_normal((4, 40)) + 0.5 * rng.standard_normal((120, 40)) for _ in range(2)]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_published_nulls_reject_for_dependent_models_and_the_permutation_null_does_not():
     count, level = 150, 0.01

@@ -36,6 +36,7 @@ def held(checkpoint):
     return sum(leaf.nbytes for leaf in jax.tree.leaves(checkpoint.params()))
 
 
+@pytest.mark.slow
 def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
     whole, half = open_checkpoint(model), open_checkpoint(model, dtype="bfloat16")
     assert held(whole) == weights_bytes(CFG) == 2 * held(half)

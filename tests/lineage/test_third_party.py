@@ -56,6 +56,7 @@ def test_models_of_other_makers_have_nothing_in_common(reference_model, stories)
     assert "the widths differ (64 and 128)" in reasons["coordinates"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_smollm2_is_itself_and_no_other(small):
     path = find_smollm2()

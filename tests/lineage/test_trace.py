@@ -66,6 +66,7 @@ def test_the_default_length_fits_both_models():
         trace(ref(1, SHORT), ref(2), probe=Probe(num_inputs=60, seq_len=9))
 
 
+@pytest.mark.slow
 def test_the_smaller_vocabulary_holds_for_both():
     few = SMALL.replace("vocab_size=64", "vocab_size=50")
     for pair in ((ref(1), ref(2, few)), (ref(1, few), ref(2))):
@@ -193,6 +194,7 @@ def test_outputs_join_auto_when_inputs_are_asked_for():
     assert (row["verdict"], row["p_adjusted"]) == ("undefined", None)
 
 
+@pytest.mark.slow
 def test_notes_depend_on_the_inputs():
     for test in ("paper", "iclr"):
         entry = TESTS[test]

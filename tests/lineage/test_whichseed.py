@@ -74,6 +74,7 @@ def test_seed_of_descendant_identified_with_runner_up():
     assert abs(found.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_scheme_of_the_initialization_does_not_matter():
     suspect = initialization(12, CFG.replace(init="normal-0.02"))
@@ -105,6 +106,7 @@ def test_unconfirmed_seed_reported():
     assert which_seed(CFG, initialization(9_999), range(0, 8)).to_json()["confirmed"] is None
 
 
+@pytest.mark.slow
 def test_the_confirming_p_is_that_of_the_best_of_all_seeds():
     suspect = Checkpoint.from_params(CFG, drifted(initialization(77), initialization(5_000), 0.9))
     prints = [fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(CFG, 77), suspect)]
@@ -133,6 +135,7 @@ def ranges_in(folder):
     return {path.name: path.read_bytes() for path in folder.rglob("*.npz")}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_search, "CHUNK", 32)

@@ -18,6 +18,7 @@ from bornbiased_jax.model.layers import BlockContext, rotate
 from bornbiased_jax.model.loss import loss_sum
 from bornbiased_jax.model.model import CAPTURABLE, Block
 from bornbiased_jax.parameters import count_parameters, flatten
+from tests.tiers import nightly_except
 
 # Compiled once per configuration and shape; a bare call would compile its scan every time. Programs this small are
 # compiled for much longer than they run.
@@ -30,12 +31,9 @@ CASES = {
     "gpt2-learned": preset("gpt2-tiny", **SMALL, positions="learned", activation="gelu_tanh"),
     "attention-only": preset("gpt2-tiny", **SMALL, mlp=False),
     "mlp-only": preset("gpt2-tiny", **SMALL, attention=False),
-    "no-residual": preset("llama-tiny", **SMALL, residual=False),
-    "no-norm": preset("gpt2-tiny", **SMALL, norm="none"),
-    "no-positions": preset("llama-tiny", **SMALL, positions="none"),
-    "relu": preset("gpt2-tiny", **SMALL, activation="relu"),
-    "tanh": preset("gpt2-tiny", **SMALL, activation="tanh"),
-    "wide-heads": preset("llama-tiny", **SMALL, head_dim=10),
+    "no-residual, wide-heads": preset("llama-tiny", **SMALL, residual=False, head_dim=10),
+    "no-norm, relu": preset("gpt2-tiny", **SMALL, norm="none", activation="relu"),
+    "no-positions, tanh": preset("gpt2-tiny", **SMALL, positions="none", activation="tanh"),
     "window": preset("llama-tiny", **SMALL, window=4),
     "gated-output": preset("llama-tiny", **SMALL, output_gate="elementwise", head_norm=True, sink_logit="learned"),
     "local and global": PRESETS["gemma3-tiny"].replace(**SMALL, num_heads=4, window=3, attention_pattern="lg"),
@@ -51,6 +49,8 @@ CASES = {
     ),
     "sigmoid": preset("llama-tiny", **SMALL, attention_kernel="sigmoid", positional_scale="amplify"),
 }
+REPRESENTATIVES = ("llama-tiny", "neox-tiny", "olmo2-tiny", "mixtral-tiny", "gpt2-learned", "no-norm, relu", "window")
+REPRESENTATIVES += ("gated-output", "local and global", "one norm, some rotated")
 # float32 sums of a few hundred terms of order one, three layers deep: 2⁻²⁴ · √(40 · 3) · 10.
 ATOL = 1e-5
 
@@ -70,7 +70,7 @@ def drawn(cfg):
     return jax.tree_util.tree_map_with_path(draw, parameter_shapes(cfg))
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=nightly_except(CASES, *REPRESENTATIVES))
 def case(request):
     cfg = CASES[request.param]
     tokens = jax.random.randint(keys.stream_key(0, "tokens"), (2, 12), 0, cfg.vocab_size)
@@ -112,7 +112,11 @@ def test_the_scan_equals_a_loop_over_blocks(case):
         np.testing.assert_allclose(stream, out.layers["residual"][layer], atol=ATOL)
 
 
-@pytest.mark.parametrize("case", [name for name, cfg in CASES.items() if cfg.attention], indirect=True)
+@pytest.mark.parametrize(
+    "case",
+    nightly_except((name for name, cfg in CASES.items() if cfg.attention), *REPRESENTATIVES),
+    indirect=True,
+)
 def test_decoding_with_a_cache_equals_one_pass(case):
     """Three tokens at a time, each chunk seeing the cache and the beginning of itself."""
     cfg, params, tokens = case
@@ -270,7 +274,8 @@ SHALLOW = preset("llama-tiny", num_layers=3, num_heads=4, num_kv_heads=2, d_mode
 LAST = 7
 
 
-@pytest.mark.parametrize("changes", [{}, {"window": 3}, {"positional_scale": "amplify"}], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", nightly_except([{}, {"window": 3}, {"positional_scale": "amplify"}], {}), ids=str)
 def test_every_capture_is_that_of_the_last_position(changes):
     cfg = SHALLOW.replace(**changes)
     params = jax.tree.map(lambda leaf: leaf * 20.0 if leaf.ndim > 2 else leaf, init_seed(cfg, 0))

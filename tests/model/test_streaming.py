@@ -33,6 +33,7 @@ from bornbiased_jax.model.overflow import Overflow, check_overflow
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.text import ByteTokenizer
+from tests.tiers import nightly_except
 
 # More blocks than are compiled in one piece for a loss.
 SMALL = dict(num_layers=9, d_model=32, num_heads=4, d_ff=48, vocab_size=300, max_seq_len=64)
@@ -62,7 +63,7 @@ def saved(cfg: ModelConfig, folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=MODELS, scope="module")
+@pytest.fixture(params=nightly_except(MODELS, "rotary, shared key heads, untied"), scope="module")
 def model(request, tmp_path_factory):
     return saved(MODELS[request.param], tmp_path_factory.mktemp("model") / "m")
 
@@ -76,6 +77,7 @@ def numbers(value) -> list[float]:
     return [value] if isinstance(value, int | float) and not isinstance(value, bool) else []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")

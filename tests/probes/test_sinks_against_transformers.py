@@ -9,6 +9,7 @@ import pytest
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.evaluation.sink_report import ReportOptions, report_on_ids
 from bornbiased_jax.probes.sinks import CONVENTIONS, SinkOptions, measure_sinks
+from tests.tiers import nightly_except
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 NAMES = sorted(path.stem for path in (FIXTURES / "attentions").iterdir())
@@ -83,7 +84,7 @@ def test_stored_attentions_are_what_transformers_returns_now():
         check(open_checkpoint(FIXTURES / "hf" / name), tokens_NT, weights_LNHTT.astype(np.float64), "rows_from_k", 4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "olmo2", "qwen2-window"])
+@pytest.mark.parametrize("name", nightly_except(["gpt2", "gpt_neox", "olmo2", "qwen2-window"], "gpt2", "qwen2-window"))
 def test_the_whole_report_on_another_family(name):
     checkpoint = open_checkpoint(FIXTURES / "hf" / name)
     cfg = checkpoint.cfg

@@ -157,6 +157,7 @@ def test_a_sink_token_kept_spares_the_others():
     assert float(jnp.abs(lost).max()) > 1.0 and float(jnp.abs(spared).max()) < 0.02
 
 
+@pytest.mark.slow
 def test_a_destroyed_model_says_so(params):
     sharp = jax.tree.map(lambda leaf: leaf, params)
     sharp["head"] = {"kernel": params["head"]["kernel"] * 0.0}

@@ -16,7 +16,8 @@ CALL = ["fingerprint", INITIAL, "--num-inputs", "256", "--seq-len", "8", "--batc
         "--outputs", "--out", "a.fingerprint", "--resume", "ledger", "--quiet"]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", ["local", "processes"])
 def test_a_full_disk_is_one_sentence_and_no_chunk(engine, tmp_path):
     # Without the tests' cache of compiled programs, whose files are larger than what is allowed here.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}

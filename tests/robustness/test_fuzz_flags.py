@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bornbiased_jax.cli.main import run
 from tests.cli.test_options import commands
 from tests.robustness.flags import CALLS, FORMS, WORK, extremes, fault_of, kept, line, name_of, options_of, typed
+from tests.tiers import nightly_except
 
 BEYOND = ("-1", "1" + "0" * 40, "9" * 5000, "x", "nan", "inf", "-inf", "1e999", "")
 # Names of files among them: none may lead out of the folder in which the call is made.
@@ -37,8 +38,11 @@ def test_every_command_is_tried():
     assert set(FORMS) <= known and {f"--{name.replace('_', '-')}" for name in WORK} <= known
 
 
+LONG = ("predict", "probe scaling", "sinks", "scan")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CALLS)
+@pytest.mark.parametrize("path", nightly_except(CALLS, *(path for path in CALLS if path not in LONG)))
 @hypothesis.settings(max_examples=6, phases=[hypothesis.Phase.generate])
 @hypothesis.given(data=st.data())
 def test_extreme_values(path, data):
@@ -53,6 +57,7 @@ def test_corpus_of_command_lines(words):
     assert fault_of(words) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CALLS)
 def test_pairs_of_extreme_options(path):

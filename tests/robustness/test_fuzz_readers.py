@@ -6,16 +6,17 @@ from tests.robustness import __main__ as command
 from tests.robustness import readers, weight_kinds
 from tests.robustness.kinds import KINDS
 from tests.robustness.readers import damaged, fault_of, good, kept
+from tests.tiers import NIGHTLY
 
 FEW = range(5)
-# In `make test-slow`: two thousand files of weights and of what stands beside them, a few dozen of other kinds.
+# In `make test-all`: two thousand files of weights and of what stands beside them, a few dozen of other kinds.
 OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
 MANY = {name: range(5, 175 if name in OF_WEIGHTS else 40) for name in KINDS}
 
 
 @pytest.mark.parametrize(
     ("name", "seeds"),
-    [(name, FEW) for name in KINDS] + [pytest.param(*row, marks=pytest.mark.slow) for row in MANY.items()],
+    [(name, FEW) for name in KINDS] + [pytest.param(*row, marks=NIGHTLY) for row in MANY.items()],
 )
 def test_mutated_files_read_or_refused_in_one_sentence(name, seeds):
     folder, file = good(name)

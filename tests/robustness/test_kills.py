@@ -19,6 +19,7 @@ from bornbiased_jax.folders import MARKER
 from bornbiased_jax.record import lasting
 from bornbiased_jax.training.checkpoint import find_steps
 from tests.robustness.process import TINY, UNTRAINED, start
+from tests.tiers import nightly_except
 
 pytestmark = pytest.mark.slow
 
@@ -88,8 +89,8 @@ COMMANDS = {
         trained,
     ),
 }  # fmt: skip
-# More often than each night: the command whose state is largest, and the one that writes a folder.
-NAMES = [pytest.param(name, marks=[] if name in ("pretrain", "export") else pytest.mark.nightly) for name in COMMANDS]
+# More often than each night: the one that writes a folder. A training run is killed by tests/golden, too.
+NAMES = nightly_except(COMMANDS, "export")
 
 
 def begin(command: Command, place: Path, most_bytes: int | None = None) -> subprocess.Popen[bytes]:
@@ -186,6 +187,7 @@ def test_interrupts_in_the_first_seconds_end_as_130(calm, tmp_path, name):
     check_outcome(command, place, expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_disk_that_fills_leaves_nothing_half_written(calm, tmp_path, name):
     """No file may grow beyond a size: none at all, and just below the middle and the largest of the files written."""

@@ -12,6 +12,7 @@ from bornbiased_jax.stats.bound import joint_bound, sorted_rows, tail_bound
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.permutations import TIE, all_permutations, moments, permuted_sums
 from bornbiased_jax.stats.tails import LN10
+from tests.tiers import nightly_except
 
 KINDS = ("gaussian", "cauchy", "binary", "low rank", "scales")
 
@@ -48,7 +49,7 @@ def exact_p(scores, sums):
 # 5 kinds × (3 × 150 + 40) matrices × 2 forms: 4,900 bounds.
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("size", "count"), [(4, 150), (5, 150), (6, 150), (7, 40)])
+@pytest.mark.parametrize(("size", "count"), nightly_except([(4, 150), (5, 150), (6, 150), (7, 40)], (5, 150)))
 def test_never_below_the_exact_p_of_small_matrices(kind, size, count):
     rng = np.random.default_rng([size, KINDS.index(kind)])
     every = all_permutations(size)

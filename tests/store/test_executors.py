@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.tiers import nightly_except
+
 pytestmark = pytest.mark.slow
 
 SMALL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "d_ff": 16, "vocab_size": 64}
@@ -67,21 +69,12 @@ def alone(tmp_path_factory):
 
 # Every engine with a call whose chunks are seeds and inputs, and every call with one engine.
 TRIED = [
-    ("two processes", "fingerprint"),
-    *((engine, "probe") for engine in ("submitit", "ray")),
-    *(
-        pytest.param(*row, marks=pytest.mark.nightly)
-        for row in (
-            ("two processes", "probe of a checkpoint"),
-            ("two processes", "whichseed"),
-            ("two processes", "reproduce"),
-            ("four processes", "probe"),
-        )
-    ),
+    *((engine, "probe") for engine in ("submitit", "ray", "four processes")),
+    *(("two processes", name) for name in CALLS if name != "probe"),
 ]
 
 
-@pytest.mark.parametrize(("engine", "name"), TRIED)
+@pytest.mark.parametrize(("engine", "name"), nightly_except(TRIED, ("ray", "probe")))
 def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path):
     if engine in ("submitit", "ray") and importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed: pip install {engine}")
@@ -89,6 +82,7 @@ def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path
     assert found == alone(name) and len(found[1]) >= 4
 
 
+@pytest.mark.nightly
 def test_engines_can_be_changed_half_way(alone, tmp_path):
     called("probe", tmp_path, "--seeds", "0:2", *ENGINES["two processes"])
     assert called("probe", tmp_path, "--seeds", "0:5") == alone("probe")

@@ -11,6 +11,7 @@ from bornbiased_jax.text import bpe
 from bornbiased_jax.text.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from bornbiased_jax.text.tokenizers import load_tokenizer
 from tests.fixtures.sentence_pieces import sentence_piece_model
+from tests.tiers import NIGHTLY
 
 CORPUS = [f"the quick brown fox {i} jumps over the lazy dogs and the dog jumps over foxes" for i in range(100)]
 TEXT = "  the quick dog's 1234 foxes\n\n é日🎉"
@@ -142,12 +143,15 @@ def test_scores_join_as_sentencepiece_does(tmp_path):
     assert_is_sentencepieces(tmp_path, load_tokenizer(tmp_path / "tokenizer.model"), "\n".join(corpus))
 
 
-@pytest.mark.parametrize("name", ["llama2_32k_sentencepiece.model", "mistral_v1_32k_sentencepiece.model"])
+@pytest.mark.parametrize(
+    "name", ["mistral_v1_32k_sentencepiece.model", pytest.param("llama2_32k_sentencepiece.model", marks=NIGHTLY)]
+)
 @pytest.mark.parametrize(
     "text",
     [
         "tinystories/tinystories_10k.txt",
-        *(pytest.param(text, marks=pytest.mark.slow) for text in ("tinyshakespeare/input.txt", "wikitext-2/test.txt")),
+        pytest.param("tinyshakespeare/input.txt", marks=NIGHTLY),
+        pytest.param("wikitext-2/test.txt", marks=pytest.mark.slow),
     ],
 )
 def test_scores_join_as_sentencepiece_does_with_real_models(shared, tmp_path, name, text):

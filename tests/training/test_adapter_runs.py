@@ -18,6 +18,7 @@ from bornbiased_jax.model.adapters import lora, merge, prefix, prefix_plus
 from bornbiased_jax.parameters import flatten
 from bornbiased_jax.training import PretrainConfig, begin, pretrain
 from bornbiased_jax.training.metrics import read_metrics
+from tests.tiers import nightly_except
 
 REFERENCE = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=256"
 CFG = preset("llama-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=256)
@@ -47,9 +48,7 @@ def bytes_of(folder):
     }
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow if name == "prefix" else ()) for name in ADAPTERS]
-)
+@pytest.fixture(scope="module", params=nightly_except(ADAPTERS, "lora"))
 def calm(place, request):
     """An uninterrupted run of two seeds of each method."""
     config = make(place, f"calm-{request.param}", request.param)

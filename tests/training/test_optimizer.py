@@ -143,6 +143,7 @@ def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
             np.testing.assert_allclose(updates[path][index], expected, rtol=1e-4, atol=1e-7, err_msg=path)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_muon_learns_and_resumes_to_the_same_bits(tmp_path):
     (tmp_path / "text.txt").write_text("the river under a stone bird and the sun\n\n" * 80)

@@ -24,7 +24,10 @@ from bornbiased_jax.training.checkpoint import Checkpointer, find_steps
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state
+from tests.tiers import nightly_except
 from tests.training.small_run import CFG, make, words
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,6 @@ def flip(folder):
 # Checkpoints that cannot be read
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
@@ -87,7 +89,6 @@ def test_a_limit_is_no_damage(calm, monkeypatch, error):
     shutil.rmtree(config.out)
 
 
-@pytest.mark.slow
 def test_when_all_are_damaged_nothing_is_begun_anew(calm, capsys):
     config = copied(calm, "all-damaged")
     flip(Path(config.out) / "checkpoints")
@@ -100,7 +101,6 @@ def test_when_all_are_damaged_nothing_is_begun_anew(calm, capsys):
     assert "checkpoint of step 6" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_metrics_without_a_checkpoint_are_kept(calm):
     config = copied(calm, "lost")
     shutil.rmtree(Path(config.out) / "checkpoints")
@@ -176,7 +176,6 @@ def test_a_run_made_meanwhile_is_not_taken_over(calm, monkeypatch):
     assert find_steps(Path(config.out)) == find_steps(Path(calm[0].out))
 
 
-@pytest.mark.slow
 def test_resume_with_changed_logging_settings(calm, place, monkeypatch):
     """The name of the data, how often things are kept and shown; and the source itself may be gone."""
     config = copied(calm, "free")
@@ -217,8 +216,7 @@ DAMAGED_METRICS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGED_METRICS)
+@pytest.mark.parametrize("damage", nightly_except(DAMAGED_METRICS, "bytes", "a word", "nested"))
 def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys, damage):
     config, summary = calm
     for name in ("good", "bad"):
@@ -242,7 +240,6 @@ def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys
 # More steps
 
 
-@pytest.mark.slow
 def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
     config, whole = calm
     part = make(place, "part", steps=3, schedule_steps=6)
@@ -263,8 +260,7 @@ def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
 
 
 @pytest.mark.as_users
-@pytest.mark.slow
-@pytest.mark.parametrize("keep_latest", [None, 1])
+@pytest.mark.parametrize("keep_latest", nightly_except([None, 1], 1))
 def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at, monkeypatch, keep_latest):
     name = f"stopped-{keep_latest}"
     config = make(place, name, keep_latest=keep_latest)
@@ -282,7 +278,6 @@ def test_an_interrupted_run_keeps_what_an_undisturbed_one_keeps(place, signal_at
 # Weights to begin with
 
 
-@pytest.mark.slow
 def test_weights_keep_their_tokenizer(calm, place, capsys):
     """--init-from takes the tokenizer along; another one is named."""
     parent = f"{calm[0].out}@seed=7"
@@ -299,7 +294,6 @@ def test_weights_keep_their_tokenizer(calm, place, capsys):
     assert not capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     config, _ = calm
     assert command(words(place, "both", "--init-from", f"{config.out}@step=4", "--seeds", "7,42")) == 0
@@ -311,7 +305,6 @@ def test_a_run_hands_each_seed_its_own_weights(calm, place, capsys):
     assert not (place / "copies").exists()
 
 
-@pytest.mark.slow
 def test_every_number_has_an_option(place):
     more = ["--beta1", "0.8", "--beta2", "0.9", "--epsilon", "1e-6", "--tokenizer", "bytes"]
     assert command(words(place, "numbers", *more)) == 0

@@ -13,6 +13,7 @@ from bornbiased_jax.training import pretrain, train
 from bornbiased_jax.training.checkpoint import Checkpointer, find_steps
 from bornbiased_jax.training.metrics import read_metrics
 from bornbiased_jax.training.stop import PATIENCE
+from tests.tiers import nightly_except
 from tests.training.small_run import make, words
 
 
@@ -25,8 +26,13 @@ def test_a_run_stopped_between_two_lines_still_logs(place, signal_at, capsys):
     assert find_steps(place / "seldom") == [0, 3]
 
 
+SIGNALS = nightly_except(
+    [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)], (signal.SIGINT, KeyboardInterrupt)
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize("number, expected", SIGNALS)
 def test_signals_before_training(place, monkeypatch, number, expected):
     real = train.compile_step
 
@@ -61,7 +67,7 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number, expected", [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize("number, expected", SIGNALS)
 def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, number, expected, capsys):
     """Orbax answers any exception within its reading of metadata as if there were none."""
     config = make(place, f"reading{int(number)}")

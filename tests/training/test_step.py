@@ -19,8 +19,6 @@ from bornbiased_jax.training.checkpoint import Checkpointer
 from bornbiased_jax.training.optimizer import make_optimizer
 from bornbiased_jax.training.program import abstract_state
 
-pytestmark = pytest.mark.as_users
-
 CFG = preset("llama-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=24, vocab_size=32)
 
 

@@ -1,0 +1,225 @@
+"""What an audit reads and what it does not: pickles, damaged files, adapters, links, caches of the hub."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.audit.audit import audit_folder
+from bornbiased_jax.lineage.audit.labels import pattern_of
+from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
+
+
+def kinds(found):
+    return {finding["kind"] for finding in found["findings"]}
+
+
+def only(found, kind):
+    [finding] = [finding for finding in found["findings"] if finding["kind"] == kind]
+    return finding
+
+
+STEPS = (0, 100, 200, 300)
+
+
+class Bomb:
+    """A pickle that raises when it is opened."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was opened",))
+
+
+def test_pickles_are_digested_and_never_opened(tmp_path):
+    flat = initialization(1)
+    write(tmp_path, "step0", flat)
+    for step, content in ((100, "a"), (200, "b"), (300, "b")):
+        place = tmp_path / f"step{step}"
+        place.mkdir()
+        (place / "config.json").write_text((tmp_path / "step0" / "config.json").read_text())
+        (place / "pytorch_model.bin").write_bytes(pickle.dumps([Bomb(), content]))
+    found = audit_folder(tmp_path)
+    assert only(found, "duplicate")["subjects"] == ["step200", "step300"] and kinds(found) == {"duplicate"}
+    rows = {row["name"]: row for row in found["checkpoints"]}
+    assert not rows["step100"]["opened"] and "never opened" in rows["step100"]["note"] and rows["step0"]["opened"]
+    assert len(rows["step100"]["file_digest"]) == 64
+
+
+def test_unreadable_checkpoint_reported_and_others_audited(tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=STEPS)
+    write(tmp_path, "seed1-step300", runs[1][200])
+    weights = tmp_path / "seed1-step100" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (tmp_path / "seed1-step400.gguf").write_bytes(b"no model at all")
+    (tmp_path / "notes.txt").write_text("no model either")
+    (tmp_path / "README.md").write_text("beside checkpoints")
+    (tmp_path / "seed1-step500").mkdir()
+    found = audit_folder(tmp_path)
+    unread = [finding for finding in found["findings"] if finding["kind"] == "unreadable"]
+    assert {finding["subjects"][0] for finding in unread} == {
+        "seed1-step100", "seed1-step400.gguf", "notes.txt", "seed1-step500"}  # fmt: skip
+    assert only(found, "duplicate")["subjects"] == ["seed1-step200", "seed1-step300"]
+
+
+def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
+    runs = write_suite(tmp_path, (1,), steps=(*STEPS, 400))
+    wider = CFG.replace(d_model=48)
+    write(tmp_path, "seed1-step200", initialization(1, wider), wider)
+    write(tmp_path, "seed1-step400", runs[1][300])
+    write(tmp_path, "seed2-step0", initialization(2, wider), wider)
+    found = audit_folder(tmp_path)
+    broken = only(found, "break")
+    assert broken["subjects"] == ["seed1-step200"] and "other shapes" in broken["text"]
+    assert "is [2, 48, 48] here and [2, 32, 32] there" in broken["text"]
+    assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed1-step400"]
+    [pair] = [pair for pair in found["pairs"] if pair["checkpoints"] == ["seed1-step0", "seed2-step0"]]
+    assert not pair["tied"] and "widths differ" in pair["reason"]
+
+
+def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
+    write(tmp_path, "step0", initialization(1))
+    for name, size in (("lora-a", 0), ("lora-b", 0), ("lora-c", 40)):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+        module = "base_model.model.model.layers.0.self_attn.q_proj"
+        factors = {f"{module}.lora_A.weight": np.ones((2, 32)), f"{module}.lora_B.weight": np.ones((32, 2))}
+        save_file(
+            {key: value.astype(np.float32) for key, value in factors.items()}, place / "adapter_model.safetensors"
+        )
+        whole = (place / "adapter_model.safetensors").read_bytes()
+        (place / "adapter_model.safetensors").write_bytes(whole[: len(whole) - size])
+    found = audit_folder(tmp_path)
+    assert only(found, "unreadable")["subjects"] == ["lora-c"] and "truncated" in only(found, "unreadable")["text"]
+    assert only(found, "duplicate")["subjects"] == ["lora-a", "lora-b"] and len(found["checkpoints"]) == 3
+
+
+@pytest.mark.parametrize("make", ["nothing", "an empty folder", "notes alone"])
+def test_a_folder_without_checkpoints_is_refused_in_one_sentence(make, tmp_path, capsys):
+    place = tmp_path / "models"
+    if make != "nothing":
+        place.mkdir()
+    if make == "notes alone":
+        (place / "notes.txt").write_text("no model")
+    assert run(["audit", str(place)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and ("is no folder" if make == "nothing" else "holds no checkpoint") in said
+
+
+def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
+    models = tmp_path / "models"
+    runs = write_suite(models, (1,), steps=STEPS[:2])
+    call = ["audit", str(models), "--quiet", "--json", str(tmp_path / "a.json"), "--strict"]
+    assert run(call) == 0
+    assert "models`: clean" in capsys.readouterr().out
+    write(models, "seed1-step200", runs[1][100])
+    assert run([*call, "--report", str(tmp_path / "a.md"), "--page", str(tmp_path / "a.html")]) == 3
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert set(found) >= {"clean", "findings", "checkpoints", "pairs", "graph", "runs"}
+    assert set(found["findings"][0]) == {"kind", "subjects", "text", "p_value"}
+    report = (tmp_path / "a.md").read_text()
+    assert "### Duplicates" in report and "seed1-step100 and seed1-step200" in report
+    page = (tmp_path / "a.html").read_text()
+    assert "<svg" in page and "seed1-step100 and seed1-step200" in page
+    assert "1 finding<" in page and "3 checkpoints of 1 run: duplicates (1)." in page
+    assert run(call[:-1]) == 0
+
+
+def test_names_of_another_form(tmp_path, capsys):
+    runs = write_suite(tmp_path / "other", (1,), steps=STEPS)
+    for step, flat in runs[1].items():
+        write(tmp_path / "models", f"model_{step:04d}_it", flat)
+    found = audit_folder(tmp_path / "models", pattern_of(r"(?P<run>model)_(?P<step>\d+)"))
+    assert found["runs"][0]["name"] == "model" and found["runs"][0]["steps"] == list(STEPS)
+    assert run(["audit", str(tmp_path / "models"), "--pattern", "(\\d+"]) == 2
+    assert "is no regular expression" in capsys.readouterr().err
+    assert run(["audit", str(tmp_path / "models"), "--pattern", "\\d+"]) == 2
+    assert "has no group for the step" in capsys.readouterr().err
+    assert run(["audit", str(tmp_path / "models"), "--frozen", "("]) == 2
+    assert "--frozen '(' is no regular expression" in capsys.readouterr().err
+
+
+def test_many_checkpoints_are_compared_with_untrained_models_and_neighbors_alone(tmp_path):
+    from bornbiased_jax.lineage.audit.ties import pairs_to_test
+
+    class Row:
+        def __init__(self, name):
+            self.name = name
+
+    runs = {f"seed{seed}": [Row(f"seed{seed}-step{step}") for step in range(10)] for seed in range(3)}
+    pairs = pairs_to_test(runs, [], all_pairs=False)
+    # 3 initializations with 29 others each, less 3 pairs of initializations counted twice; 8 further pairs of neighbors
+    # a run.
+    assert len(pairs) == 3 * 29 - 3 + 3 * 8 == len({frozenset(pair) for pair in pairs})
+    assert len(pairs_to_test(runs, [], all_pairs=True)) == 30 * 29 // 2
+
+
+def test_a_link_back_is_not_followed_for_ever(tmp_path):
+    """Two links to the folder itself: each of them would double what lies below it, again and again."""
+    write_suite(tmp_path / "suite", (1,), steps=STEPS)
+    for name in ("again", "and again"):
+        (tmp_path / "suite" / name).symlink_to(tmp_path / "suite", target_is_directory=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "suite", target_is_directory=True)
+    found = audit_folder(tmp_path / "linked")
+    assert found["clean"] and len(found["checkpoints"]) == len(STEPS)
+
+
+def _write_trainer_folder(folder, *, last=300):
+    """The layout of a trainer that has saved its final model above its checkpoints."""
+    run_by_step = trajectory(1, steps=STEPS)
+    place = write(folder, "trainer", run_by_step[last])
+    for step in STEPS[1:]:
+        write(place, f"checkpoint-{step}", run_by_step[step])
+    (place / "runs").mkdir()
+    (place / "runs" / "events.out.tfevents.1700000000.host").write_bytes(b"\x18\0\0")
+    (place / "training_args.bin").write_bytes(pickle.dumps({}))
+    return place
+
+
+def test_checkpoints_below_the_final_model_of_a_trainer_are_read(tmp_path):
+    place = _write_trainer_folder(tmp_path)
+    found = audit_folder(place)
+    assert found["clean"], found["findings"]
+    assert [row["name"] for row in found["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
+    # One of them holds numbers that are none.
+    flat = drifted(initialization(1), 5)
+    flat["blocks/mlp/up/kernel"][0, 0, 0] = np.nan
+    write(place, "checkpoint-200", flat)
+    assert only(audit_folder(place), "unreadable")["subjects"] == ["checkpoint-200"]
+
+
+def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_path):
+    found = audit_folder(_write_trainer_folder(tmp_path, last=200))
+    assert only(found, "duplicate")["subjects"] == ["trainer", "checkpoint-200"]
+    assert "not those of checkpoint-300" in only(found, "duplicate")["text"]
+
+
+def test_git_lfs_pointer_named(tmp_path, capsys):
+    write(tmp_path / "models", "step0", initialization(1))
+    place = write(tmp_path / "models", "step100", initialization(2))
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 134\n"
+    (place / "model.safetensors").write_bytes(pointer)
+    (tmp_path / "models" / "step200.gguf").write_bytes(pointer)
+    texts = [finding["text"] for finding in audit_folder(tmp_path / "models")["findings"]]
+    assert len(texts) == 2 and all("git lfs pull" in text for text in texts)
+    assert run(["digest", str(place)]) == 2
+    assert "is a pointer of Git LFS" in capsys.readouterr().err
+
+
+def test_a_cache_of_the_hub_is_read_by_its_snapshots(tmp_path):
+    suite = write_suite(tmp_path / "suite", (1,), steps=STEPS[:2])
+    repository = tmp_path / "hub" / "models--owner--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    (repository / "blobs").mkdir()
+    (tmp_path / "hub" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    for path in sorted((tmp_path / "suite" / "seed1-step100").iterdir()):
+        blob = repository / "blobs" / path.name.replace(".", "")
+        path.rename(blob)
+        (snapshot / path.name).symlink_to(blob)
+    found = audit_folder(tmp_path / "hub")
+    assert found["clean"] and len(found["checkpoints"]) == 1 and suite
