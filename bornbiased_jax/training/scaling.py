@@ -225,8 +225,9 @@ def _activations(cfg: ModelConfig, params: Params, tokens_BT: jax.Array, initial
     out = apply(cfg, params, tokens_BT, capture=present, reduce=reduce, options=options)
     assert out.logits_BTV is not None
     means = {name: jnp.mean(values) for name, values in out.layers.items()}
-    first = apply(cfg, initial, tokens_BT, options=options).logits_BTV
-    logits = {"logits": jnp.std(out.logits_BTV), "logits_update": jnp.std(out.logits_BTV - first)}
+    initial_BTV = apply(cfg, initial, tokens_BT, options=options).logits_BTV
+    assert initial_BTV is not None
+    logits = {"logits": jnp.std(out.logits_BTV), "logits_update": jnp.std(out.logits_BTV - initial_BTV)}
     return {"embedded": jnp.std(out.embedded_BTD), **means, **logits}
 
 

@@ -4,6 +4,7 @@ import typing
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.chunk_store import Chunk
@@ -251,6 +252,19 @@ def test_the_larger_search_tells_batch_and_context(tmp_path):
     (table,), _, _ = show(sink_growth.LARGER_SEARCH, record)
     (row,) = table.rows
     assert row.settings[1:3] == ["4 × 32", "0.10"]
+
+
+def test_sinks_of_schemes_are_compared_with_the_reference_seed_by_seed(tmp_path):
+    record = record_of(sink_growth.BY_SCHEME, tmp_path)
+    (table,), _, (claim,) = show(sink_growth.BY_SCHEME, record)
+    base, other = record["result"]["variants"].values()
+    differences = np.subtract(*([seed["largest_score"] for seed in run["by_seed"]] for run in (other, base)))
+    interval = table.rows[1].measured["score − gpt2-scaled's"].replace("−", "-")
+    low, high = (float(text) for text in interval.split(" to "))
+    assert abs((low + high) / 2 - differences.mean()) < 0.011
+    # One comparison, which no correction changes: it is counted where its interval is without 0.
+    assert claim.measured == (stats.ttest_1samp(differences, 0.0).pvalue <= 0.05)
+    assert table.rows[0].settings == ["gpt2-scaled"] and "p (Holm)" not in table.rows[0].measured
 
 
 def test_interventions_say_when_there_is_nothing_to_intervene_on(tmp_path, monkeypatch):
