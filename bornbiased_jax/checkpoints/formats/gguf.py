@@ -72,7 +72,7 @@ def read_headers(path: Path) -> StoredModel:
     metadata = _fields(reader, path)
     architecture = metadata.get("general.architecture")
     if architecture not in GGUF:
-        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(GGUF)}")
+        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
     # Mixtral calls itself llama.
     has_experts = metadata.get(f"{architecture}.expert_count", 0) > 0
     family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
