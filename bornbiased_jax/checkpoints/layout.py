@@ -15,7 +15,15 @@ from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.parameters import flatten
 
 Form = Literal[
-    "same", "plus one", "transposed", "fused columns", "fused rows", "fused heads", "paired query", "paired key"
+    "same",
+    "plus one",
+    "transposed",
+    "fused columns",
+    "fused rows",
+    "fused heads",
+    "paired query",
+    "paired key",
+    "experts",
 ]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -40,7 +48,7 @@ class Entry(NamedTuple):
 
     ``layer`` is the index on the leading axis of the parameters, None where there is none; ``expert`` that on the next
     axis, of a parameter that has one tensor an expert in the file. Of the form "plus one" are norm scales of which the
-    file keeps the difference from 1.
+    file keeps the difference from 1, of the form "experts" matrices of all experts of a block in one tensor.
     """
 
     name: str
@@ -77,41 +85,6 @@ def _has_bias(module: str, biases: Biases) -> bool:
     if module in QKV:
         return biases.qkv
     return biases.output if module == "blocks/attention/output" else biases.mlp
-
-
-# Paths of the names in GGUF files; "{l}" is the layer, and {leaf} is weight for kernel and scale, else bias.
-_GGUF = {
-    "embed": "token_embd.{leaf}",
-    "blocks/attention_norm": "blk.{l}.attn_norm.{leaf}",
-    "blocks/mlp_norm": "blk.{l}.ffn_norm.{leaf}",
-    "blocks/attention/query": "blk.{l}.attn_q.{leaf}",
-    "blocks/attention/key": "blk.{l}.attn_k.{leaf}",
-    "blocks/attention/value": "blk.{l}.attn_v.{leaf}",
-    "blocks/attention/output": "blk.{l}.attn_output.{leaf}",
-    "blocks/attention/query_norm": "blk.{l}.attn_q_norm.{leaf}",
-    "blocks/attention/key_norm": "blk.{l}.attn_k_norm.{leaf}",
-    "blocks/mlp/gate": "blk.{l}.ffn_gate.{leaf}",
-    "blocks/mlp/up": "blk.{l}.ffn_up.{leaf}",
-    "blocks/mlp/down": "blk.{l}.ffn_down.{leaf}",
-    "final_norm": "output_norm.{leaf}",
-    "head": "output.{leaf}",
-}
-
-
-def gguf_entries(shapes: Shapes, *, interleaved: bool) -> list[Entry]:
-    """List the tensors of a GGUF file.
-
-    ``interleaved`` is how files of the architecture "llama" keep query and key rows.
-    """
-
-    def form(module: str) -> Form:
-        if interleaved and module == "blocks/attention/query":
-            return "paired query"
-        if interleaved and module == "blocks/attention/key":
-            return "paired key"
-        return "transposed"
-
-    return make_entries(_GGUF, shapes, form)
 
 
 def make_entries(
@@ -153,6 +126,9 @@ def shape_in_file(entry: Entry, shapes: Shapes) -> tuple[int, ...]:
     if entry.form in ("fused columns", "fused rows", "fused heads"):
         joined = (*block_shapes[0][:-1], sum(shape[-1] for shape in block_shapes))
         return joined if entry.form == "fused columns" else joined[::-1]
+    if entry.form == "experts":
+        experts, width, out = block_shapes[0]
+        return experts, out, width
     return block_shapes[0] if entry.form in ("same", "plus one") else block_shapes[0][::-1]
 
 
@@ -162,6 +138,8 @@ def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarra
         return [tensor]
     if entry.form == "plus one":
         return [tensor.astype(np.float32) + np.float32(1.0)]
+    if entry.form == "experts":
+        return [tensor.swapaxes(-1, -2)]
     if entry.form == "fused columns":
         return np.split(tensor, 3, axis=-1)
     flipped = tensor.T
@@ -183,7 +161,7 @@ def leading_axis(entry: Entry) -> int:
 
     The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone.
     """
-    return 0 if entry.form in ("same", "plus one", "fused columns") else 1
+    return 0 if entry.form in ("same", "plus one", "fused columns", "experts") else 1
 
 
 def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
@@ -193,6 +171,8 @@ def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np
         return arrays[0]
     if entry.form == "plus one":
         return np.asarray(arrays[0] - np.asarray(1.0, arrays[0].dtype))
+    if entry.form == "experts":
+        return arrays[0].swapaxes(-1, -2)
     if entry.form == "fused columns":
         return np.concatenate(arrays, axis=-1)
     lead = arrays[0].shape[:-1]

@@ -15,6 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from typing_extensions import TypedDict
 
+from bornbiased_jax.checkpoints import buffers
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, leading_axis, shape_in_file, unpack
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -217,8 +218,10 @@ def as_float32(tensor: np.ndarray) -> np.ndarray:
     """
     if tensor.dtype != ml_dtypes.bfloat16:
         return np.asarray(tensor, np.float32)
-    bits: np.ndarray = np.left_shift(tensor.view(np.uint16), 16, dtype=np.uint32)
-    return bits.view(np.float32)
+    if tensor.ndim > 1 and tensor.T.flags.c_contiguous:
+        return as_float32(tensor.T).T
+    bits = buffers.empty(tensor.shape, np.uint32)
+    return np.left_shift(tensor.view(np.uint16), 16, dtype=np.uint32, out=bits).view(np.float32)
 
 
 def read_parameter(

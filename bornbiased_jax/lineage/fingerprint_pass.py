@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.checkpoints.roles import RoleSource, canonical_key
@@ -82,13 +83,14 @@ def fingerprint(
     digests: dict[str, str] = {}
     records: list[TensorRecord] = []
     # Add the results in the order of reading.
-    for (name, _), (digest, slice_digests, measurements) in zip(groups, _in_order(jobs()), strict=True):
-        digests[name] = digest
-        for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
-            components[measurement.role.component].add(measurement)
-            records.append(_record(measurement, slice_digest))
-            if advance is not None:
-                advance(1)
+    with reused_memory():
+        for (name, _), (digest, slice_digests, measurements) in zip(groups, _in_order(jobs()), strict=True):
+            digests[name] = digest
+            for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
+                components[measurement.role.component].add(measurement)
+                records.append(_record(measurement, slice_digest))
+                if advance is not None:
+                    advance(1)
     return Fingerprint(
         settings=settings,
         components={name: component.finish() for name, component in components.items()},

@@ -21,7 +21,7 @@ from bornbiased_jax.lineage.evidence import SCREEN
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.verdict import Decision
+from bornbiased_jax.lineage.verdict import Decision, probability
 from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -74,7 +74,7 @@ class Match:
     @property
     def p_value(self) -> float | None:
         """The p as a number, which may round to 0."""
-        return None if self.log10_p is None else 10.0**self.log10_p
+        return None if self.log10_p is None else probability(self.log10_p)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ _CHUNK = 1 << 18
 # Terms that one float32 product adds up.
 _TERMS = 4096
 # Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
-_STRIP, _TILE = 256, 128
+_STRIP, _TILE = 256, 256
 # Numbers of a row that are compared first to find equal rows.
 _BEGINNING = 64
 # Other shifts than those of periods that give a null to the score of a shift.

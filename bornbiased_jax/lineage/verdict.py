@@ -30,6 +30,8 @@ WORD = (
 
 # Keys of every verdict's JSON, as they are where a test leaves them out.
 _DEFAULTS: Mapping[str, object] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
+# Of the smallest p that is written as a number.
+_LEAST_LOG10 = -300.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Verdict:
 
     Attributes:
         verdict, reason: the decision, and one sentence why.
-        p_value, log10_p: of the decision, None when undefined; ``p_value`` may round to 0 where ``log10_p``
-            (base 10) is still finite.
+        p_value, log10_p: of the decision, None when undefined; ``p_value`` is 1e-300 wherever ``log10_p`` (base 10,
+            exact) is smaller.
         z: describes how far out the statistic lies; None where the test has none.
         test, alpha: the test's name and the level of its decision.
         num_inputs: N; None for a test that reads no outputs.
@@ -116,8 +118,8 @@ behind: rotating the residual stream.
             facts.append(f"N = {self.num_inputs:,}")
         facts.append(f"alpha = {self.alpha:g}")
         if self.p_value is not None and self.log10_p is not None:
-            # A p that no float holds is given by its logarithm alone.
-            facts += [f"p = {self.p_value:.4g}"] if self.p_value else []
+            # A smaller p is given by its logarithm alone.
+            facts += [f"p = {self.p_value:.4g}"] if self.log10_p > _LEAST_LOG10 else []
             facts.append(f"log10 p = {self.log10_p:.2f}")
         if self.z is not None:
             facts.append(f"z = {self.z:.2f}")
@@ -184,7 +186,7 @@ def decide(
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
     # Strictly below the level.
     z_or_none = float(z) if math.isfinite(z) else None
-    p_value = float(min(1.0, p_value))
+    p_value = float(min(1.0, max(p_value, 10.0**_LEAST_LOG10)))
     is_same = p_value < alpha
     how_much = f"more than chance allows (p < {alpha:g})" if is_same else f"no more than chance allows (p >= {alpha:g})"
     reason = f"the outputs agree coordinate by coordinate {how_much}"
@@ -218,10 +220,19 @@ def varying(outputs_ND: np.ndarray) -> np.ndarray:
     return np.flatnonzero((outputs_ND != outputs_ND[:1]).any(axis=0))
 
 
+def probability(log10_p: float) -> float:
+    """Return p as a number that any reader of JSON holds: at least 1e-300, below which the logarithm alone is exact.
+
+    >>> probability(-2.0), probability(-2027.7)
+    (0.01, 1e-300)
+    """
+    return 10.0 ** max(log10_p, _LEAST_LOG10)
+
+
 def format_probability(log10_p: float) -> str:
     """Format a probability in digits that say something, however small.
 
     >>> format_probability(-0.4), format_probability(-7.3), format_probability(-2027.7)
     ('0.4', '5e-08', '10^-2027.7')
     """
-    return f"10^{log10_p:.1f}" if log10_p < -300 else f"{10.0**log10_p:.2g}"
+    return f"10^{log10_p:.1f}" if log10_p < _LEAST_LOG10 else f"{10.0**log10_p:.2g}"

@@ -19,7 +19,7 @@ from bornbiased_jax.lineage.evidence import (
     kind_of,
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.verdict import Decision, Detail, format_probability, rests_on
+from bornbiased_jax.lineage.verdict import Decision, Detail, format_probability, probability, rests_on
 
 SCOPE = (
     "The test finds a shared initialization, not theft: it cannot say who copied from whom, and two people who chose "
@@ -118,11 +118,11 @@ def _test_row(comparison: Comparison, cell: Cell, null: str) -> Detail:
         "name": cell.evidence,
         "verdict": _row_verdict(comparison, log10_p),
         "reason": cell.reason,
-        "p_value": None if cell.log10_p is None else 10.0**cell.log10_p,
+        "p_value": None if cell.log10_p is None else probability(cell.log10_p),
         "log10_p": cell.log10_p,
         "z": cell.z,
         "test": "weights",
-        "p_adjusted": None if log10_p is None else 10.0**log10_p,
+        "p_adjusted": None if log10_p is None else probability(log10_p),
         "log10_p_adjusted": log10_p,
         "null": null,
         "align": "none",

@@ -9,7 +9,7 @@ from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.same_model import SAME_WEIGHTS, Identity
-from bornbiased_jax.lineage.verdict import WORD, Decision, Detail, Verdict, rests_on
+from bornbiased_jax.lineage.verdict import WORD, Decision, Detail, Verdict, probability, rests_on
 from bornbiased_jax.lineage.weights_report import (
     BLOCK_LABELS,
     SCOPE,
@@ -97,7 +97,7 @@ def auto_verdict(
     return Verdict(
         verdict=decision,
         reason=reason,
-        p_value=None if log10_p is None else 10.0**log10_p,
+        p_value=None if log10_p is None else probability(log10_p),
         log10_p=log10_p,
         z=None if deciding is None else deciding.z,
         test="auto",
@@ -144,7 +144,8 @@ def single_verdict(
     if cell.certified is None:
         return Verdict("undefined", cell.reason, None, None, None, "weights", None, options.alpha, detail)
     # Decide at the level itself: p at most alpha.
-    p_value, log10_p = cell.certified.p_value, cell.certified.log10_p
+    log10_p = cell.certified.log10_p
+    p_value = max(cell.certified.p_value, probability(log10_p))
     is_same = p_value <= options.alpha
     reason = (
         f"the weights agree {'more' if is_same else 'no more'} than chance allows under permutations of "

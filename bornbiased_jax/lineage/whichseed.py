@@ -47,7 +47,7 @@ from bornbiased_jax.lineage.seed_search import (
     request,
     unit,
 )
-from bornbiased_jax.lineage.verdict import Verdict
+from bornbiased_jax.lineage.verdict import Verdict, probability
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.stats.tails import LN10, log_t_sf
 
@@ -73,7 +73,7 @@ class Candidate:
 
     def to_json(self) -> dict[str, object]:
         """Return all fields with the p-value, as JSON-ready values."""
-        return {**dataclasses.asdict(self), "p_value": 10.0**self.log10_p}
+        return {**dataclasses.asdict(self), "p_value": probability(self.log10_p)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +210,7 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
         verdict,
         verdict="same-lineage" if same else "unrelated",
         reason=reason,
-        p_value=10.0**log10_p,
+        p_value=probability(log10_p),
         log10_p=log10_p,
     )
 

@@ -156,16 +156,16 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
     others = [trained[2 * count + place % settings["others"]] for place in range(count)]
     washed = [_washed(model, place) for place, model in enumerate(bases)]
     suspects = {
-        UPCYCLED: _retrained(context, UPCYCLED, _each(bases, functools.partial(_upcycled, settings["experts"]))),
+        UPCYCLED: _retrained(context, UPCYCLED, _each(bases, functools.partial(upcycled, settings["experts"]))),
         UPSCALED: _retrained(context, UPSCALED, _each(bases, _upscaled)),
-        PRUNED: _retrained(context, PRUNED, _each(bases, _pruned)),
+        PRUNED: _retrained(context, PRUNED, _each(bases, pruned)),
         VOCABULARY: _retrained(context, VOCABULARY, bases, functools.partial(_with_new_vocabulary, settings)),
-        NOISE: _each(bases, functools.partial(_derived, "noise:0.5")),
+        NOISE: _each(bases, functools.partial(derived, "noise:0.5")),
         LORA: _retrained(context, LORA, bases, functools.partial(_adapted, settings)),
-        MOST: [_merged(model, other, 0.3) for model, other in zip(bases, others, strict=True)],
-        LESS: [_merged(model, other, 0.7) for model, other in zip(bases, others, strict=True)],
+        MOST: [merged(model, other, 0.3) for model, other in zip(bases, others, strict=True)],
+        LESS: [merged(model, other, 0.7) for model, other in zip(bases, others, strict=True)],
         FP8: _each(bases, _rounded_to_fp8),
-        FOUR_BITS: _each(bases, functools.partial(_derived, "round:4")),
+        FOUR_BITS: _each(bases, functools.partial(derived, "round:4")),
         WASHED: washed,
         WASHED_TUNED: _retrained(context, WASHED_TUNED, washed),
     }
@@ -188,12 +188,12 @@ def _each(bases: Sequence[Model], recipe: Callable[[Model, int], Model]) -> list
     return [recipe(model, place) for place, model in enumerate(bases)]
 
 
-def _derived(change: str, model: Model, place: int) -> Model:
+def derived(change: str, model: Model, place: int) -> Model:
     """Run ``derive`` with draws of the model's own."""
     return parse_change(change.format(seed=1_000 + place)).apply(model, Drawing(seed=1_000 + place))
 
 
-def _upcycled(num_experts: int, model: Model, place: int) -> Model:
+def upcycled(num_experts: int, model: Model, place: int) -> Model:
     """Copy the MLP of every block to each expert, with a new router: the same function until it is trained."""
     cfg = model[0].replace(num_experts=num_experts)
     flat = dict(models.flatten(draw(cfg, np.uint32(_ADDED + place))))
@@ -208,7 +208,7 @@ def _upscaled(model: Model, _place: int) -> Model:
     return damage.keep_blocks(cfg, params, [*range(1, cfg.num_layers + 1)] * 2)
 
 
-def _pruned(model: Model, _place: int) -> Model:
+def pruned(model: Model, _place: int) -> Model:
     """Keep the half of each block's neurons whose three vectors have the largest product of norms."""
     cfg, params = model
     flat = dict(models.flatten(params))
@@ -222,7 +222,8 @@ def _pruned(model: Model, _place: int) -> Model:
     return cfg.replace(d_ff=cfg.d_ff // 2), models.unflatten(flat)
 
 
-def _merged(model: Model, other: Model, weight: float) -> Model:
+def merged(model: Model, other: Model, weight: float) -> Model:
+    """Merge two models, the other one with a weight."""
     return model[0], damage.merge(model, other, weight, "the other model")
 
 
@@ -243,7 +244,7 @@ def _rounded_to_fp8(model: Model, _place: int) -> Model:
 def _washed(model: Model, place: int) -> Model:
     """Hide a copy at no cost: its function stays, its order of neurons and heads, its basis and its settings do not."""
     for change in ("permute:{seed}", "heads:{seed}", "rescale:{seed}", "rotate:{seed}"):
-        model = _derived(change, model, place)
+        model = derived(change, model, place)
     cfg, params = model
     return cfg.replace(max_seq_len=2 * cfg.max_seq_len), params
 

@@ -1,17 +1,21 @@
-"""False-positive rates of the tests in the weights on disjoint pairs of initializations, each with its permutations.
+"""False-positive rates of the tests in the weights on unrelated models, each pair with its permutations.
 
-The analysis, fixed before any number: initializations of independent seeds, each in one pair. By test the fraction of
+The analysis, fixed before any number. Initializations: independent seeds, each in one pair. By test the fraction of
 pairs with p < 0.01 and with p < 0.05, each with the exact two-sided binomial test of that level, and Kolmogorov–Smirnov
-against uniform; all checks of all tests together by Holm at 5%. With 2,000 permutations p < 0.01 has probability
-20/2,001 and p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and Pearson's at 95%, for they are shown
-and not checked.
+of the permutation p (before the bound) against uniform; all checks of all tests together by Holm at 5%. With 2,000
+permutations p < 0.01 has probability 20/2,001 and p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and
+Pearson's at 95%, for they are shown and not checked. At 1e-4, the level of verdicts, a count with its upper limit.
+``auto`` corrects for its cells, so that its p is no uniform number: it is held to both levels from above alone.
+
+Trained models: those of :mod:`.unrelated_pairs`, where intervals are resampled by model.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -20,32 +24,52 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
-from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.config import FieldValue, ModelConfig, preset
 from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
+from bornbiased_jax.experiments.lineage import unrelated_pairs
 from bornbiased_jax.experiments.lineage.sketched import sketch
-from bornbiased_jax.lineage.battery import Options
-from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
-from bornbiased_jax.lineage.weights_verdict import single_verdict
+from bornbiased_jax.experiments.lineage.unrelated_pairs import count_below
+from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
+from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
+from bornbiased_jax.stats.intervals import binomial_interval
+
+AUTO = "auto"
 
 
 class Case(NamedTuple):
-    """One test on one kind of initial weights: evidence of fingerprints, and whether embeddings are tied."""
+    """One test on one kind of initial weights.
+
+    Attributes:
+        evidence: of fingerprints, or :data:`AUTO`.
+        changes: fields of the architecture that differ from those of the other cases.
+    """
 
     evidence: str
-    is_tied: bool = False
+    changes: Mapping[str, FieldValue] = MappingProxyType({})
 
 
+_TIED: Mapping[str, FieldValue] = {"tie_embeddings": True}
+_EXPERTS: Mapping[str, FieldValue] = {"num_experts": 4}
+# Heads have orders enough for a p.
+_HEADS: Mapping[str, FieldValue] = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 4}
+_GROUPED: Mapping[str, FieldValue] = {"num_heads": 16, "num_kv_heads": 8, "head_dim": 4}
 CASES: dict[str, Case] = {
     "coordinates": Case(SIGNLESS),
     "coordinates, signed": Case(COORDINATES),
-    "coordinates, tied": Case(SIGNLESS, is_tied=True),
+    "coordinates, tied": Case(SIGNLESS, _TIED),
     "units, form A": Case(RAW_NEURONS),
     "rotation, form A": Case(TOKEN_NEURONS),
-    "rotation, form A, tied": Case(TOKEN_NEURONS, is_tied=True),
+    "rotation, form A, tied": Case(TOKEN_NEURONS, _TIED),
+    "rotation, form A, experts": Case(TOKEN_NEURONS, _EXPERTS),
+    "heads": Case(TOKEN_HEADS, _HEADS),
+    "heads, grouped": Case(TOKEN_HEADS, _GROUPED),
     "matched units": Case(MATCHED),
+    "auto": Case(AUTO, _HEADS),
+    "auto, experts": Case(AUTO, {**_HEADS, **_EXPERTS}),
 }
 # Seeds of one case; far fewer are used.
 _SEEDS_A_CASE = 1_000_000
@@ -53,10 +77,10 @@ _QUANTILES = 200
 
 
 def run(context: Context) -> Entry:
-    """Summarize every test and the family of checks."""
+    """Summarize every test and the family of checks, then pairs of trained models."""
     settings = context.settings
     cases, family = [], {}
-    for number, name in enumerate(CASES):
+    for number, (name, case) in enumerate(CASES.items()):
         test_settings = {key: settings[key] for key in ("model", "changes", "num_permutations")}
         rows = context.rows(
             "weights_calibration/pairs",
@@ -65,11 +89,26 @@ def run(context: Context) -> Entry:
             settings["num_pairs"],
             size=settings["chunk"],
         )
-        p_values, z_values = zip(*rows, strict=True)
-        family[name] = calibration.summarize(p_values, z_values)
-        summary = dataclasses.asdict(family[name])
-        cases.append({"test": name, "uniform": True, **summary, "qq": _quantiles(p_values)})
-    return {"cases": cases, "family": calibration.check_family(family)}
+        p_values, z_values, is_same = zip(*rows, strict=True)
+        summary = calibration.summarize(p_values, z_values)
+        # The p of a verdict is corrected for its cells: no uniform number.
+        if case.evidence != AUTO:
+            family[name] = summary
+        at_alpha = {"count": sum(is_same), "upper": binomial_interval(sum(is_same), len(rows))[1]}
+        cases.append(
+            {
+                "test": name,
+                "uniform": case.evidence != AUTO,
+                **dataclasses.asdict(summary),
+                "at_alpha": at_alpha,
+                "qq": _quantiles(p_values),
+            }
+        )
+    return {
+        "cases": cases,
+        "family": calibration.check_family(family),
+        "trained": unrelated_pairs.calibrate(context),
+    }
 
 
 def _quantiles(p_values: Sequence[float | None]) -> dict[str, list[float]]:
@@ -80,21 +119,28 @@ def _quantiles(p_values: Sequence[float | None]) -> dict[str, list[float]]:
 
 
 @chunked
-def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[tuple[float | None, float | None]]:
-    """Compute p and z of some pairs of one test."""
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[tuple[float | None, float | None, bool]]:
+    """Compute some pairs of one test: the permutation p, z, and whether the verdict calls them related."""
     case = CASES[settings["test"]]
     rows = []
     first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
+    least = 1 / (settings["num_permutations"] + 1)
     for index, (base, suspect) in enumerate(untrained_pairs(config(settings, case), first, chunk.stop - chunk.start)):
-        options = Options(0.01, settings["num_permutations"], chunk.start + index, has_untrained=True)
-        outcome = single_verdict(sketch(base), sketch(suspect), case.evidence, options)
-        rows.append((outcome.p_value, outcome.z))
+        options = Options(ALPHA, settings["num_permutations"], chunk.start + index, has_untrained=True)
+        pair = sketch(base), sketch(suspect)
+        if case.evidence == AUTO:
+            outcome = auto_verdict(*pair, options)
+        else:
+            outcome = single_verdict(*pair, case.evidence, options)
+        # The bound alone reaches below the count of permutations.
+        p_value = None if outcome.p_value is None else max(outcome.p_value, least)
+        rows.append((p_value, outcome.z, outcome.verdict == "same-lineage"))
     return rows
 
 
 def config(settings: Entry, case: Case) -> ModelConfig:
     """Return the architecture of a case."""
-    return preset(settings["model"], **settings["changes"], tie_embeddings=case.is_tied)
+    return preset(settings["model"], **{**settings["changes"], **case.changes})
 
 
 def untrained_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[Checkpoint, Checkpoint]]:
@@ -122,25 +168,30 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     # Rates and uniformity, a row a test.
     for case in result["cases"]:
-        smallest = min(value for (name, _), value in adjusted.items() if name == case["test"])
-        measured = {
+        checks = [value for (name, _), value in adjusted.items() if name == case["test"]]
+        measured: Cells = {
             "below 0.01": rate_interval(case["rates"][0], percent_digits=2),
             "below 0.05": rate_interval(case["rates"][1], percent_digits=2),
-            "KS p": (significant(2), case["ks_p"]),
+            "KS p": (significant(2), case["ks_p"]) if case["uniform"] else None,
             "z": (fixed(2), (case["z_mean"], case["z_std"])),
-            "smallest adjusted p": (significant(2), smallest),
+            "smallest adjusted p": (significant(2), min(checks)) if checks else None,
         }
+        # Records made before the level of verdicts was counted lack it.
+        if "at_alpha" in case:
+            measured["p ≤ 10⁻⁴"] = count_below(case["at_alpha"])
         rows.append(([case["test"], case["num_pairs"]], measured))
     changes = settings["changes"]
     note = (
         f"Disjoint pairs of independent initializations, {settings['model']} with {changes['num_layers']} blocks, "
         f"D = {changes['d_model']}, {changes['d_ff']} hidden units, {changes['vocab_size']} tokens; "
-        f"{settings['num_permutations']:,} permutations a pair. 95% intervals (Clopper and Pearson). Last column: of "
-        f"the test's three checks, corrected for all {result['family']['num_checks']} (Holm)."
+        f"{settings['num_permutations']:,} permutations a pair. 95% intervals (Clopper and Pearson). Smallest adjusted "
+        f"p: of the test's three checks, corrected for all {result['family']['num_checks']} (Holm)."
     )
     if not all(case["uniform"] for case in result["cases"]):
-        note += " The best pair of blocks is corrected for their number, and checked for too many small p alone."
+        note += " A verdict of several tests is corrected for their number, and its p is no uniform number."
     shown = [tabulate("The tests in the weights on unrelated initializations", ["test", "pairs"], rows, note)]
+    if "trained" in result:
+        shown += unrelated_pairs.tables(result["trained"], settings)
     if "tied_rows_alone" in result:
         shown.append(_tied_rows_alone(result["tied_rows_alone"]))
     return shown
@@ -165,7 +216,8 @@ def claims(record: Record) -> Sequence[Claim]:
         "p of their checks, corrected (below 0.05 at least one test would be off its level)"
     )
     least = min(check["adjusted_p"] for check in family["checks"])
-    return [Claim(statement, least, format=significant(2))]
+    shown = [Claim(statement, least, format=significant(2))]
+    return shown + (unrelated_pairs.claims(record["result"]["trained"]) if "trained" in record["result"] else [])
 
 
 def headline(record: Record) -> str:
@@ -173,9 +225,11 @@ def headline(record: Record) -> str:
     family = record["result"]["family"]
     least = min(check["adjusted_p"] for check in family["checks"])
     verdict = "none rejects" if family["calibrated"] else "at least one REJECTS"
+    trained = record["result"].get("trained")
     return (
         f"Of {family['num_checks']} checks of the tests in the weights on {record['settings']['num_pairs']:,} disjoint "
         f"pairs of initializations each, together by Holm at 5%, {verdict} (smallest adjusted p {least:.2g})."
+        + ("" if trained is None else f" {unrelated_pairs.headline(trained)}")
     )
 
 
@@ -188,7 +242,8 @@ EXPERIMENT = Experiment(
     description=(
         "Every exact test in the weights on thousands of disjoint pairs of independent initializations: how many p "
         "fall below 0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"
-        "Trained models are another matter, and the calibration benchmark's."
+        "Then every piece of evidence and the verdict of all on pairs of models trained apart, of several widths, "
+        "depths, vocabularies and texts, dense and with experts, as they are and quantized, pruned, merged or upcycled."
     ),
     settings=by_scale(
         model="llama-tiny",
@@ -196,8 +251,13 @@ EXPERIMENT = Experiment(
         num_pairs=(40, 5_000, 20_000),
         num_permutations=(200, 2_000, 2_000),
         chunk=(40, 500, 500),
+        **unrelated_pairs.SETTINGS,
     ),  # fmt: skip
-    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: hours"},
+    cost={
+        "smoke": "a minute, most of it compilation",
+        "laptop": "an hour and a half on two cores that did other work",
+        "paper": "not measured: hours",
+    },
     run=run,
     claims=claims,
     tables=tables,

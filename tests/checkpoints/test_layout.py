@@ -10,7 +10,6 @@ from bornbiased_jax.checkpoints.layout import (
     Biases,
     Entry,
     file_shapes,
-    gguf_entries,
     pack,
     shape_in_file,
     unpack,
@@ -65,10 +64,3 @@ def test_every_parameter_has_one_place(name, tied):
     places = sorted((path, entry.layer) for entry in entries for path in entry.paths)
     wanted = [(p, i) for p, s in shapes.items() for i in (range(s[0]) if p.startswith("blocks/") else [None])]
     assert places == sorted(wanted)
-
-
-def test_gguf_names_are_unique():
-    cfg = preset("qwen3-tiny")
-    entries = gguf_entries(file_shapes(cfg, Biases(True, True, True)), interleaved=False)
-    assert len({entry.name for entry in entries}) == len(entries)
-    assert {"blk.3.attn_q_norm.weight", "blk.0.ffn_down.bias", "token_embd.weight"} <= {e.name for e in entries}

@@ -7,25 +7,46 @@ from scipy import stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.experiments.lineage import court, evidence_sheet, unrelated_models, weights_calibration
+from bornbiased_jax.experiments.lineage import (
+    court,
+    evidence_sheet,
+    unrelated_models,
+    unrelated_pairs,
+    weights_calibration,
+)
 from bornbiased_jax.experiments.lineage.unrelated_models import packed, stacked, unpacked
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.stats.intervals import model_interval
-from tests.experiments.smoke import record_of, show
+from tests.experiments.smoke import context_of, record_of, show
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.nightly
-def test_tests_in_the_weights_keep_their_level_on_untrained_models(tmp_path):
+def test_tests_in_the_weights_keep_their_level_on_untrained_models(tmp_path, monkeypatch):
+    monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
     record = record_of(weights_calibration.EXPERIMENT, tmp_path, num_pairs=150, chunk=75, num_permutations=100)
     result = record["result"]
-    assert result["family"]["num_checks"] == 3 * len(weights_calibration.CASES) and result["family"]["calibrated"]
+    uniform = [case for case in result["cases"] if case["uniform"]]
+    assert result["family"]["num_checks"] == 3 * len(uniform) and result["family"]["calibrated"]
     for case in result["cases"]:
-        assert case["num_pairs"] == 150 and case["num_undefined"] == 0
+        assert case["num_pairs"] == 150 and case["num_undefined"] == 0 and case["at_alpha"]["count"] == 0
         # p are not stuck: what never rejects is no test (P(no p < 0.05 in 150 pairs) = 5e-4).
-        assert case["rates"][1]["count"] > 0
+        assert case["rates"][1]["count"] > 0 or not case["uniform"]
     assert "none rejects" in weights_calibration.EXPERIMENT.headline(record)
+
+
+def test_pairs_of_many_shapes_are_unrelated_and_none_is_called_related(tmp_path, monkeypatch):
+    monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
+    context = context_of(weights_calibration.EXPERIMENT, tmp_path)
+    pairs = list(unrelated_pairs.pairs_of(context.settings))
+    assert all(pair.base[:2] != pair.suspect[:2] for pair in pairs)
+    assert {pair.kind for pair in pairs} == {unrelated_pairs.PLAIN, unrelated_pairs.ACROSS, *unrelated_pairs.CHANGES}
+    trained = unrelated_pairs.calibrate(context)
+    assert [test["test"] for test in trained["tests"]][-1] == unrelated_pairs.VERDICT
+    assert sum(kind["num_pairs"] for kind in trained["kinds"]) == len(pairs)
+    assert all(kind["at_alpha"]["count"] == 0 for kind in trained["kinds"])
+    assert all(0 < row["largest"] < 0.5 for row in trained["agreement"])
 
 
 @pytest.mark.nightly
@@ -35,6 +56,7 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
         return Verdict("unrelated", "", p, None, 0.0, "", None, 0.01)
 
     monkeypatch.setattr(weights_calibration, "single_verdict", squared)
+    monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
     monkeypatch.setattr(weights_calibration, "CASES", {"wrong": weights_calibration.Case("")})
     changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
     family = record_of(weights_calibration.EXPERIMENT, tmp_path, **changes)["result"]["family"]
@@ -43,7 +65,7 @@ def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
 
 
 def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():
-    cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(None))
+    cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(""))
     pairs = list(weights_calibration.untrained_pairs(cfg, 100, 40))
     assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_initial
     for path, layer in (("embed/embedding", None), ("blocks/mlp/up/kernel", 1)):

@@ -43,12 +43,12 @@ def logits(model):
 @pytest.mark.slow
 def test_free_recipes_leave_the_function_alone():
     base = logits(model(1))
-    for suspect in (disputes_recipes._upcycled(2, model(1), 0), disputes_recipes._washed(model(1), 0)):
+    for suspect in (disputes_recipes.upcycled(2, model(1), 0), disputes_recipes._washed(model(1), 0)):
         np.testing.assert_allclose(logits(suspect), base, rtol=0, atol=1e-4 * np.abs(base).max())
 
 
 def test_pruning_keeps_the_half_of_the_neurons_with_the_largest_norms():
-    cfg, params = disputes_recipes._pruned(model(1), 0)
+    cfg, params = disputes_recipes.pruned(model(1), 0)
     base, kept = (np.asarray(weights["blocks"]["mlp"]["up"]["kernel"]) for weights in (model(1)[1], params))
     assert cfg.d_ff == CFG.d_ff // 2 == kept.shape[-1]
     for block in range(CFG.num_layers):

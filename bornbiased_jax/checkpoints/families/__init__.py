@@ -46,7 +46,7 @@ _LISTED = (
 )
 FAMILIES: dict[str, Family] = {family.name: family for family in _LISTED}
 """Model type to family. Of two that could hold the same model, an export takes the earlier."""
-GGUF: dict[str, Family] = {family.gguf: family for family in FAMILIES.values() if family.gguf is not None}
-"""Architecture of a GGUF file to family."""
+GGUF: dict[str, Family] = {family.gguf: family for family in reversed(_LISTED) if family.gguf is not None}
+"""Architecture of a GGUF file to family, the earlier where two share one: Mixtral calls itself llama."""
 
 __all__ = ["FAMILIES", "GGUF", "Family"]

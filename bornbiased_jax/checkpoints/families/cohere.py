@@ -39,4 +39,5 @@ FAMILY = Family(
     write=write_attention_bias,
     forms={"blocks/attention/query": "paired query", "blocks/attention/key": "paired key"},
     opts=frozenset(["norm_parameters", "shared_norm", "logit_scale"]),
+    gguf="command-r",
 )

@@ -55,4 +55,5 @@ FAMILY = Family(
     write=write_attention_bias,
     opts=frozenset(["embedding_scale"]),
     offset_norms=True,
+    gguf="gemma",
 )

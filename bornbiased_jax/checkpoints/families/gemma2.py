@@ -61,4 +61,5 @@ FAMILY = Family(
     write=_write,
     opts=frozenset("embedding_scale logit_softcap attention_scale attention_softcap attention_pattern".split()),
     offset_norms=True,
+    gguf="gemma2",
 )

@@ -121,4 +121,5 @@ FAMILY = Family(
     write=_write,
     opts=frozenset("embedding_scale logit_softcap attention_scale attention_pattern rope_local_theta".split()),
     offset_norms=True,
+    gguf="gemma3",
 )

@@ -44,4 +44,5 @@ FAMILY = Family(
         "blocks/attention/key": "paired key",
         "blocks/mlp/gate_up": "fused rows",
     },
+    gguf="glm4",
 )

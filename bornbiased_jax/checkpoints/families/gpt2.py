@@ -51,4 +51,5 @@ FAMILY = Family(
     write=lambda _: {},
     kernel="same",
     forms={"blocks/attention/qkv": "fused columns"},
+    gguf="gpt2",
 )

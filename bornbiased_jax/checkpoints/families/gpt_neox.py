@@ -57,4 +57,5 @@ FAMILY = Family(
     forms={"blocks/attention/qkv": "fused heads"},
     # transformers calls the head lm_head in memory and has written either name.
     aliases={"embed_out.weight": "lm_head.weight"},
+    gguf="gptneox",
 )

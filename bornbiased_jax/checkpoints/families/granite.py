@@ -35,7 +35,6 @@ FAMILY = dataclasses.replace(
     ),
     read=_read,
     write=_write,
-    gguf=None,
-    interleaved=False,
+    gguf="granite",
     opts=frozenset(["embedding_scale", "attention_scale", "residual_scale", "logit_scale"]),
 )

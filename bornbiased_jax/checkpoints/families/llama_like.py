@@ -83,4 +83,5 @@ OLMO2 = replace(
     fixed={**llama.FIXED, **_OLMO2_NORMS},
     wants=(*llama.RMSNORM, *exactly(**_OLMO2_NORMS, window=None)),
     write=write_attention_bias,
+    gguf="olmo2",
 )

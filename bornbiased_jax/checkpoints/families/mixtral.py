@@ -38,4 +38,6 @@ FAMILY = Family(
     read=lambda fields: read_rope(fields, base=1_000_000.0) | {"window": fields.get("sliding_window", None)},
     write=MISTRAL.write,
     opts=frozenset(["num_experts"]),
+    gguf="llama",
+    interleaved=True,
 )

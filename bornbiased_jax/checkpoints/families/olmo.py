@@ -36,4 +36,6 @@ FAMILY = Family(
     read=_read,
     write=write_attention_bias,
     opts=frozenset(["norm_parameters"]),
+    gguf="olmo",
+    interleaved=True,
 )

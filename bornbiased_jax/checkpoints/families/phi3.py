@@ -54,4 +54,5 @@ FAMILY = Family(
     read=_read,
     write=_write,
     forms={"blocks/attention/qkv": "fused rows", "blocks/mlp/gate_up": "fused rows"},
+    gguf="phi3",
 )

@@ -64,4 +64,5 @@ FAMILY = Family(
     read=_read,
     write=_write,
     opts=frozenset(["num_experts"]),
+    gguf="qwen3moe",
 )

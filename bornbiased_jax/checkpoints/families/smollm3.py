@@ -40,7 +40,6 @@ FAMILY = dataclasses.replace(
     },
     read=_read,
     write=_write,
-    gguf=None,
-    interleaved=False,
+    gguf="smollm3",
     opts=frozenset(["rope_pattern"]),
 )

@@ -39,4 +39,5 @@ FAMILY = Family(
     read_biases=_read_biases,
     read=lambda fields: read_rope(fields) | {"window": fields.get("sliding_window", None)},
     write=lambda cfg: llama.rope_entries(cfg) | {"sliding_window": cfg.window, "use_bias": cfg.bias},
+    gguf="starcoder2",
 )

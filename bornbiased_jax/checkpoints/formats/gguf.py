@@ -1,12 +1,17 @@
-"""A GGUF file of a Llama-family model; quantized tensors are dequantized one by one.
+"""A GGUF file; quantized tensors are dequantized one by one.
 
-Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and llama.cpp's convert_hf_to_gguf.py,
-which interleaves query and key rows for the architecture "llama" and leaves them alone for qwen2 and qwen3.
+Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and llama.cpp's convert_hf_to_gguf.py, which
+
+- interleaves query and key rows for llama, granite, smollm3 and olmo, and leaves them as they lie for the others;
+- keeps Gemma's norm scales as they multiply, not less one;
+- puts the experts of a block into one tensor, and GPT-NeoX's queries, keys and values one after the other.
 """
 
 from __future__ import annotations
 
+import math
 import struct
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +20,13 @@ import gguf
 import numpy as np
 
 from bornbiased_jax import hardware
-from bornbiased_jax.checkpoints.families import GGUF, Family
+from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
-from bornbiased_jax.checkpoints.layout import Biases, file_shapes, gguf_entries
+from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, Entry, Form, Shapes, file_shapes, make_entries
 from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
 from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.schema import shown
 
@@ -66,9 +72,12 @@ def read_headers(path: Path) -> StoredModel:
     metadata = _fields(reader, path)
     architecture = metadata.get("general.architecture")
     if architecture not in GGUF:
-        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(GGUF)}")
-    family = GGUF[architecture]
-    biases = Biases(*(f"blk.0.{name}.bias" in tensors for name in ("attn_q", "attn_output", "ffn_up")))
+        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
+    # Mixtral calls itself llama.
+    has_experts = metadata.get(f"{architecture}.expert_count", 0) > 0
+    family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
+    has_qkv_bias = "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors
+    biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in tensors, "blk.0.ffn_up.bias" in tensors)
 
     def read(name: str) -> np.ndarray:
         return _dequantized(path, tensors[name], shapes[name])
@@ -81,7 +90,7 @@ def read_headers(path: Path) -> StoredModel:
     if ROPE_DIVISORS in tensors:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
-    entries = gguf_entries(own_shapes, interleaved=family.interleaved)
+    entries = _entries(family, own_shapes)
     source = NamedTensors(str(path), shapes, read, first)
     check_entries(source, entries, own_shapes, {ROPE_DIVISORS}.__contains__)
     return StoredModel(
@@ -138,13 +147,11 @@ def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.nd
         ) from error
 
 
-def _config(metadata: Fields, family: Family, shapes: dict[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
-    architecture = family.gguf
-
-    def get(name: str, default: object = ...) -> Any:  # noqa: ANN401 (of the file)
-        return metadata.get(f"{architecture}.{name}", default)
-
-    path = metadata.where
+def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
+    """Return the architecture that a file's fields describe; every field is understood, or refused by name."""
+    architecture = metadata.get("general.architecture")
+    fields = _Metadata(metadata, architecture)
+    get, path = fields.get, metadata.where
     if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) != 2:
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
@@ -152,53 +159,191 @@ def _config(metadata: Fields, family: Family, shapes: dict[str, tuple[int, ...]]
         raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: fetch it again")
     # Fields with one value that is supported.
     head_dim = get("attention.key_length", width // heads)
-    for name, supported in {
-        "attention.value_length": head_dim,
-        "rope.dimension_count": head_dim,
-        "expert_count": 0,
-        "expert_used_count": 0,
-        "vocab_size": shapes["token_embd.weight"][0],
-    }.items():
-        value = get(name, supported)
-        if value != supported:
-            raise InputError(f"{path} has {architecture}.{name}={value!r}, but only {supported!r} is supported")
+    fields.check("attention.value_length", head_dim)
+    fields.check("vocab_size", shapes["token_embd.weight"][0])
+    rotary_dim = get("rope.dimension_count", head_dim)
+    if family.name not in _PARTLY_ROTATED:
+        fields.check("rope.dimension_count", head_dim)
     scaling = get("rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
         raise InputError(f"{path} has {architecture}.rope.scaling.type={scaling!r}, which is not none or linear")
     # Files from before rope.scaling.type existed give the factor alone.
     factor = get("rope.scale_linear", 1.0) if scaling == "none" else get("rope.scaling.factor")
-    metadata.asked.add(f"{architecture}.rope.scaling.original_context_length")
+    get("rope.scaling.original_context_length", None)
     bias = biases.output or biases.mlp
-    fields = dict(
+    epsilon = "attention.layer_norm_epsilon" if family.fixed["norm"] == "layernorm" else _RMS_EPSILON
+    settings = {
+        "num_layers": get("block_count"),
+        "num_heads": heads,
+        "num_kv_heads": get("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "d_model": width,
+        "d_ff": get("feed_forward_length"),
+        "vocab_size": shapes["token_embd.weight"][0],
+        "max_seq_len": get("context_length"),
+        "norm_eps": get(epsilon),
+        "activation": ACTIVATIONS[str(family.sizes["activation"][1])],
+        "bias": bias,
+        "qkv_bias": biases.qkv and not bias,
+        "tie_embeddings": "output.weight" not in shapes,
+        "rope_theta": get("rope.freq_base", 10_000.0),
+        "rotary_fraction": rotary_dim / head_dim,
+        "rope_scaling": "none" if factor == 1.0 else "linear",
+        "rope_scaling_factor": factor,
         **family.fixed,
-        num_layers=get("block_count"),
-        num_heads=heads,
-        num_kv_heads=get("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        d_model=width,
-        d_ff=get("feed_forward_length"),
-        vocab_size=shapes["token_embd.weight"][0],
-        max_seq_len=get("context_length"),
-        norm_eps=get("attention.layer_norm_rms_epsilon"),
-        activation="silu",
-        bias=bias,
-        qkv_bias=biases.qkv and not bias,
-        tie_embeddings="output.weight" not in shapes,
-        rope_theta=get("rope.freq_base", 10_000.0),
-        rope_scaling="none" if factor == 1.0 else "linear",
-        rope_scaling_factor=factor,
-    )
-    # Any other field may change the model.
-    for name in metadata.values:
-        is_understood = name in metadata.asked or name.startswith(("general.", "quantize."))
-        if name == "split.count":
-            is_understood = metadata.get(name) in (0, 1)
-        if not is_understood and not name.startswith(("split.no", "split.tensors.count")):
-            raise InputError(f"{path} has a field {name!r} that is not understood: it may change the model")
+        **_SPECIAL.get(family.name, lambda _: {})(fields),
+    }
+    fields.refuse_the_rest()
     try:
-        return ModelConfig(**fields)
+        return ModelConfig.from_dict(settings)
     except InputError as error:
         raise InputError(f"{path} describes no model that can be built: {error}") from error
+
+
+class _Metadata:
+    """Fields of a file without the name of its architecture in front."""
+
+    def __init__(self, fields: Fields, architecture: str) -> None:
+        self._fields, self._architecture = fields, architecture
+
+    def get(self, name: str, default: object = ...) -> Any:  # noqa: ANN401 (of the file)
+        """Return a field, or its default."""
+        return self._fields.get(f"{self._architecture}.{name}", default)
+
+    def check(self, name: str, supported: object) -> None:
+        """Refuse a field with another value than the one that is supported."""
+        value = self.get(name, supported)
+        if value != supported:
+            raise InputError(
+                f"{self._fields.where} has {self._architecture}.{name}={value!r}, but only {supported!r} is supported"
+            )
+
+    def refuse_the_rest(self) -> None:
+        """Refuse fields that nobody asked for: they may change the model."""
+        for name in self._fields.values:
+            is_understood = name in self._fields.asked or name.startswith(("general.", "quantize."))
+            if name == "split.count":
+                is_understood = self._fields.get(name) in (0, 1)
+            if not is_understood and not name.startswith(("split.no", "split.tensors.count")):
+                raise InputError(
+                    f"{self._fields.where} has a field {name!r} that is not understood: it may change the model"
+                )
+
+
+Settings = dict[str, FieldValue]
+
+
+def _gemma(fields: _Metadata) -> Settings:
+    return {"embedding_scale": math.sqrt(fields.get("embedding_length"))}
+
+
+def _local_gemma(largest: int, pattern: str) -> Callable[[_Metadata], Settings]:
+    """Read what Gemma 2 and 3 have in common; the largest model, known by its depth, scales by the residual width."""
+
+    def read(fields: _Metadata) -> Settings:
+        width, heads = fields.get("embedding_length"), fields.get("attention.head_count")
+        is_largest = fields.get("block_count") == largest
+        scale_dim = width / heads if is_largest else fields.get("attention.key_length", width // heads)
+        return {
+            **_gemma(fields),
+            "window": fields.get("attention.sliding_window"),
+            "attention_pattern": pattern,
+            "attention_scale": float(scale_dim) ** -0.5,
+            "attention_softcap": fields.get("attn_logit_softcapping", None),
+            "logit_softcap": fields.get("final_logit_softcapping", None),
+        }
+
+    return read
+
+
+def _phi3(fields: _Metadata) -> Settings:
+    return {"window": fields.get("attention.sliding_window", 0) or None}
+
+
+def _granite(fields: _Metadata) -> Settings:
+    return {
+        "attention_scale": fields.get("attention.scale"),
+        "embedding_scale": fields.get("embedding_scale", 1.0),
+        "residual_scale": fields.get("residual_scale", 1.0),
+        "logit_scale": 1 / fields.get("logit_scale", 1.0),
+    }
+
+
+def _mixture(width: str, *, is_normalized: bool) -> Callable[[_Metadata], Settings]:
+    def read(fields: _Metadata) -> Settings:
+        return {
+            "d_ff": fields.get(width),
+            "num_experts": fields.get("expert_count"),
+            "experts_per_token": fields.get("expert_used_count"),
+            "normalize_expert_weights": is_normalized,
+        }
+
+    return read
+
+
+# What llama.cpp knows of an architecture, in its fields or in its code.
+_SPECIAL: dict[str, Callable[[_Metadata], Settings]] = {
+    "gemma": _gemma,
+    "gemma2": _local_gemma(46, "lg"),
+    "gemma3_text": lambda fields: {**_local_gemma(62, "lllllg")(fields), "rope_local_theta": 10_000.0},
+    "phi3": _phi3,
+    "granite": _granite,
+    "cohere": lambda fields: {"logit_scale": fields.get("logit_scale")},
+    "smollm3": lambda _: {"rope_pattern": "rrrn"},
+    "gpt_neox": lambda fields: {"parallel_residual": fields.get("use_parallel_residual", True)},
+    "mixtral": _mixture("feed_forward_length", is_normalized=True),
+    "qwen3_moe": _mixture("expert_feed_forward_length", is_normalized=True),
+}
+_PARTLY_ROTATED = ("phi3", "glm4", "gpt_neox")
+_RMS_EPSILON = "attention.layer_norm_rms_epsilon"
+
+
+def _entries(family: Family, shapes: Shapes) -> list[Entry]:
+    """List the tensors of a file, by the names of llama.cpp."""
+    names = {module: _NAMES[module] for module in family.tensors}
+    if family.fixed.get("norm_position") == "post":
+        names |= {
+            "blocks/attention_norm": "blk.{l}.post_attention_norm.{leaf}",
+            "blocks/mlp_norm": "blk.{l}.post_ffw_norm.{leaf}",
+        }
+    if "blocks/mlp/router" in names:
+        names |= {f"blocks/mlp/{name}": f"blk.{{l}}.ffn_{name}_exps.{{leaf}}" for name in ("gate", "up", "down")}
+
+    def form(module: str) -> Form:
+        if module in FUSED:
+            return "fused rows"
+        paired: dict[str, Form] = {QKV[0]: "paired query", QKV[1]: "paired key"}
+        if module in paired and (family.interleaved or family.forms.get(module) == paired[module]):
+            return paired[module]
+        return "experts" if "_exps" in names[module] else "transposed"
+
+    return make_entries(names, shapes, form)
+
+
+# Names of modules; "{l}" is the layer, and {leaf} is weight for kernel and scale, else bias.
+_NAMES = {
+    "embed": "token_embd.{leaf}",
+    "positions": "position_embd.{leaf}",
+    "blocks/attention_norm": "blk.{l}.attn_norm.{leaf}",
+    "blocks/attention_post_norm": "blk.{l}.post_attention_norm.{leaf}",
+    "blocks/mlp_norm": "blk.{l}.ffn_norm.{leaf}",
+    "blocks/mlp_post_norm": "blk.{l}.post_ffw_norm.{leaf}",
+    "blocks/attention/qkv": "blk.{l}.attn_qkv.{leaf}",
+    "blocks/attention/query": "blk.{l}.attn_q.{leaf}",
+    "blocks/attention/key": "blk.{l}.attn_k.{leaf}",
+    "blocks/attention/value": "blk.{l}.attn_v.{leaf}",
+    "blocks/attention/output": "blk.{l}.attn_output.{leaf}",
+    "blocks/attention/query_norm": "blk.{l}.attn_q_norm.{leaf}",
+    "blocks/attention/key_norm": "blk.{l}.attn_k_norm.{leaf}",
+    "blocks/mlp/router": "blk.{l}.ffn_gate_inp.{leaf}",
+    # Gate and up in one matrix have the name of up.
+    "blocks/mlp/gate_up": "blk.{l}.ffn_up.{leaf}",
+    "blocks/mlp/gate": "blk.{l}.ffn_gate.{leaf}",
+    "blocks/mlp/up": "blk.{l}.ffn_up.{leaf}",
+    "blocks/mlp/down": "blk.{l}.ffn_down.{leaf}",
+    "final_norm": "output_norm.{leaf}",
+    "head": "output.{leaf}",
+}
 
 
 def _with_rope_divisors(cfg: ModelConfig, divisors: np.ndarray, path: Path) -> ModelConfig:

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax import schema
+from bornbiased_jax.checkpoints import buffers
 from bornbiased_jax.checkpoints.tensors import wrong_type
 from bornbiased_jax.errors import InputError
 
@@ -55,8 +56,13 @@ class SafeTensor(NamedTuple):
 
     def read(self) -> np.ndarray:
         """Read the tensor as the file has it."""
-        count = int(np.prod(self.shape, dtype=np.int64))
-        return np.fromfile(self.path, self._dtype, count, offset=self.offset).reshape(self.shape)
+        tensor = buffers.empty(self.shape, self._dtype)
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            num_bytes = stream.readinto(tensor.reshape(-1).view(np.uint8).data)
+        if num_bytes != tensor.nbytes:
+            raise InputError(f"{self.path} was cut short while it was read: fetch it again")
+        return tensor
 
     def first(self, axis: int, count: int) -> np.ndarray:
         """Read so much of it along an axis."""

@@ -1,0 +1,276 @@
+"""Pairs of models trained apart, of many shapes: what every piece of evidence and ``auto`` say of them.
+
+The analysis, fixed before any number. Populations: seeds of one architecture trained on one text in one order; widths,
+depths, vocabularies, texts, tied embeddings, norms and experts differ from one population to the next, and no seed
+occurs twice. Pairs: all within a population; across populations every model of one with one of the other; and within a
+population every model with the next one's after each of the changes: rounded to 4 bits, half of the neurons pruned,
+merged with a third model (30%), upcycled to experts. By piece of evidence over the whole model, and for ``auto``: the
+fraction of pairs with p ≤ 0.01, models resampled (95%); p ≤ 1e-4 as a count with Clopper and Pearson's upper limit;
+Kolmogorov–Smirnov of the permutation p, before the bound, on pairs in which no model occurs twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.chunk_store import Chunk
+from bornbiased_jax.config import preset
+from bornbiased_jax.derive.damage import Model
+from bornbiased_jax.experiments.base import Context, Entry, chunked, once_a_process
+from bornbiased_jax.experiments.lineage.court import disjoint_pairs
+from bornbiased_jax.experiments.lineage.disputes_recipes import derived, merged, pruned, upcycled
+from bornbiased_jax.experiments.lineage.unrelated_models import cached_run
+from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
+from bornbiased_jax.report.numbers import integer, percent, rate_interval, significant
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
+from bornbiased_jax.stats.intervals import binomial_interval, model_interval
+
+LEVEL = 0.01
+VERDICT = "auto"
+PLAIN, ACROSS = "one population", "two populations"
+CHANGES: dict[str, Callable[[Model, Model, int], Model]] = {
+    "rounded to 4 bits": lambda model, _, place: derived("round:4", model, place),
+    "half of the neurons pruned": lambda model, _, place: pruned(model, place),
+    "30% of a third model": lambda model, third, _: merged(model, third, 0.3),
+    "upcycled to experts": lambda model, _, place: upcycled(4, model, place),
+}
+"""Changes of a suspect by name: functions of it, a third model and its number."""
+_SHAPE = {"num_layers": 2, "num_heads": 8, "num_kv_heads": 8, "vocab_size": 260, "max_seq_len": 64}
+_POPULATIONS: dict[str, dict[str, object]] = {
+    "D = 64": {"d_model": 64, "d_ff": 128},
+    "another text": {"d_model": 64, "d_ff": 128, "text": "builtin:code"},
+    "D = 96": {"d_model": 96, "d_ff": 192},
+    "4 blocks": {"d_model": 64, "d_ff": 128, "num_layers": 4},
+    "another vocabulary": {"d_model": 64, "d_ff": 128, "vocab_size": 384},
+    "tied": {"d_model": 64, "d_ff": 128, "tie_embeddings": True},
+    "LayerNorm, no gate": {"d_model": 64, "d_ff": 256, "norm": "layernorm", "gated_mlp": False, "activation": "gelu"},
+    "experts": {"d_model": 64, "d_ff": 64, "num_experts": 4},
+}
+SETTINGS: dict[str, object] = {
+    "shape": _SHAPE,
+    "populations": (
+        {name: {**_POPULATIONS[name], "d_model": 16, "d_ff": 16} for name in ("D = 64", "experts")},
+        _POPULATIONS,
+        _POPULATIONS,
+    ),
+    "seeds": (3, 12, 24),
+    "schedule": {
+        "steps": (3, 200, 2_000),
+        "batch_size": (4, 8, 32),
+        "context": (16, 32, 64),
+        "warmup": (1, 20, 200),
+        "learning_rate": (4e-3, 4e-3, 1e-3),
+        "min_learning_rate": (4e-4, 4e-4, 1e-4),
+    },
+}
+"""Settings by scale, as :func:`.base.by_scale` takes them."""
+_TEXT = "builtin:prose"
+# Pairs that are computed between two looks at the disk.
+_CHUNK = 25
+
+
+class Pair(NamedTuple):
+    """Two unrelated models, each by population, seed and change ("" for none), and the kind of pair."""
+
+    kind: str
+    base: tuple[str, int, str]
+    suspect: tuple[str, int, str]
+
+
+class Populations:
+    """All trained models, and their fingerprints, each made when first asked for.
+
+    Args:
+        context: of the experiment: its settings, and where trained models lie.
+    """
+
+    def __init__(self, context: Context) -> None:
+        settings = context.settings
+        self._models: dict[tuple[str, int], Model] = {}
+        for number, (name, changes) in enumerate(settings["populations"].items()):
+            fields = {key: value for key, value in changes.items() if key != "text"}
+            cfg = preset(settings["model"], **{**settings["shape"], **fields})
+            seeds = range(1_000 * number, 1_000 * number + settings["seeds"])
+            trained = cached_run(context, "unrelated_pairs/models", cfg, changes.get("text", _TEXT), 0, seeds)
+            self._models |= {(name, place): (cfg, params) for place, params in enumerate(trained)}
+        self.fingerprint = functools.cache(self._fingerprint)
+
+    def _fingerprint(self, model: tuple[str, int, str]) -> Fingerprint:
+        name, place, change = model
+        changed = self._models[name, place]
+        if change:
+            # The third model of a merge is in no pair with this suspect.
+            count = sum(population == name for population, _ in self._models)
+            changed = CHANGES[change](changed, self._models[name, (place + 1) % count], place)
+        return fingerprint(NativeRoles(Checkpoint.from_params(*changed)))
+
+
+_populations = once_a_process(Populations)
+
+
+def pairs_of(settings: Entry) -> Iterator[Pair]:
+    """Yield the pairs of all populations, kind by kind."""
+    names, places = list(settings["populations"]), range(settings["seeds"])
+    for name, (first, second) in itertools.product(names, itertools.combinations(places, 2)):
+        yield Pair(PLAIN, (name, first, ""), (name, second, ""))
+    for (name, other), place in itertools.product(itertools.combinations(names, 2), places):
+        yield Pair(ACROSS, (name, place, ""), (other, place, ""))
+    for change, name, place in itertools.product(CHANGES, names, places):
+        if change in _possible(settings["populations"][name]):
+            yield Pair(change, (name, place, ""), (name, (place + 1) % len(places), change))
+
+
+def _possible(changes: Entry) -> Sequence[str]:
+    """Return the changes that an architecture can have: experts are pruned and upcycled no further."""
+    rounded, half, third, experts = CHANGES
+    if "num_experts" in changes:
+        return [rounded, third]
+    return [rounded, third, experts, *([half] if changes.get("gated_mlp", True) else [])]
+
+
+def calibrate(context: Context) -> Entry:
+    """Compare all pairs, and summarize by piece of evidence and by kind of pair."""
+    settings = {key: context.settings[key] for key in ("model", *SETTINGS, "num_permutations")}
+    Populations(context)
+    pairs = list(pairs_of(settings))
+    rows = context.rows("unrelated_pairs/pairs", compute, settings, len(pairs), size=_CHUNK)
+    tests = dict.fromkeys(name for row in rows for name in row["p"])
+    return {
+        "num_models": len(settings["populations"]) * settings["seeds"],
+        "tests": [summarize(name, pairs, rows, settings["num_permutations"]) for name in tests],
+        "kinds": [_by_kind(kind, pairs, rows) for kind in dict.fromkeys(pair.kind for pair in pairs)],
+        "agreement": [_largest_agreement(name, pairs, rows) for name in settings["populations"]],
+    }
+
+
+@chunked
+def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
+    """Compare some pairs by everything that two published fingerprints hold."""
+    populations, rows = _populations(settings, sources), []
+    for index, pair in enumerate(list(pairs_of(settings))[chunk.start : chunk.stop], chunk.start):
+        base, suspect = (populations.fingerprint(model) for model in (pair.base, pair.suspect))
+        options = Options(num_permutations=settings["num_permutations"], seed=index)
+        verdict = auto_verdict(base, suspect, options)
+        detail: Entry = verdict.detail
+        p_values = {row["name"]: row["p_value"] for row in detail["tests"]}
+        # Where the agreement of matchings decides there is no p.
+        p_values[VERDICT] = verdict.p_value
+        rows.append(
+            {
+                "p": {name: p for name, p in p_values.items() if p is not None},
+                "is_same": verdict.verdict == "same-lineage",
+                "agreement": detail["agreement"],
+            }
+        )
+    return rows
+
+
+def summarize(name: str, pairs: Sequence[Pair], rows: Sequence[Entry], num_permutations: int) -> Entry:
+    """Summarize one piece of evidence, or the verdict, over the pairs in which it has a p."""
+    defined = [index for index, row in enumerate(rows) if name in row["p"]]
+    p_values = np.array([rows[index]["p"][name] for index in defined])
+    # A changed suspect is the model that it was made from.
+    models = [(str(pairs[index].base[:2]), str(pairs[index].suspect[:2])) for index in defined]
+    low, high = model_interval(p_values <= LEVEL, models)
+    is_same = [rows[index]["is_same"] for index in defined] if name == VERDICT else p_values <= ALPHA
+    count = int(np.sum(is_same))
+    disjoint = disjoint_pairs(models)
+    counted = np.maximum(p_values, 1 / (num_permutations + 1))[disjoint]
+    return {
+        "test": name,
+        "num_pairs": len(defined),
+        "rate": float((p_values <= LEVEL).mean()),
+        "low": low,
+        "high": high,
+        "at_alpha": {"count": count, "upper": binomial_interval(count, len(defined))[1]},
+        "ks_p": None if name == VERDICT else float(stats.kstest(counted, "uniform").pvalue),
+        "ks_pairs": len(disjoint),
+    }
+
+
+def _by_kind(kind: str, pairs: Sequence[Pair], rows: Sequence[Entry]) -> Entry:
+    of_kind = [row for pair, row in zip(pairs, rows, strict=True) if pair.kind == kind]
+    count = sum(row["is_same"] for row in of_kind)
+    return {
+        "kind": kind,
+        "num_pairs": len(of_kind),
+        "at_alpha": {"count": count, "upper": binomial_interval(count, len(of_kind))[1]},
+    }
+
+
+def _largest_agreement(name: str, pairs: Sequence[Pair], rows: Sequence[Entry]) -> Entry:
+    """Return the largest agreement of two matchings of neurons within a population; None where undefined."""
+    values = [
+        row["agreement"]
+        for pair, row in zip(pairs, rows, strict=True)
+        if pair.kind == PLAIN and pair.base[0] == name and row["agreement"] is not None
+    ]
+    return {"population": name, "largest": max(values, default=None)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Display
+
+
+def count_below(at_alpha: Mapping[str, float]) -> str:
+    """Write a count of pairs, and the upper limit of their rate."""
+    return f"{at_alpha['count']} (at most {percent(2)(at_alpha['upper'])})"
+
+
+def tables(trained: Entry, settings: Entry) -> list[Table]:
+    """Tabulate evidence, kinds of pairs, and agreements by population."""
+    tests = []
+    for test in trained["tests"]:
+        measured: Cells = {
+            "p ≤ 0.01": rate_interval(test),
+            "p ≤ 10⁻⁴": count_below(test["at_alpha"]),
+            "KS p": None if test["ks_p"] is None else (significant(2), test["ks_p"]),
+            "disjoint pairs": (integer, test["ks_pairs"]),
+        }
+        tests.append(([test["test"], test["num_pairs"]], measured))
+    note = (
+        f"{trained['num_models']} models trained apart, {settings['seeds']} seeds of each of "
+        f"{len(trained['agreement'])} architectures and texts, {settings['schedule']['steps']} steps; fingerprints as "
+        "they are published. Pairs in which the evidence is defined. Intervals with models resampled, 95%; KS of the "
+        "permutation p on pairs in which no model occurs twice. auto: p after Holm's correction, and verdicts."
+    )
+    kinds = [
+        ([kind["kind"], kind["num_pairs"]], {"called related": count_below(kind["at_alpha"])})
+        for kind in trained["kinds"]
+    ]
+    agreements = [
+        ([row["population"]], {"largest agreement": (percent(1), row["largest"])}) for row in trained["agreement"]
+    ]
+    return [
+        tabulate("The tests in the weights on models trained apart", ["test", "pairs"], tests, note),
+        tabulate("Verdicts on models trained apart", ["suspect", "pairs"], kinds),
+        tabulate("Agreement of matchings of models trained apart", ["population"], agreements),
+    ]
+
+
+def claims(trained: Entry) -> list[Claim]:
+    """State how many pairs the verdict calls related."""
+    total = sum(kind["num_pairs"] for kind in trained["kinds"])
+    statement = f"Verdicts that call two models trained apart related, of {total:,} pairs"
+    return [Claim(statement, float(_called_related(trained)), theory=0.0, format=integer)]
+
+
+def headline(trained: Entry) -> str:
+    """State how many pairs the verdict calls related."""
+    total = sum(kind["num_pairs"] for kind in trained["kinds"])
+    return f"The verdict calls {_called_related(trained)} of {total:,} pairs of models trained apart related."
+
+
+def _called_related(trained: Entry) -> int:
+    return sum(kind["at_alpha"]["count"] for kind in trained["kinds"])
