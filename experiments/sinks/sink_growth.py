@@ -304,7 +304,7 @@ BY_SCHEME = Experiment(
         },
         "laptop": {"seeds": FIVE_SEEDS, "variants": {name: with_changes(_FIVE, init=name) for name in SCHEMES}},
     },
-    cost={"smoke": "seconds", "laptop": "half an hour on two busy cores; resumes by scheme"},
+    cost={"smoke": "seconds", "laptop": "a quarter of an hour on two busy cores; resumes by scheme"},
     run=run,
     tables=scheme_tables,
     claims=scheme_claims,
