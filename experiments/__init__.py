@@ -86,6 +86,7 @@ _PAPER = {
     "figure10_64": "birth.seed_figures",
     "figure13_tiny": "lineage.figure13",
     "figure13_nano": "lineage.figure13",
+    "table4a_llama_1024_42_2000_n2000": "lineage.table4a",
     "table4a_weights": "lineage",
 }
 # At larger sizes than a laptop's minutes, in hours of two cores.
@@ -107,7 +108,6 @@ _SIZES = [
         for family, pairs in _PAIRS.items()
         for pair in pairs
     ),
-    "table4a_llama_1024_42_2000_n2000",
 ]
 MODULES: dict[str, str] = {
     **{
