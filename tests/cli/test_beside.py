@@ -83,4 +83,4 @@ def test_theory_beside_a_trained_model_says_that_it_is_about_initial_weights(ste
     capsys.readouterr()
     sizes = ["--num-inputs", "20", "--seq-len", "8", "--theory", "--quiet"]
     assert run(["probe", "contraction", "--checkpoint", f"{tmp_path}/run@step={step}", *sizes]) == 0
-    assert ("not known to hold any" in capsys.readouterr().out) is is_said
+    assert ("not known to hold them" in capsys.readouterr().out) is is_said
