@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
+from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -89,6 +91,35 @@ def test_models_of_transformers_come_back_from_gguf_files(tmp_path, name):
     assert from_gguf.digest() == from_hf.digest()
     fields, expected = (vars(model.cfg.replace(init="gpt2-scaled", init_groups=None)) for model in (from_gguf, from_hf))
     assert {field for field in fields if fields[field] != expected[field]} == UNSAID.get(name, set())
+
+
+# Family, and of each published model layers, width, heads, size of a head, and what logits of attention are divided by
+# the root of (``query_pre_attn_scalar``).
+PUBLISHED = [
+    ("gemma2", 26, 2304, 8, 256, 256),
+    ("gemma2", 42, 3584, 16, 256, 256),
+    ("gemma2", 46, 4608, 32, 128, 144),
+    ("gemma3_text", 34, 2560, 8, 256, 256),
+    ("gemma3_text", 48, 3840, 16, 256, 256),
+    ("gemma3_text", 62, 5376, 32, 128, 168),
+    ("smollm3", 36, 2048, 16, 128, None),
+]
+
+
+@pytest.mark.parametrize("family, layers, width, heads, head_dim, divisor", PUBLISHED)
+def test_values_that_files_leave_unsaid_are_those_of_published_models(family, layers, width, heads, head_dim, divisor):
+    config = {"model_type": family, "num_hidden_layers": layers, "hidden_size": width, "head_dim": head_dim}
+    config |= {"num_attention_heads": heads, "num_key_value_heads": heads // 2, "intermediate_size": 4 * width}
+    config |= {"vocab_size": 512, "max_position_embeddings": 8192}
+    if divisor is not None:
+        config["query_pre_attn_scalar"] = divisor
+    expected = read_config(config, "config.json").cfg
+    metadata = {"block_count": layers, "embedding_length": width, "attention.head_count": heads}
+    metadata |= {"attention.key_length": head_dim, "attention.sliding_window": 4096}
+    fields = Fields({f"x.{name}": value for name, value in metadata.items()}, "model.gguf")
+    unsaid = gguf_format._SPECIAL[family](gguf_format._Metadata(fields, "x"))
+    for name in UNSAID[family]:
+        assert unsaid[name] == pytest.approx(getattr(expected, name)), name
 
 
 @pytest.mark.slow
