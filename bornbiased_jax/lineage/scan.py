@@ -73,7 +73,7 @@ class Match:
 
     @property
     def p_value(self) -> float | None:
-        """The p as a number, which may round to 0."""
+        """The p as a number, 1e-300 where it is smaller."""
         return None if self.log10_p is None else probability(self.log10_p)
 
 
