@@ -1,11 +1,12 @@
 """False-positive rates of the tests in the weights on unrelated models, each pair with its permutations.
 
-The analysis, fixed before any number. Initializations: independent seeds, each in one pair. By test the fraction of
-pairs with p < 0.01 and with p < 0.05, each with the exact two-sided binomial test of that level, and Kolmogorov–Smirnov
-of the permutation p (before the bound) against uniform; all checks of all tests together by Holm at 5%. With 2,000
-permutations p < 0.01 has probability 20/2,001 and p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and
-Pearson's at 95%, for they are shown and not checked. At 1e-4, the level of verdicts, a count with its upper limit.
-``auto`` corrects for its cells, so that its p is no uniform number: it is held to both levels from above alone.
+The analysis, fixed before any number. Initializations: of each architecture independent seeds, each in one pair; of
+every pair all evidence and the verdict, from one comparison. By test the fraction of pairs with p < 0.01 and with
+p < 0.05, each with the exact two-sided binomial test of that level, and Kolmogorov–Smirnov of the permutation p (before
+the bound) against uniform; all checks of all tests together by Holm at 5%. With 2,000 permutations p < 0.01 has
+probability 20/2,001 and p < 0.05 100/2,001 where a test is exact. Intervals are Clopper and Pearson's at 95%, for they
+are shown and not checked. At 1e-4, the level of verdicts, a count with its upper limit. ``auto`` corrects for its
+cells, so that its p is no uniform number: it is held to both levels from above alone.
 
 Trained models: those of :mod:`.unrelated_pairs`, where intervals are resampled by model.
 """
@@ -14,9 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -32,47 +31,33 @@ from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.experiments.lineage.unrelated_pairs import count_below
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
-from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.report.numbers import fixed, integer, rate_interval, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 
 AUTO = "auto"
-
-
-class Case(NamedTuple):
-    """One test on one kind of initial weights.
-
-    Attributes:
-        evidence: of fingerprints, or :data:`AUTO`.
-        changes: fields of the architecture that differ from those of the other cases.
-    """
-
-    evidence: str
-    changes: Mapping[str, FieldValue] = MappingProxyType({})
-
-
-_TIED: Mapping[str, FieldValue] = {"tie_embeddings": True}
-_EXPERTS: Mapping[str, FieldValue] = {"num_experts": 4}
-# Heads have orders enough for a p.
-_HEADS: Mapping[str, FieldValue] = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 4}
-_GROUPED: Mapping[str, FieldValue] = {"num_heads": 16, "num_kv_heads": 8, "head_dim": 4}
-CASES: dict[str, Case] = {
-    "coordinates": Case(SIGNLESS),
-    "coordinates, signed": Case(COORDINATES),
-    "coordinates, tied": Case(SIGNLESS, _TIED),
-    "units, form A": Case(RAW_NEURONS),
-    "rotation, form A": Case(TOKEN_NEURONS),
-    "rotation, form A, tied": Case(TOKEN_NEURONS, _TIED),
-    "rotation, form A, experts": Case(TOKEN_NEURONS, _EXPERTS),
-    "heads": Case(TOKEN_HEADS, _HEADS),
-    "heads, grouped": Case(TOKEN_HEADS, _GROUPED),
-    "matched units": Case(MATCHED),
-    "auto": Case(AUTO, _HEADS),
-    "auto, experts": Case(AUTO, {**_HEADS, **_EXPERTS}),
+TESTS: dict[str, str] = {
+    SIGNLESS: "coordinates",
+    COORDINATES: "coordinates, signed",
+    RAW_NEURONS: "units, form A",
+    TOKEN_NEURONS: "rotation, form A",
+    TOKEN_HEADS: "heads",
+    MATCHED: "matched units",
+    AUTO: AUTO,
 }
-# Seeds of one case; far fewer are used.
-_SEEDS_A_CASE = 1_000_000
+"""Name of each piece of evidence, and of the verdict of all, in tables."""
+ARCHITECTURES: dict[str, dict[str, FieldValue]] = {
+    "": {},
+    "tied": {"tie_embeddings": True},
+    "grouped heads": {"num_heads": 16},
+    "experts": {"num_experts": 4},
+}
+"""Kinds of initial weights: what differs from the first."""
+Row = tuple[float | None, float | None, bool]
+"""The permutation p of one pair, z, and whether the pair is called related at the level of verdicts."""
+# Seeds of one architecture; far fewer are used.
+_SEEDS_EACH = 1_000_000
 _QUANTILES = 200
 
 
@@ -80,30 +65,32 @@ def run(context: Context) -> Entry:
     """Summarize every test and the family of checks, then pairs of trained models."""
     settings = context.settings
     cases, family = [], {}
-    for number, (name, case) in enumerate(CASES.items()):
-        test_settings = {key: settings[key] for key in ("model", "changes", "num_permutations")}
+    for number, architecture in enumerate(ARCHITECTURES):
         rows = context.rows(
             "weights_calibration/pairs",
             compute,
-            {**test_settings, "test": name, "number": number},
+            {key: settings[key] for key in ("model", "changes", "num_permutations")} | {"number": number},
             settings["num_pairs"],
             size=settings["chunk"],
         )
-        p_values, z_values, is_same = zip(*rows, strict=True)
-        summary = calibration.summarize(p_values, z_values)
-        # The p of a verdict is corrected for its cells: no uniform number.
-        if case.evidence != AUTO:
-            family[name] = summary
-        at_alpha = {"count": sum(is_same), "upper": binomial_interval(sum(is_same), len(rows))[1]}
-        cases.append(
-            {
-                "test": name,
-                "uniform": case.evidence != AUTO,
-                **dataclasses.asdict(summary),
-                "at_alpha": at_alpha,
-                "qq": _quantiles(p_values),
-            }
-        )
+        for evidence in dict.fromkeys(name for row in rows for name in row):
+            name = ", ".join(filter(None, (TESTS[evidence], architecture)))
+            values = [row.get(evidence, (None, None, False)) for row in rows]
+            p_values, z_values, is_same = zip(*values, strict=True)
+            summary = calibration.summarize(p_values, z_values)
+            # The p of a verdict is corrected for its cells: no uniform number.
+            if evidence != AUTO:
+                family[name] = summary
+            at_alpha = {"count": sum(is_same), "upper": binomial_interval(sum(is_same), len(rows))[1]}
+            cases.append(
+                {
+                    "test": name,
+                    "uniform": evidence != AUTO,
+                    **dataclasses.asdict(summary),
+                    "at_alpha": at_alpha,
+                    "qq": _quantiles(p_values),
+                }
+            )
     return {
         "cases": cases,
         "family": calibration.check_family(family),
@@ -119,28 +106,30 @@ def _quantiles(p_values: Sequence[float | None]) -> dict[str, list[float]]:
 
 
 @chunked
-def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[tuple[float | None, float | None, bool]]:
-    """Compute some pairs of one test: the permutation p, z, and whether the verdict calls them related."""
-    case = CASES[settings["test"]]
-    rows = []
-    first = settings["number"] * _SEEDS_A_CASE + 2 * chunk.start
+def compute(settings: Entry, _sources: object, chunk: Chunk) -> list[dict[str, Row]]:
+    """Compare some pairs by every piece of evidence and by the verdict of all."""
+    cfg = config(settings, list(ARCHITECTURES)[settings["number"]])
+    first = settings["number"] * _SEEDS_EACH + 2 * chunk.start
+    # The bound alone reaches below the count of permutations.
     least = 1 / (settings["num_permutations"] + 1)
-    for index, (base, suspect) in enumerate(untrained_pairs(config(settings, case), first, chunk.stop - chunk.start)):
-        options = Options(ALPHA, settings["num_permutations"], chunk.start + index, has_untrained=True)
-        pair = sketch(base), sketch(suspect)
-        if case.evidence == AUTO:
-            outcome = auto_verdict(*pair, options)
-        else:
-            outcome = single_verdict(*pair, case.evidence, options)
-        # The bound alone reaches below the count of permutations.
-        p_value = None if outcome.p_value is None else max(outcome.p_value, least)
-        rows.append((p_value, outcome.z, outcome.verdict == "same-lineage"))
+    rows = []
+    for index, (base, suspect) in enumerate(untrained_pairs(cfg, first, chunk.stop - chunk.start), chunk.start):
+        options = Options(ALPHA, settings["num_permutations"], index, has_untrained=True)
+        verdict = auto_verdict(sketch(base), sketch(suspect), options)
+        detail: Entry = verdict.detail
+        row = {
+            test["name"]: (max(test["p_value"], least), test["z"], test["p_value"] <= ALPHA)
+            for test in detail["tests"]
+            if test["p_value"] is not None
+        }
+        row[AUTO] = verdict.p_value, verdict.z, verdict.verdict == "same-lineage"
+        rows.append(row)
     return rows
 
 
-def config(settings: Entry, case: Case) -> ModelConfig:
-    """Return the architecture of a case."""
-    return preset(settings["model"], **{**settings["changes"], **case.changes})
+def config(settings: Entry, architecture: str) -> ModelConfig:
+    """Return the configuration of an architecture by name."""
+    return preset(settings["model"], **{**settings["changes"], **ARCHITECTURES[architecture]})
 
 
 def untrained_pairs(cfg: ModelConfig, first_seed: int, count: int) -> Iterator[tuple[Checkpoint, Checkpoint]]:
@@ -233,8 +222,10 @@ def headline(record: Record) -> str:
     )
 
 
-_TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64}
-_LEAST = {**_TINY, "num_heads": 1, "num_kv_heads": 1, "d_model": 12, "d_ff": 16, "vocab_size": 24}
+# Eight heads: as many as have orders enough for a p.
+_HEADS = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 4}
+_TINY = {**_HEADS, "num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64}
+_LEAST = {**_TINY, "head_dim": 2, "d_model": 12, "d_ff": 16, "vocab_size": 24}
 
 EXPERIMENT = Experiment(
     name="weights_calibration",
@@ -255,7 +246,7 @@ EXPERIMENT = Experiment(
     ),  # fmt: skip
     cost={
         "smoke": "a minute, most of it compilation",
-        "laptop": "an hour and a half on two cores that did other work",
+        "laptop": "about an hour of two cores",
         "paper": "not measured: hours",
     },
     run=run,

@@ -51,21 +51,22 @@ def test_pairs_of_many_shapes_are_unrelated_and_none_is_called_related(tmp_path,
 
 @pytest.mark.nightly
 def test_calibration_notices_p_that_are_too_small(tmp_path, monkeypatch):
-    def squared(base, suspect, evidence, options):
+    def squared(base, suspect, options):
         p = float(np.random.default_rng(options.seed).random()) ** 2
-        return Verdict("unrelated", "", p, None, 0.0, "", None, 0.01)
+        tests = [{"name": weights_calibration.SIGNLESS, "p_value": p, "z": 0.0}]
+        return Verdict("unrelated", "", p, None, 0.0, "", None, 0.01, {"tests": tests})
 
-    monkeypatch.setattr(weights_calibration, "single_verdict", squared)
+    monkeypatch.setattr(weights_calibration, "auto_verdict", squared)
     monkeypatch.setattr(unrelated_models, "train_run", noisy_initializations)
-    monkeypatch.setattr(weights_calibration, "CASES", {"wrong": weights_calibration.Case("")})
+    monkeypatch.setattr(weights_calibration, "ARCHITECTURES", {"": {}})
     changes = {"num_pairs": 60, "chunk": 60, "num_permutations": 100}
     family = record_of(weights_calibration.EXPERIMENT, tmp_path, **changes)["result"]["family"]
     bad = {check["case"] for check in family["checks"] if check["adjusted_p"] < 0.05}
-    assert bad == {"wrong"} and not family["calibrated"]
+    assert bad == {"coordinates"} and not family["calibrated"]
 
 
 def test_pairs_of_untrained_models_are_disjoint_and_those_of_their_seeds():
-    cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], weights_calibration.Case(""))
+    cfg = weights_calibration.config(weights_calibration.EXPERIMENT.settings["smoke"], "")
     pairs = list(weights_calibration.untrained_pairs(cfg, 100, 40))
     assert [(a.seed, b.seed) for a, b in pairs[:2]] == [(100, 101), (102, 103)] and pairs[0][0].is_initial
     for path, layer in (("embed/embedding", None), ("blocks/mlp/up/kernel", 1)):
