@@ -289,7 +289,7 @@ EXPERIMENT = Experiment(
     ),
     cost={
         "smoke": "about a minute of one core",
-        "laptop": "1 h 19 min on two busy cores; resumes",
+        "laptop": "21 min on two cores; resumes",
         "paper": "not measured",
     },
     run=run,
