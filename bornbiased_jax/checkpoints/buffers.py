@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 
@@ -13,31 +13,33 @@ from numpy.typing import DTypeLike
 
 # Smaller arrays come from memory that the allocator has at hand.
 _LEAST = 1 << 22
-# References to a buffer that nobody uses: the pool's, and the one of the call that counts them.
-_UNUSED = 2
-_POOL: ContextVar[list[np.ndarray] | None] = ContextVar("pool", default=None)
+_UNUSED: ContextVar[list[np.ndarray] | None] = ContextVar("unused", default=None)
 
 
 @contextlib.contextmanager
 def reused_memory() -> Iterator[None]:
     """Give the memory of arrays from :func:`empty` to later ones once no array refers to it, in this thread."""
-    token = _POOL.set([])
+    token = _UNUSED.set([])
     try:
         yield
     finally:
-        _POOL.reset(token)
+        _UNUSED.reset(token)
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Return an array whose numbers are not set, within :func:`reused_memory` in memory that was used before."""
-    pool, kind = _POOL.get(), np.dtype(dtype)
+    unused, kind = _UNUSED.get(), np.dtype(dtype)
     num_bytes = math.prod(shape) * kind.itemsize
-    if pool is None or num_bytes < _LEAST:
+    if unused is None or num_bytes < _LEAST:
         return np.empty(shape, kind)
-    # Every view of a buffer refers to the buffer itself, so that its references tell whether one is left.
-    unused = [i for i in range(len(pool)) if len(pool[i]) >= num_bytes and sys.getrefcount(pool[i]) <= _UNUSED]
-    if not unused:
-        pool.append(np.empty(num_bytes, np.uint8))
-    buffer = pool[min(unused, key=lambda i: len(pool[i]), default=-1)]
-    array: np.ndarray = buffer[:num_bytes].view(kind).reshape(shape)
-    return array
+    # The smallest memory that holds the array.
+    large_enough = [i for i in range(len(unused)) if len(unused[i]) >= num_bytes]
+    if large_enough:
+        buffer = unused.pop(min(large_enough, key=lambda i: len(unused[i])))
+    else:
+        buffer = np.empty(num_bytes, np.uint8)
+    # Between the array and its memory lies a memoryview. So every view of the array refers to the array and not to the
+    # memory: when the array is gone, no view of it is left.
+    array: np.ndarray = np.frombuffer(buffer[:num_bytes].data, kind)
+    weakref.finalize(array, unused.append, buffer).atexit = False
+    return array.reshape(shape)

@@ -27,6 +27,20 @@ def test_memory_is_used_again_once_no_view_is_left():
     assert empty(SHAPE, np.float32).flags.owndata
 
 
+def test_no_kind_of_view_loses_its_memory():
+    with reused_memory():
+        held = {
+            "slice": empty(SHAPE, np.float32)[1:, ::2],
+            "other type": empty(SHAPE, np.float32).view(np.uint8),
+            "buffer": empty(SHAPE, np.float32).data,
+            "read only": np.broadcast_to(empty(SHAPE, np.float32), (2, *SHAPE)),
+            "masked": np.ma.masked_invalid(empty(SHAPE, np.float32), copy=False),
+        }
+        others = [empty(SHAPE, np.float32) for _ in held]
+        for name, view in held.items():
+            assert not any(np.shares_memory(np.asarray(view), other) for other in others), name
+
+
 def test_upcast_keeps_numbers_and_layout_in_memory_that_is_used_again():
 
     numbers = np.random.default_rng(0).standard_normal(SHAPE, np.float32).astype(ml_dtypes.bfloat16)
