@@ -80,6 +80,7 @@ CHANGES = {
     "num_experts": 3,
     "experts_per_token": 1,
     "normalize_expert_weights": False,
+    "shared_expert_width": 28,
     "positions": "none",
     "rope_theta": 777.0,
     "rotary_fraction": 0.5,
