@@ -172,6 +172,15 @@ REFUSED = {
         (dict(decoder_sparse_step=2), "decoder_sparse_step"),
         (dict(norm_topk_prob="yes"), "norm_topk_prob='yes'"),
     ],
+    "qwen2_moe": [
+        (dict(mlp_only_layers=[1]), r"mlp_only_layers=\[1\], but only models with experts in every layer"),
+        (dict(decoder_sparse_step=2), "decoder_sparse_step=2, but only models with experts in every layer"),
+        (dict(norm_topk_prob="yes"), "norm_topk_prob='yes'"),
+        (dict(shared_expert_intermediate_size=0), "shared_expert_intermediate_size=0"),
+        (dict(layer_types=["full_attention", "chunked_attention"]), "layer_types"),
+        (dict(layer_types=["full_attention", "sliding_attention"]), "layer_types.* but no sliding window"),
+        (dict(layer_types=["sliding_attention"] * 2, use_sliding_window=True), "window=0 is not"),
+    ],
     "gpt2": [
         (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
         (dict(scale_attn_weights=False), "scale_attn_weights"),

@@ -46,9 +46,10 @@ BASES = {
     "cohere": LLAMA.replace(norm="layernorm", norm_parameters="scale", parallel_residual=True, shared_norm=True),
     "mixtral": preset("mixtral-tiny", **SIZES),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
+    "qwen2_moe": preset("qwen2moe-tiny", **SIZES),
 }
 # What theory refuses whatever else is changed.
-WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "gemma2", "mixtral", "qwen3_moe")
+WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "gemma2", "mixtral", "qwen3_moe", "qwen2_moe")
 # Every field with another value than any base has.
 CHANGES = {
     "num_layers": 3,
