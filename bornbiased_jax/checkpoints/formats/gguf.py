@@ -70,7 +70,8 @@ def read_headers(path: Path) -> StoredModel:
     # Shapes are written fastest axis first.
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     # The gate of a shared expert, a matrix of one row, is written as a vector.
-    shapes |= {name: (1, *shape)[-2:] for name, shape in shapes.items() if name.endswith(".ffn_gate_inp_shexp.weight")}
+    gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
+    shapes |= {name: (1, *shapes[name]) for name in gates}
     metadata = _fields(reader, path)
     architecture = metadata.get("general.architecture")
     if architecture not in GGUF:
