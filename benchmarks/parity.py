@@ -37,6 +37,7 @@ MODELS: dict[str, tuple[str, Findings]] = {
     "gemma3_text": ("gemma3-tiny", {}),
     "mixtral": ("mixtral-tiny", {}),
     "qwen3_moe": ("qwen3moe-tiny", {}),
+    "qwen2_moe": ("qwen2moe-tiny", {}),
     "starcoder2": ("gpt2-tiny", dict(num_kv_heads=2, activation="gelu_tanh")),
     "phi3": ("llama-tiny", dict(num_kv_heads=2, rotary_fraction=0.75)),
     "glm4": ("llama-tiny", dict(num_kv_heads=2, norm_position="both", qkv_bias=True, rotary_fraction=0.5)),
@@ -129,7 +130,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         "Largest error of any logit, in standard deviations of the logits, random tokens. GGUF: what such files call "
         "the family, where they are read; quantized tensors are dequantized by the `gguf` library. Every other "
         "architecture is comparison only, without a forward pass: read by the names of its tensors for `seedprint`, "
-        "`digest` and `fingerprint`, as Qwen2-MoE, Qwen3-Next, DeepSeek V2 and V3, gpt-oss, Llama 4, Falcon, GPT-J, "
+        "`digest` and `fingerprint`, as Qwen3-Next, DeepSeek V2 and V3, gpt-oss, Llama 4, Falcon, GPT-J, "
         "StableLM, Phi-1 and 2, GLM-4-MoE, Granite-MoE, InternLM2, MPT, BLOOM, LLaVA and Qwen2-VL are. "
         f"transformers {versions['transformers']}, torch {versions['torch']}."
     )

@@ -106,6 +106,8 @@ class ModelConfig:
     experts_per_token: Experts = 2
     normalize_expert_weights: bool = True
     """The weights of a token's experts are made to sum to 1."""
+    shared_expert_width: HiddenWidth | None = None
+    """Hidden units of an expert that every token visits, weighted by a sigmoid gate of its own; none unless given."""
     # Positions.
     positions: Positions = "rope"
     rope_theta: RopeBase = 10_000.0
@@ -217,6 +219,8 @@ class ModelConfig:
                 )
             if not self.mlp:
                 raise InputError("num_experts needs mlp=true: experts are MLPs")
+        elif self.shared_expert_width is not None:
+            raise InputError("shared_expert_width is of a mixture of experts: set num_experts")
 
     @property
     def is_local(self) -> tuple[bool, ...] | None:
@@ -315,7 +319,7 @@ _LATER = frozenset(
     """
     init_groups attention_scale attention_softcap attention_pattern rope_local_theta embedding_scale logit_softcap
     num_experts experts_per_token normalize_expert_weights norm_parameters residual_scale shared_norm logit_scale
-    rope_pattern
+    rope_pattern shared_expert_width
     """.split()
 )
 TYPES: Mapping[str, type] = typing.get_type_hints(ModelConfig, include_extras=True)
@@ -418,6 +422,9 @@ PRESETS: dict[str, ModelConfig] = {
     "olmo2-tiny": _TINY.replace(**_OLMO2, d_ff=352),
     "mixtral-tiny": _TINY.replace(**_MIXTRAL, num_kv_heads=2, d_ff=176),
     "qwen3moe-tiny": _TINY.replace(**_QWEN3, num_kv_heads=2, d_ff=88, num_experts=8, normalize_expert_weights=False),
+    "qwen2moe-tiny": _TINY.replace(
+        **_QWEN2, num_kv_heads=2, d_ff=88, num_experts=8, normalize_expert_weights=False, shared_expert_width=176
+    ),
     "gemma3-tiny": _TINY.replace(
         **_GEMMA3,
         num_layers=6,

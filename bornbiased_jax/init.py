@@ -36,9 +36,12 @@ def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
         InputError: neurons in pairs, of an odd number of them.
     """
     rule = rules_of(cfg.init, cfg.init_groups)[parameter.group]
-    if rule.structure == "mirrored":
-        if cfg.d_ff % 2:
-            raise InputError(f"mirrored neurons come in pairs, but d_ff={cfg.d_ff} is odd: make it even")
+    neuron_axis = parameter.neuron_axis
+    if rule.structure == "mirrored" and neuron_axis is not None:
+        width = parameter.shape[neuron_axis]
+        if width % 2:
+            name = "shared_expert_width" if parameter.position_of("hidden") is None else "d_ff"
+            raise InputError(f"mirrored neurons come in pairs, but {name}={width} is odd: make it even")
         # Opposite arguments of φ with opposite weights behind it leave φ's odd part; beside a gate "up" is linear.
         if parameter.group == "up" and cfg.gated_mlp:
             rule = rule._replace(structure="repeated")
@@ -47,7 +50,7 @@ def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
     layers = range(1, cfg.num_layers + 1) if parameter.is_stacked else (cfg.num_layers,)
     drawn = scaled(rule, [Dimensions(fan_in, fan_out, cfg.d_model, cfg.num_layers, layer) for layer in layers])
     in_pairs = drawn.structure in ("mirrored", "repeated")
-    return drawn._replace(neuron_axis=parameter.position_of("hidden")) if in_pairs else drawn
+    return drawn._replace(neuron_axis=neuron_axis) if in_pairs else drawn
 
 
 def parameter_shapes(cfg: ModelConfig) -> Params:

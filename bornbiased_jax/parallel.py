@@ -41,6 +41,8 @@ RULES: dict[Axis, str | None] = {
     "kv_head": "fsdp",
     "head_dim": "fsdp",
     "expert": "fsdp",
+    "shared_hidden": "fsdp",
+    "shared_expert": None,
     "prefix": "fsdp",
 }
 """From a named axis of the parameters to the axis of the mesh that may cut it; None: it is never cut."""

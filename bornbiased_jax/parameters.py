@@ -25,8 +25,9 @@ __all__ = ["GROUPS", "Group"]
 
 Params = dict[str, Any]
 Axis = Literal[
-    "layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "prefix", "channel"
-]
+    "layer", "vocab", "position", "residual", "hidden", "head", "kv_head", "head_dim", "expert", "shared_hidden",
+    "shared_expert", "prefix", "channel",
+]  # fmt: skip
 """Of files read by names, "channel" is an axis that has no symmetry of ours: pixels, state-space channels."""
 AXES: tuple[Axis, ...] = get_args(Axis)
 
@@ -96,6 +97,12 @@ class Parameter:
         return self.is_matrix and self.block_axes[0] == ("expert",)
 
     @property
+    def neuron_axis(self) -> int | None:
+        """The axis of hidden units, of an expert's too, counted from the end; None where there is none."""
+        axis = self.position_of("hidden")
+        return self.position_of("shared_hidden") if axis is None else axis
+
+    @property
     def writes_residual(self) -> bool:
         """Whether its last axis holds residual coordinates that are added up: of a table, a writing matrix, a bias."""
         return self.axes[-1] == ("residual",) and self.group != "norm"
@@ -139,6 +146,8 @@ def axis_sizes(cfg: ModelConfig) -> dict[Axis, int]:
         "kv_head": cfg.kv_heads,
         "head_dim": cfg.key_dim,
         "expert": cfg.num_experts or 0,
+        "shared_hidden": cfg.shared_expert_width or 0,
+        "shared_expert": 0 if cfg.shared_expert_width is None else 1,
         "prefix": cfg.prefix_length or 0,
         "channel": 0,
     }
@@ -219,6 +228,14 @@ def _mlp(cfg: ModelConfig) -> Iterator[_Declaration]:
     yield from _linear("blocks/mlp/down", f"{expert}hidden residual", "down", after, has_bias=has_bias)
     if cfg.num_experts is not None:
         yield from _linear("blocks/mlp/router", "residual expert", "router", before)
+    if cfg.shared_expert_width is not None:
+        # An expert that every token visits, and the gate that weights it.
+        shared = "blocks/mlp/shared_expert"
+        if cfg.gated_mlp:
+            yield from _linear(f"{shared}/gate", "residual shared_hidden", "gate", before)
+        yield from _linear(f"{shared}/up", "residual shared_hidden", "up", before)
+        yield from _linear(f"{shared}/down", "shared_hidden residual", "down", after)
+        yield from _linear("blocks/mlp/shared_expert_gate", "residual shared_expert", "router", before)
 
 
 def _norm_sites(cfg: ModelConfig, sublayer: str) -> tuple[str | None, str | None]:

@@ -29,6 +29,7 @@ CHOICES = {
     "prefix_memory": ("none", "elu"),
     "num_kv_heads": (1, 2, 4),
     "num_experts": (None, 3),
+    "shared_expert_width": (None, 18),
 }
 SIZES = dict(num_layers=2, num_heads=4, head_dim=6, d_model=10, d_ff=14, vocab_size=22, max_seq_len=26)
 

@@ -243,6 +243,17 @@ def test_mirrored_with_odd_width_is_refused():
         init_seed(model("normal-0.02-mirrored", d_ff=33), 0)
 
 
+def test_shared_expert_has_mirrored_neurons_of_an_even_width():
+    sizes = dict(num_layers=1, d_model=16, d_ff=8, num_heads=2, vocab_size=16, init="normal-0.02-mirrored")
+    cfg = preset("qwen2moe-tiny", **sizes, num_kv_heads=1, num_experts=2, shared_expert_width=12)
+    for name, structure, axis in (("gate", "mirrored", -1), ("up", "repeated", -1), ("down", "mirrored", -2)):
+        drawn = distribution(cfg, parameter_table(cfg)[f"blocks/mlp/shared_expert/{name}/kernel"])
+        assert (drawn.structure, drawn.neuron_axis) == (structure, axis)
+    odd = cfg.replace(shared_expert_width=13)
+    with pytest.raises(InputError, match="shared_expert_width=13 is odd"):
+        distribution(odd, parameter_table(odd)["blocks/mlp/shared_expert/up/kernel"])
+
+
 def test_distance_between_two_initializations_follows_from_shapes_alone():
     """Pairwise relative distance of PolyPythias-160M at step 0, reported as 1.2475: √(2x/(x + y)).
 

@@ -246,7 +246,8 @@ class NamedRoles(RoleSource):
             return ()
         if role.group in ("output", "down"):
             return (f"{sublayer}_norm" if is_post else f"{sublayer}_post_norm",)
-        if (is_attention or role.group in ("gate", "up", "router")) and not is_post:
+        is_reader = is_attention or role.group in ("gate", "up", "router") or role.module == "shared_expert_gate"
+        if is_reader and not is_post:
             # Parallel blocks have one norm for both.
             return (f"{sublayer}_norm", "attention_norm")
         return ()

@@ -10,10 +10,12 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
-from bornbiased_jax.parameters import parameter_table
+from bornbiased_jax.parameters import Axis, parameter_table
 
 LANGUAGE = "language"
 _ODD_ACTIVATIONS = ("tanh",)
+# Axes of a shared expert, as files that are read by names have them.
+_SHARED_AXES: dict[Axis, Axis] = {"shared_hidden": "hidden", "shared_expert": "channel"}
 
 
 def open_roles(ref: str | Path, *, file: str | None = None, ignore_fields: Sequence[str] = ()) -> NativeRoles:
@@ -54,16 +56,18 @@ class NativeRoles(RoleSource):
         # The last parameter that holds the experts of a block together: they are asked for one after the other.
         self._experts: tuple[str, np.ndarray] | None = None
         for row in self._table.values():
-            module = row.module.rpartition("/")[2] if row.group in ("norm", "bias") else ""
+            # The one column of a shared expert's gate is no expert that others correspond to.
+            group = row.group if row.position_of("shared_expert") is None else "other"
+            module = row.module.rpartition("/")[2] if group in ("norm", "bias", "other") else ""
             cut = 1 if row.in_expert else 0
+            axes = tuple(tuple(_SHARED_AXES.get(name, name) for name in names) for names in row.block_axes[cut:])
+            is_shared = row.position_of("shared_hidden") is not None
             for layer in range(reader.cfg.num_layers) if row.is_stacked else (None,):
                 name = row.path if layer is None else f"{row.path}/{layer}"
                 block = None if layer is None else layer + 1
                 for expert in range(reader.cfg.num_experts or 0) if row.in_expert else (None,):
                     number = None if expert is None else expert + 1
-                    role = Role(
-                        LANGUAGE, row.group, row.leaf, block, number, row.block_axes[cut:], name=name, module=module
-                    )
+                    role = Role(LANGUAGE, group, row.leaf, block, number, axes, is_shared, name=name, module=module)
                     read = functools.partial(self._read, name, row.path, layer, expert)
                     self._parts[role] = Part(row.block_shape[cut:], read)
 

@@ -217,16 +217,24 @@ def _rescale(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
     draws = np.random.default_rng(seed)
-    shape = (cfg.num_layers, cfg.d_ff)
-    factors_LF = np.exp(draws.standard_normal(shape)) * draws.choice([-1.0, 1.0], shape)
-    return symmetries.rescale_units(cfg, params, factors_LF.astype(np.float32))
+
+    def factors(width: int) -> np.ndarray:
+        shape = (cfg.num_layers, width)
+        drawn_LF: np.ndarray = np.exp(draws.standard_normal(shape)) * draws.choice([-1.0, 1.0], shape)
+        return drawn_LF.astype(np.float32)
+
+    factors_LF = factors(cfg.d_ff)
+    shared_LF = None if cfg.shared_expert_width is None else factors(cfg.shared_expert_width)
+    return symmetries.rescale_units(cfg, params, factors_LF, shared_LF)
 
 
 def _permute(model: Model, seed: int, _context: Context) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
     experts = () if cfg.num_experts is None else (cfg.num_experts,)
-    return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, *experts, cfg.d_ff))
+    width = cfg.shared_expert_width
+    shared_LF = None if width is None else _orders(seed + 1, cfg.num_layers, width)
+    return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, *experts, cfg.d_ff), shared_LF)
 
 
 def _experts(model: Model, seed: int, _context: Context) -> Model:

@@ -103,13 +103,22 @@ def permute_coordinates(cfg: ModelConfig, params: Params, order_D: np.ndarray) -
     return cfg, unflatten(flat)
 
 
-def permute_units(cfg: ModelConfig, params: Params, orders_LF: np.ndarray) -> Model:
+def permute_units(
+    cfg: ModelConfig, params: Params, orders_LF: np.ndarray, shared_LF: np.ndarray | None = None
+) -> Model:
     """Permute the hidden units of every MLP: new unit f of block l is the old ``orders_LF[l, f]``.
 
-    In a mixture of experts ``orders_LF`` may be [L, E, F]: neurons are exchangeable within an expert.
+    Args:
+        cfg: the architecture.
+        params: its weights.
+        orders_LF: in a mixture of experts it may be [L, E, F]: neurons are exchangeable within an expert.
+        shared_LF: orders of the neurons of a shared expert; kept unless given.
     """
     flat = _flat(cfg, params)
-    _permute_by_block(cfg, flat, {"hidden": orders_LF})
+    orders: dict[Axis, np.ndarray] = {"hidden": orders_LF}
+    if shared_LF is not None:
+        orders["shared_hidden"] = shared_LF
+    _permute_by_block(cfg, flat, orders)
     return cfg, unflatten(flat)
 
 
@@ -172,18 +181,24 @@ def permute_experts(cfg: ModelConfig, params: Params, orders_LE: np.ndarray) -> 
     return cfg, unflatten(flat)
 
 
-def rescale_units(cfg: ModelConfig, params: Params, factors_LF: np.ndarray) -> Model:
-    """Move factors of either sign from down to up, unit by unit (the MLP must be gated)."""
+def rescale_units(
+    cfg: ModelConfig, params: Params, factors_LF: np.ndarray, shared_LF: np.ndarray | None = None
+) -> Model:
+    """Move factors of either sign from down to up, unit by unit (the MLP must be gated); of a shared expert its own."""
     if not cfg.gated_mlp:
         raise InputError("without a gate the activation stands between up and down: rescale a gated model")
     flat = _flat(cfg, params)
-    # The same factors in all experts of a block.
-    between = (1,) * (flat["blocks/mlp/up/kernel"].ndim - 3)
-    L, F = factors_LF.shape
-    flat["blocks/mlp/up/kernel"] = flat["blocks/mlp/up/kernel"] * factors_LF.reshape(L, *between, 1, F)
-    if "blocks/mlp/up/bias" in flat:
-        flat["blocks/mlp/up/bias"] = flat["blocks/mlp/up/bias"] * factors_LF
-    flat["blocks/mlp/down/kernel"] = flat["blocks/mlp/down/kernel"] / factors_LF.reshape(L, *between, F, 1)
+    for module, factors in (("blocks/mlp", factors_LF), ("blocks/mlp/shared_expert", shared_LF)):
+        if factors is None:
+            continue
+        # The same factors in all experts of a block.
+        up, down = f"{module}/up", f"{module}/down/kernel"
+        between = (1,) * (flat[down].ndim - 3)
+        L, F = factors.shape
+        flat[f"{up}/kernel"] = flat[f"{up}/kernel"] * factors.reshape(L, *between, 1, F)
+        if f"{up}/bias" in flat:
+            flat[f"{up}/bias"] = flat[f"{up}/bias"] * factors
+        flat[down] = flat[down] / factors.reshape(L, *between, F, 1)
     return cfg, unflatten(flat)
 
 

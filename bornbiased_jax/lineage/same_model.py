@@ -35,7 +35,10 @@ SAME_LOGITS = 1e-3
 """Logits agree up to this fraction of their standard deviation: what float32 leaves of a rotated copy."""
 SAME_WEIGHTS = "the two models have the same weights, tensor by tensor"
 # Settings that compute nothing by themselves: how weights were drawn, and what the shapes of parameters determine.
-_NEUTRAL = {"init", "init_groups", "num_layers", "d_model", "d_ff", "vocab_size", "tie_embeddings", "bias", "qkv_bias"}
+_NEUTRAL = {
+    *("init", "init_groups", "num_layers", "d_model", "d_ff", "shared_expert_width", "vocab_size", "tie_embeddings"),
+    *("bias", "qkv_bias"),
+}
 _LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_seq_len")
 _ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
 # GGUF holds settings in single precision.

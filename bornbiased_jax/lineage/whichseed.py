@@ -54,7 +54,7 @@ from bornbiased_jax.stats.tails import LN10, log_t_sf
 NUM_SEEDS = 2**32
 SIZES = (
     *("num_layers", "num_heads", "num_kv_heads", "head_dim", "d_model", "d_ff"),
-    *("vocab_size", "gated_mlp", "num_experts"),
+    *("vocab_size", "gated_mlp", "num_experts", "shared_expert_width"),
 )
 """Fields that say how large the drawn matrices are."""
 

@@ -84,6 +84,7 @@ TABLE: dict[str, Entry] = {
     "num_experts": Entry(USED, _only(None), USED, _OUTSIDE),
     "experts_per_token": Entry(_NO_SHAPE, _untouched("theory refuses mixtures of experts"), USED, _OUTSIDE),
     "normalize_expert_weights": Entry(_NO_SHAPE, _untouched("theory refuses mixtures of experts"), USED, _OUTSIDE),
+    "shared_expert_width": Entry(USED, _untouched("theory refuses mixtures of experts"), USED, _OUTSIDE),
     "positions": Entry(USED, USED, USED, _ANY_KEYS),
     "rope_theta": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),
     "rotary_fraction": Entry(_NO_SHAPE, USED, USED, _ANY_KEYS),

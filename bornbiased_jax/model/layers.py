@@ -192,11 +192,12 @@ class MLP(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of MLPs of which a router chooses ``experts_per_token`` for each token (Mixtral, Qwen3-MoE).
+    """A mixture of MLPs of which a router chooses ``experts_per_token`` for each token (Mixtral, Qwen2- and Qwen3-MoE).
 
     Router probabilities are a softmax over all experts in float32; the outputs of the chosen ones are summed with their
     probabilities, which are made to sum to 1 where the configuration says so. Tokens are sorted by expert, so that each
-    expert computes those that chose it and no others.
+    expert computes those that chose it and no others. A shared expert computes all tokens; its output is weighted by a
+    sigmoid of the token's own, and added.
     """
 
     cfg: ModelConfig
@@ -237,6 +238,14 @@ class Experts(nn.Module):
         own_NCD = jnp.zeros_like(out_MD).at[order_M].set(out_MD).reshape(-1, C, D)
         out_BTD = jnp.sum(own_NCD * weights_NC[..., None].astype(own_NCD.dtype), axis=1).reshape(x_BTD.shape)
         logits_BTE = logits_NE.reshape(*x_BTD.shape[:2], E)
+
+        # The shared expert of every token; its input is edited already.
+        if cfg.shared_expert_width is not None:
+            dense = cfg.replace(d_ff=cfg.shared_expert_width, bias=False)
+            unedited = dataclasses.replace(context, edits=NO_EDITS)
+            shared_BTD, _ = MLP(dense, name="shared_expert")(x_BTD, unedited)
+            gate_BT1 = Linear(1, False, precision, name="shared_expert_gate")(x_BTD).astype(jnp.float32)
+            out_BTD = out_BTD + shared_BTD * jax.nn.sigmoid(gate_BT1).astype(shared_BTD.dtype)
         return out_BTD, {"mlp_input": x_BTD, "mlp_update": out_BTD, "router_logits": logits_BTE}
 
 

@@ -77,11 +77,14 @@ def forward_bytes(
     # Activations of one position: queries, keys, values and their aggregate; the MLP; the residual stream.
     heads = cfg.num_heads * cfg.key_dim + 2 * cfg.kv_heads * cfg.key_dim
     attention = heads + cfg.num_heads * cfg.key_dim if cfg.attention else 0
+    # A token's experts together, then the shared expert.
     chosen = 1 if cfg.num_experts is None else cfg.experts_per_token
-    hidden = chosen * cfg.d_ff * (2 + cfg.gated_mlp) if cfg.mlp else 0
+    arrays = 2 + cfg.gated_mlp if cfg.mlp else 0
+    hidden, shared = arrays * chosen * cfg.d_ff, arrays * (cfg.shared_expert_width or 0)
     stream = 2 * cfg.d_model
-    block = stream + max(attention, hidden)
-    numbers = sequences * length * (block if not keep_activations else cfg.num_layers * (stream + attention + hidden))
+    block = stream + max(attention, hidden, shared)
+    every_block = cfg.num_layers * (stream + attention + hidden + shared)
+    numbers = sequences * length * (every_block if keep_activations else block)
     # Attention weights, of all queries or of the widest block of rows.
     if cfg.attention:
         keys_per_query = length if cfg.window is None else min(length, cfg.window)

@@ -104,20 +104,20 @@ def at_width(cfg: ModelConfig, width: int) -> ModelConfig:
     Raises:
         InputError: heads or neurons of that width would not be whole.
     """
-    heads, hidden = cfg.key_dim * width, cfg.d_ff * width
-    if heads % cfg.d_model or hidden % cfg.d_model:
+    widths = {"head_dim": cfg.key_dim, "d_ff": cfg.d_ff}
+    if cfg.shared_expert_width is not None:
+        widths["shared_expert_width"] = cfg.shared_expert_width
+    unit = math.lcm(*(cfg.d_model // math.gcd(cfg.d_model, size) for size in widths.values()))
+    if width % unit:
+        proportions = " and ".join(f"{name}={size}" for name, size in widths.items())
         raise InputError(
-            f"width {width} is no multiple that keeps the proportions of d_model={cfg.d_model}, head_dim={cfg.key_dim} "
-            f"and d_ff={cfg.d_ff} whole: choose widths that are multiples of {_unit(cfg)}"
+            f"width {width} is no multiple that keeps the proportions of d_model={cfg.d_model}, {proportions} whole: "
+            f"choose widths that are multiples of {unit}"
         )
     # A scale of the configuration's own is muP's, which falls as the width of a head.
     scale = None if cfg.attention_scale is None else cfg.attention_scale * cfg.d_model / width
-    sizes = {"d_model": width, "head_dim": heads // cfg.d_model, "d_ff": hidden // cfg.d_model}
-    return cfg.replace(**sizes, attention_scale=scale)
-
-
-def _unit(cfg: ModelConfig) -> int:
-    return math.lcm(cfg.d_model // math.gcd(cfg.d_model, cfg.key_dim), cfg.d_model // math.gcd(cfg.d_model, cfg.d_ff))
+    sizes = {name: size * width // cfg.d_model for name, size in widths.items()}
+    return cfg.replace(d_model=width, **sizes, attention_scale=scale)
 
 
 def rates_by_width(base: ModelConfig, cfg: ModelConfig, optimizer: str) -> Params:

@@ -53,6 +53,7 @@ MODELS = {
     "qwen2": ("Qwen2", SIZES),
     "qwen3": ("Qwen3", dict(**SIZES, head_dim=8)),
     "qwen3_moe": ("Qwen3Moe", dict(**SIZES, **EXPERTS, head_dim=8)),
+    "qwen2_moe": ("Qwen2Moe", dict(**SIZES, **EXPERTS, shared_expert_intermediate_size=40)),
     "qwen3_next": ("Qwen3Next", dict(**SIZES, **EXPERTS, **LINEAR, head_dim=8)),
     "gemma": ("Gemma", dict(**SIZES, head_dim=8)),
     "gemma2": ("Gemma2", dict(**SIZES, head_dim=8)),

@@ -25,6 +25,7 @@ LLAMA = dict(
     attention_pattern=None, attention_scale=None, embedding_scale=1.0, num_experts=None, experts_per_token=2,
     normalize_expert_weights=True, attention_softcap=None, logit_softcap=None, logit_scale=1.0,
     residual_scale=1.0, shared_norm=False, norm_parameters="all", rope_pattern=None,
+    shared_expert_width=None,
 )  # fmt: skip
 # As transformers 5.23.0 has them.
 FROZEN: dict[str, dict[str, Any]] = {
@@ -50,6 +51,15 @@ FROZEN: dict[str, dict[str, Any]] = {
     ),
     "mixtral": LLAMA | dict(kv_heads=8, norm_eps=1e-5, rope_theta=1_000_000.0, num_experts=8),
     "qwen3_moe": LLAMA | dict(kv_heads=4, num_experts=128, experts_per_token=8, normalize_expert_weights=False),
+    "qwen2_moe": LLAMA
+    | dict(
+        kv_heads=16,
+        qkv_bias=True,
+        num_experts=60,
+        experts_per_token=4,
+        normalize_expert_weights=False,
+        shared_expert_width=5632,
+    ),
     "starcoder2": LLAMA | dict(kv_heads=2, norm_eps=1e-5, activation="gelu_tanh", tie_embeddings=True, bias=True),
     "gemma": LLAMA
     | dict(kv_heads=16, key_dim=256, activation="gelu_tanh", tie_embeddings=True, embedding_scale=math.sqrt(512)),
@@ -124,7 +134,8 @@ def test_defaults_are_those_of_transformers(name):
         assert cfg.rope_theta == theirs.rope_parameters["rope_theta"]
         assert cfg.rotary_fraction == theirs.rope_parameters.get("partial_rotary_factor", 1.0)
     if cfg.num_experts is not None:
-        assert (cfg.num_experts, cfg.experts_per_token) == (theirs.num_local_experts, theirs.num_experts_per_tok)
+        count = getattr(theirs, "num_local_experts", None) or theirs.num_experts
+        assert (cfg.num_experts, cfg.experts_per_token) == (count, theirs.num_experts_per_tok)
         assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
     always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2", "gemma2", "phi3")
     window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
@@ -147,6 +158,8 @@ BUILT = dict.fromkeys(FAMILIES, COMMON | {"num_key_value_heads": 2, "head_dim": 
 }
 BUILT["mixtral"] = BUILT["mixtral"] | {"num_local_experts": 4}
 BUILT["qwen3_moe"] = BUILT["qwen3_moe"] | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+# The gate of a shared expert has as many numbers as a block has coordinates.
+BUILT["qwen2_moe"] = BUILT["qwen3_moe"] | {"hidden_size": 256, "shared_expert_intermediate_size": 80}
 
 
 @pytest.mark.parametrize("stated", [None, 0.05])

@@ -79,7 +79,7 @@ UNSAID = {
     "name",
     """
     cohere gemma gemma2 gemma3_text glm4 glm4-no-bias gpt2 gpt2-untied-half gpt_neox gpt_neox-sequential granite mixtral
-    olmo olmo2 olmo2-biases phi3 phi3-partial qwen3_moe qwen3_moe-normalized smollm3 starcoder2
+    olmo olmo2 olmo2-biases phi3 phi3-partial qwen2_moe qwen3_moe qwen3_moe-normalized smollm3 starcoder2
     """.split(),
 )
 def test_models_of_transformers_come_back_from_gguf_files(tmp_path, name):
@@ -123,7 +123,7 @@ def test_values_that_files_leave_unsaid_are_those_of_published_models(family, la
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "qwen3_moe-normalized", "phi3-partial", "gpt2", "starcoder2"])
+@pytest.mark.parametrize("name", ["llama", "qwen2_moe", "qwen3_moe-normalized", "phi3-partial", "gpt2", "starcoder2"])
 def test_transformers_reads_the_same_model_from_a_gguf_file(tmp_path, name):
     torch = pytest.importorskip("torch", exc_type=ImportError)
     transformers = pytest.importorskip("transformers", exc_type=ImportError)

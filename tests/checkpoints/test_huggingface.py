@@ -172,6 +172,15 @@ REFUSED = {
         (dict(decoder_sparse_step=2), "decoder_sparse_step"),
         (dict(norm_topk_prob="yes"), "norm_topk_prob='yes'"),
     ],
+    "qwen2_moe": [
+        (dict(mlp_only_layers=[1]), r"mlp_only_layers=\[1\], but only models with experts in every layer"),
+        (dict(decoder_sparse_step=2), "decoder_sparse_step=2, but only models with experts in every layer"),
+        (dict(norm_topk_prob="yes"), "norm_topk_prob='yes'"),
+        (dict(shared_expert_intermediate_size=0), "shared_expert_intermediate_size=0"),
+        (dict(layer_types=["full_attention", "chunked_attention"]), "layer_types"),
+        (dict(layer_types=["full_attention", "sliding_attention"]), "layer_types.* but no sliding window"),
+        (dict(layer_types=["sliding_attention"] * 2, use_sliding_window=True), "window=0 is not"),
+    ],
     "gpt2": [
         (dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
         (dict(scale_attn_weights=False), "scale_attn_weights"),
@@ -203,6 +212,18 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(cop
     edit_config(folder, **change)
     after = open_checkpoint(folder)
     assert (after.cfg, after.digest()) == (before.cfg, before.digest())
+
+
+@pytest.mark.parametrize("end, pattern", [(2, "lgg"), (3, "lg"), (0, None)])
+def test_windows_of_qwen2_moe_are_those_of_every_second_layer_of_the_first(copy, end, pattern):
+    """Where a file lists no kinds of layers: local are the first, the third … of ``max_window_layers`` layers."""
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    folder = copy("qwen2_moe-window")
+    edit_config(folder, max_window_layers=end, layer_types=...)
+    cfg = open_checkpoint(folder).cfg
+    assert (cfg.attention_pattern, cfg.window) == (pattern, 5 if pattern else None)
+    kinds = transformers.AutoConfig.from_pretrained(folder).layer_types
+    assert tuple(kind == "sliding_attention" for kind in kinds) == (cfg.is_local or (False,) * 3)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 
 
 BOTH_WAYS = ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"]
-BOTH_WAYS += ["gemma", "gemma2", "granite", "olmo", "phi3", "smollm3", "starcoder2"]
+BOTH_WAYS += ["gemma", "gemma2", "granite", "olmo", "phi3", "smollm3", "starcoder2", "qwen2_moe"]
 
 
 @pytest.mark.parametrize("name", BOTH_WAYS)

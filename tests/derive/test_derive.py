@@ -22,6 +22,7 @@ SIZES = "num_layers=3,num_heads=4,d_model=16,d_ff=24,vocab_size=64"
 LLAMA = f"seed:3@qwen-tiny,{SIZES},num_kv_heads=2"
 GPT2 = f"seed:3@gpt2-tiny,{SIZES},positions=learned"
 OLMO2 = f"seed:3@olmo2-tiny,{SIZES}"
+QWEN2_MOE = f"seed:3@qwen2moe-tiny,{SIZES},num_kv_heads=2,shared_expert_width=20"
 SYMMETRIES = ("rotate:5", "renumber:5", "negate:5", "permute:5", "rescale:5", "heads:5", "insert-layer:5")
 
 
@@ -61,6 +62,16 @@ def test_symmetries_preserve_the_function_or_are_refused(name, change, trained):
     derived = changed(trained[name], change)
     assert derived.preserved and derived.logit_difference < 1e-3
     assert derived.digest != derived.base_digest
+
+
+def test_neurons_of_a_shared_expert_are_permuted_and_rescaled():
+    derived = changed(QWEN2_MOE, "permute:5", "rescale:5")
+    assert derived.preserved and derived.logit_difference < 1e-3
+    before, after = flatten(open_checkpoint(QWEN2_MOE).params()), flatten(derived.params)
+    # Rescaling alone changes no gate, permuting alone no sizes.
+    gates, ups = (f"blocks/mlp/shared_expert/{name}/kernel" for name in ("gate", "up"))
+    assert not np.array_equal(before[gates], after[gates])
+    assert not np.allclose(np.sort(np.abs(before[ups]).sum(1)), np.sort(np.abs(after[ups]).sum(1)))
 
 
 def test_layernorm_allows_the_negation_of_all(trained):

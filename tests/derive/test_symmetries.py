@@ -11,7 +11,7 @@ from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
-from bornbiased_jax.parameters import flatten, unflatten
+from bornbiased_jax.parameters import flatten, parameter_table, unflatten
 from tests.tiers import nightly_except
 
 SIZES = dict(num_layers=2, num_heads=4, d_model=32, d_ff=24, vocab_size=50)
@@ -54,6 +54,7 @@ MODELS = {
     "smollm3": preset("llama-tiny", **SIZES | {"num_layers": 3}, num_kv_heads=2, rope_pattern="rnr"),
     "mixtral": preset("mixtral-tiny", **SIZES, num_kv_heads=2),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES, num_kv_heads=2),
+    "qwen2_moe": preset("qwen2moe-tiny", **SIZES, num_kv_heads=2, shared_expert_width=20),
     "value gate": preset("llama-tiny", **SIZES, num_kv_heads=2, output_gate="value", qk_norm=True),
 }
 # What a model does not allow, by a word of the sentence.
@@ -141,7 +142,7 @@ def test_a_parameter_that_nobody_declared_is_an_error():
         symmetries.permute_units(cfg, params, orders(2, 24))
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen2_moe"])
 def test_experts_and_neurons_within_experts_are_exchangeable(name):
     before = model(name)
     cfg, (L, E, F) = before[0], (before[0].num_layers, before[0].num_experts, before[0].d_ff)
@@ -154,9 +155,27 @@ def test_experts_and_neurons_within_experts_are_exchangeable(name):
         symmetries.permute_experts(*model("llama"), orders(2, 4))
     # Neurons do not leave their expert: experts are chosen by a router that knows them as wholes.
     flat = flatten(before[1])
-    moved = {path: leaf for path, leaf in flat.items() if path.startswith("blocks/mlp/") and "router" not in path}
+    moved = {path: leaf for path, leaf in flat.items() if parameter_table(cfg)[path].in_expert}
     swapped = unflatten({**flat, **{path: np.roll(leaf, 1, axis=1) for path, leaf in moved.items()}})
     assert np.abs(logits(cfg, swapped) - logits(*before)).max() > 0.1
+
+
+def test_neurons_of_a_shared_expert_are_exchangeable_among_themselves():
+    before = model("qwen2_moe")
+    cfg = before[0]
+    L, F, W = cfg.num_layers, cfg.d_ff, cfg.shared_expert_width
+    kept_LF = np.tile(np.arange(F), (L, 1))
+    assert_same_function(before, symmetries.permute_units(*before, kept_LF, orders(L, W)))
+    factors_LW = (np.random.default_rng(6).normal(size=(L, W)) ** 3 + 0.1).astype(np.float32)
+    assert_same_function(before, symmetries.rescale_units(*before, np.ones((L, F), np.float32), factors_LW))
+    # Its gate is a column of its own that no order of experts moves, and without it the logits are others.
+    permuted = flatten(symmetries.permute_experts(*before, orders(L, cfg.num_experts))[1])
+    flat = flatten(before[1])
+    for path in flat:
+        assert ("shared_expert" not in path) or np.array_equal(permuted[path], flat[path]), path
+    gate = "blocks/mlp/shared_expert_gate/kernel"
+    without = unflatten({**flat, gate: np.zeros_like(flat[gate])})
+    assert np.abs(logits(cfg, without) - logits(*before)).max() > 0.05
 
 
 def test_symmetries_refused_by_architecture():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints.naming import open_by_names
+from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.lineage import (
@@ -16,6 +20,8 @@ from bornbiased_jax.lineage import (
 from bornbiased_jax.lineage.sketches import sign_rows
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from tests.lineage.fingerprinted import CONFIGS, Labeled, Model, model, sketched
+
+QWEN2_MOE = Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "qwen2_moe"
 
 # Signs.
 
@@ -207,3 +213,14 @@ def test_tokens_with_their_strings_may_have_any_number():
     assert by_id.token_labels == "ids"
     with pytest.raises(AssertionError):
         assert_near(by_id.neurons[0].token["up"], base.components["language"].neurons[0].token["up"])
+
+
+def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
+    """All but the digest of the files' tensors, of which names have one for each expert."""
+    by_table, by_names = (fingerprint(open_source(QWEN2_MOE)) for open_source in (open_roles, open_by_names))
+    assert by_table.tensors == by_names.tensors and by_table.repeats == by_names.repeats
+    pair = [dataclasses.asdict(sketches.components["language"]) for sketches in (by_table, by_names)]
+    np.testing.assert_equal(*pair)
+    neurons = by_table.components["language"].neurons
+    assert [(mlp.expert, mlp.total) for mlp in neurons if mlp.is_shared] == [(None, 20)] * 2
+    assert all((mlp.token["up"] != 0).any() for mlp in neurons)

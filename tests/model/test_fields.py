@@ -46,9 +46,10 @@ BASES = {
     "cohere": LLAMA.replace(norm="layernorm", norm_parameters="scale", parallel_residual=True, shared_norm=True),
     "mixtral": preset("mixtral-tiny", **SIZES),
     "qwen3_moe": preset("qwen3moe-tiny", **SIZES),
+    "qwen2_moe": preset("qwen2moe-tiny", **SIZES),
 }
 # What theory refuses whatever else is changed.
-WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "gemma2", "mixtral", "qwen3_moe")
+WITHOUT_THEORY = ("qwen2-mixed", "gemma3_text", "gemma2", "mixtral", "qwen3_moe", "qwen2_moe")
 # Every field with another value than any base has.
 CHANGES = {
     "num_layers": 3,
@@ -80,6 +81,7 @@ CHANGES = {
     "num_experts": 3,
     "experts_per_token": 1,
     "normalize_expert_weights": False,
+    "shared_expert_width": 28,
     "positions": "none",
     "rope_theta": 777.0,
     "rotary_fraction": 0.5,

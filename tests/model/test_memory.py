@@ -15,13 +15,23 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
 from bornbiased_jax.model import apply, empty_cache
-from bornbiased_jax.model.memory import cache_bytes, check_forward, check_weights, forward_bytes, largest_tensor_bytes
+from bornbiased_jax.model.memory import (
+    cache_bytes,
+    check_forward,
+    check_weights,
+    forward_bytes,
+    largest_tensor_bytes,
+    loop_operations,
+    weights_bytes,
+)
+from bornbiased_jax.training.throughput import flops_per_token
 
 SIZES = dict(num_layers=2, vocab_size=512)
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "length"), [("gpt2-tiny", 2, 512), ("llama-tiny", 4, 128), ("qwen-tiny", 1, 256)]
+    ("name", "batch", "length"),
+    [("gpt2-tiny", 2, 512), ("llama-tiny", 4, 128), ("qwen-tiny", 1, 256)],
 )
 def test_a_forward_pass_is_estimated_from_below_and_not_far_below(name, batch, length):
     cfg = preset(name, **SIZES)
@@ -37,6 +47,21 @@ def test_a_cache_and_the_largest_tensor_are_counted():
     cache = jax.eval_shape(functools.partial(empty_cache, cfg, 3, 7))
     assert cache_bytes(cfg, 3, 7) == 4 * (cache.keys_LBSGK.size + cache.values_LBSGK.size)
     assert largest_tensor_bytes(cfg) == 4 * cfg.vocab_size * cfg.d_model
+
+
+def test_a_shared_expert_is_counted_for_every_token():
+    """Beside the same mixture without one: three matrices of its width and a column for its gate in every block."""
+    cfg = preset("qwen2moe-tiny", **SIZES, shared_expert_width=1000)
+    routed = cfg.replace(shared_expert_width=None)
+    numbers = cfg.num_layers * (3 * 1000 + 1) * cfg.d_model
+    assert weights_bytes(cfg) - weights_bytes(routed) == 4 * numbers
+    assert loop_operations(cfg, 7) - loop_operations(routed, 7) == 2 * 7 * numbers
+    assert flops_per_token(cfg, 7) - flops_per_token(routed, 7) == 6 * numbers
+    # Of a plain pass the widest of what is alive together, of a backward pass all of it.
+    hidden = 4 * 5 * 7 * 3
+    assert forward_bytes(cfg, 5, 7) - forward_bytes(routed, 5, 7) == hidden * (1000 - 2 * cfg.d_ff)
+    kept = [forward_bytes(config, 5, 7, keep_activations=True) for config in (cfg, routed)]
+    assert kept[0] - kept[1] == hidden * cfg.num_layers * 1000
 
 
 def test_a_window_and_a_block_of_rows_cost_less():

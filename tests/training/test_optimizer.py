@@ -120,7 +120,8 @@ def test_schedules_by_name_reach_peak_and_minimum(name, expected):
 @pytest.mark.slow
 def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
     """Two updates of stacks [layer, in, out] and [layer, expert, in, out] against Optax on one matrix at a time."""
-    cfg = preset("mixtral-tiny", num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=32)
+    sizes = dict(num_layers=2, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, vocab_size=32, shared_expert_width=20)
+    cfg = preset("mixtral-tiny", **sizes)
     run = PretrainConfig(model=cfg, data="x", out="run", optimizer="muon", clip=1e9, warmup=0, schedule="constant")
     params, rng = init_seed(cfg, 1), np.random.default_rng(0)
     grads = [jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), params) for _ in range(2)]
@@ -135,6 +136,7 @@ def test_muon_of_stacked_blocks_is_muon_of_each_matrix():
     alone = optax.contrib.muon(run.learning_rate, weight_decay=run.weight_decay, consistent_rms=0.2)
     kernels = [path for path, dimensions in flatten(muon_dimensions(cfg)).items() if dimensions is not None]
     assert {path.split("/")[-2] for path in kernels} == {"query", "key", "value", "output", "gate", "up", "down"}
+    assert len([path for path in kernels if "/shared_expert/" in path]) == 3
     for path in kernels:
         weights, first, second = (flatten(tree)[path] for tree in (params, *grads))
         for index in np.ndindex(weights.shape[:-2]):

@@ -108,6 +108,10 @@ def test_widths_keep_proportions():
     assert (cfg.d_model, cfg.d_ff, cfg.key_dim, cfg.num_heads) == (64, 128, 32, 2)
     assert cfg.attention_scale == 1 / 32
     assert at_width(preset("gpt2-tiny", **SMALL), 64).attention_scale is None
+    mixture = preset("qwen2moe-tiny", d_model=16, num_heads=2, num_kv_heads=1, d_ff=8, shared_expert_width=24)
+    assert (at_width(mixture, 48).d_ff, at_width(mixture, 48).shared_expert_width) == (24, 72)
+    with pytest.raises(InputError, match="shared_expert_width=24 whole: choose widths that are multiples of 2"):
+        at_width(mixture, 17)
     with pytest.raises(InputError, match="choose widths that are multiples of 2"):
         at_width(preset("gpt2-tiny", **SMALL), 17)
 

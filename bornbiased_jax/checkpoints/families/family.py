@@ -54,6 +54,7 @@ PLAIN: dict[str, FieldValue] = {
         "attention_pattern",
         "rope_local_theta",
         "num_experts",
+        "shared_expert_width",
     )
 }
 """Fields that few families have, with the value that all others have."""

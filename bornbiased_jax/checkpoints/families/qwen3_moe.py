@@ -11,13 +11,22 @@ from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 
-def _read(fields: Fields) -> dict[str, FieldValue]:
+def refuse_dense_layers(fields: Fields) -> None:
+    """Refuse files of which some layers have no experts.
+
+    Raises:
+        InputError: such a file, with the field that says so.
+    """
     dense = fields.get("mlp_only_layers", None)
     if dense or fields.get("decoder_sparse_step", 1) != 1:
         name = "mlp_only_layers" if dense else "decoder_sparse_step"
         raise fields.refuse(name, fields.get(name), "but only models with experts in every layer are supported")
     # The width of the dense layers, of which there are none.
     fields.get("intermediate_size", None)
+
+
+def _read(fields: Fields) -> dict[str, FieldValue]:
+    refuse_dense_layers(fields)
     is_windowed = fields.get("use_sliding_window", False)
     window = fields.get("sliding_window", 4096 if is_windowed else None)
     # Older files say num_experts where newer ones say num_local_experts.

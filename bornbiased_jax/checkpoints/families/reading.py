@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from annotated_types import Interval, Len
@@ -47,11 +47,13 @@ SHARED: dict[str, object] = {
     "rope_scaling": RopeEntries | None,
     "rope_parameters": RopeEntries | None,
     "original_max_position_embeddings": Length,
-    "sliding_window": Length | None,
+    # Qwen2-MoE has 0 for none.
+    "sliding_window": Annotated[int, Interval(ge=0, le=2**30)] | None,
     "max_window_layers": Annotated[int, Interval(ge=0, le=10_000)],
     "use_sliding_window": bool,
     "layer_types": Annotated[list[str], Len(0, 10_000)] | None,
     "attention_bias": bool,
+    "qkv_bias": bool,
     "norm_topk_prob": bool,
     "use_bidirectional_attention": bool | None,
     "use_bias": bool,
@@ -184,8 +186,18 @@ def write_pattern(cfg: ModelConfig) -> list[str]:
     return [kinds["l" if is_local else "g"] for is_local in cfg.is_local or ()]
 
 
-def read_layer_windows(fields: Fields) -> dict[str, FieldValue]:
-    """Read the windows of Qwen's layers: one for all, or a pattern."""
+def _from_layer(layer: int, first: int) -> bool:
+    return layer >= first
+
+
+def read_layer_windows(fields: Fields, is_local: Callable[[int, int], bool] = _from_layer) -> dict[str, FieldValue]:
+    """Read the windows of Qwen's layers: one for all, or a pattern.
+
+    Args:
+        fields: of the file.
+        is_local: whether a layer, counted from 0, has a window, from its number and ``max_window_layers``; for files
+            that list no kinds of layers.
+    """
     sliding = fields.get("sliding_window", 4096)
     first = fields.get("max_window_layers", 28)
     used = fields.get("use_sliding_window", False) and sliding is not None
@@ -193,7 +205,8 @@ def read_layer_windows(fields: Fields) -> dict[str, FieldValue]:
     if kinds is None:
         name, value = "max_window_layers", first
         num_layers = fields.get("num_hidden_layers")
-        kinds = ["sliding_attention" if used and layer >= first else "full_attention" for layer in range(num_layers)]
+        local = [used and is_local(layer, first) for layer in range(num_layers)]
+        kinds = ["sliding_attention" if layer_is_local else "full_attention" for layer_is_local in local]
     else:
         name, value = "layer_types", kinds
     pattern = read_pattern(fields, name, kinds)

@@ -69,6 +69,9 @@ def read_headers(path: Path) -> StoredModel:
         ) from error
     # Shapes are written fastest axis first.
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
+    # The gate of a shared expert, a matrix of one row, is written as a vector.
+    gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
+    shapes |= {name: (1, *shapes[name]) for name in gates}
     metadata = _fields(reader, path)
     architecture = metadata.get("general.architecture")
     if architecture not in GGUF:
@@ -281,6 +284,11 @@ def _mixture(width: str, *, is_normalized: bool) -> Callable[[_Metadata], Settin
     return read
 
 
+def _qwen2_moe(fields: _Metadata) -> Settings:
+    settings = _mixture("expert_feed_forward_length", is_normalized=False)(fields)
+    return settings | {"shared_expert_width": fields.get("expert_shared_feed_forward_length")}
+
+
 # What llama.cpp knows of an architecture, in its fields or in its code.
 _SPECIAL: dict[str, Callable[[_Metadata], Settings]] = {
     "gemma": _gemma,
@@ -292,6 +300,7 @@ _SPECIAL: dict[str, Callable[[_Metadata], Settings]] = {
     "smollm3": lambda _: {"rope_pattern": "rrrn"},
     "gpt_neox": lambda fields: {"parallel_residual": fields.get("use_parallel_residual", True)},
     "mixtral": _mixture("feed_forward_length", is_normalized=True),
+    "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _mixture("expert_feed_forward_length", is_normalized=True),
 }
 _PARTLY_ROTATED = ("phi3", "glm4", "gpt_neox")
@@ -341,6 +350,8 @@ _NAMES = {
     "blocks/mlp/gate": "blk.{l}.ffn_gate.{leaf}",
     "blocks/mlp/up": "blk.{l}.ffn_up.{leaf}",
     "blocks/mlp/down": "blk.{l}.ffn_down.{leaf}",
+    "blocks/mlp/shared_expert_gate": "blk.{l}.ffn_gate_inp_shexp.{leaf}",
+    **{f"blocks/mlp/shared_expert/{name}": f"blk.{{l}}.ffn_{name}_shexp.{{leaf}}" for name in ("gate", "up", "down")},
     "final_norm": "output_norm.{leaf}",
     "head": "output.{leaf}",
 }
