@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import jax
+
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.attention import row_blocks
@@ -93,7 +95,11 @@ def forward_bytes(
             length * keys_per_query if all_weights else max((a.stop - a.start) * (b.stop - b.start) for a, b in blocks)
         )
         numbers += sequences * cfg.num_heads * rows
-    return FLOAT * (numbers + sequences * logits * cfg.vocab_size)
+    # Logits are made after the blocks. On the CPU a product with experts copies the rows for each of them before, zeros
+    # where another one was chosen.
+    has_copies = cfg.num_experts is not None and jax.default_backend() == "cpu"
+    copies = (cfg.num_experts or 0) * chosen * max(cfg.d_ff, cfg.d_model) if has_copies else 0
+    return FLOAT * (numbers + sequences * max(logits * cfg.vocab_size, length * copies))
 
 
 def cache_bytes(cfg: ModelConfig, sequences: int, length: int) -> int:

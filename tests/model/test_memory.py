@@ -31,7 +31,7 @@ SIZES = dict(num_layers=2, vocab_size=512)
 
 @pytest.mark.parametrize(
     ("name", "batch", "length"),
-    [("gpt2-tiny", 2, 512), ("llama-tiny", 4, 128), ("qwen-tiny", 1, 256)],
+    [("gpt2-tiny", 2, 512), ("llama-tiny", 4, 128), ("qwen-tiny", 1, 256), ("qwen2moe-tiny", 4, 128)],
 )
 def test_a_forward_pass_is_estimated_from_below_and_not_far_below(name, batch, length):
     cfg = preset(name, **SIZES)
