@@ -39,11 +39,9 @@ def digest(
     outputs.prepare_json(json_file)
     roles_file = None if roles is None else Path(roles)
     source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
+    tensors, config = weights_digests(source), None
     if isinstance(source, NativeRoles):
-        reader = open_checkpoint(checkpoint, file=file, ignore_fields=ignore_fields)
-        tensors, config = reader.tensor_digests(), reader.cfg.to_dict()
-    else:
-        tensors, config = weights_digests(source), None
+        config = open_checkpoint(checkpoint, file=file, ignore_fields=ignore_fields).cfg.to_dict()
     combined = combine(tensors)
     value = {"digest": combined, "checkpoint": source.description, "config": config, "tensors": tensors}
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".

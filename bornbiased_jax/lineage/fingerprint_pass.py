@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
@@ -29,6 +32,8 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, Source, T
 
 # Tensors in memory at once beyond the tables: hashing takes longer than reading.
 _TENSORS_AT_ONCE = 3
+# Numbers of a model that takes seconds.
+_LARGE = 500_000_000
 _LARGEST = float(np.finfo(np.float32).max)
 _Result = TypeVar("_Result")
 
@@ -116,7 +121,18 @@ def weights_digests(source: RoleSource) -> dict[str, str]:
     roles = sorted(source.roles, key=canonical_key)
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
     jobs = (functools.partial(_digests, [source.read(role) for role in group]) for _, group in groups)
-    return {name: digest for (name, _), (digest, _) in zip(groups, _in_order(jobs), strict=True)}
+    digests: dict[str, str] = {}
+    with tensors_bar(source, "digest") as advance, reused_memory():
+        for (name, group), (digest, _) in zip(groups, _in_order(jobs), strict=True):
+            digests[name] = digest
+            advance(len(group))
+    return digests
+
+
+def tensors_bar(source: RoleSource, label: str) -> AbstractContextManager[progress.Bar]:
+    """Show how many tensors of a large model are done; nothing of a model that takes a moment."""
+    size = sum(math.prod(source.array_shape(role)) for role in source.roles)
+    return progress.bar(len(source.roles), f"{label} of {source.description}", unit="tensors", quiet=size < _LARGE)
 
 
 def _in_order(jobs: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:

@@ -11,7 +11,7 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import jax
@@ -157,10 +157,16 @@ def same_files(base: Checkpoint, suspect: Checkpoint) -> bool:
 # Tensors
 
 
-def tensor_difference(base: RoleSource, suspect: RoleSource) -> Difference | None:
+def tensor_difference(
+    base: RoleSource, suspect: RoleSource, advance: Callable[[int], None] = lambda _count: None
+) -> Difference | None:
     """Measure how far two models differ, tensor by tensor; None where they are not even nearly equal.
 
     The first tensor that differs too much ends it, so that different models cost a tensor or two.
+
+    Args:
+        base, suspect: the models.
+        advance: called with 1 for each tensor that was compared.
     """
     # The same parameters with the same shapes, or no comparison.
     suspect_roles = {role.path: role for role in suspect.roles}
@@ -174,6 +180,7 @@ def tensor_difference(base: RoleSource, suspect: RoleSource) -> Difference | Non
         base_N, suspect_N = base.read(role).reshape(-1), suspect.read(suspect_role).reshape(-1)
         # The largest difference of any entry, in pieces that fit a cache.
         difference = max(float(np.abs(first - second).max()) for first, second in _pieces(base_N, suspect_N))
+        advance(1)
         if difference == 0.0:
             continue
         roundings = [name for name in roundings if _equal_rounded(base_N, suspect_N, _ROUNDINGS[name])]

@@ -132,9 +132,7 @@ class Side:
             return self.stored.weights_digest
         if self.sketches is not None:
             return self.sketches.weights_digest
-        if not isinstance(self.roles, NativeRoles):
-            return combine(weights_digests(self.roles))
-        return self.checkpoint.digest()
+        return combine(weights_digests(self.roles))
 
     @property
     def cfg(self) -> ModelConfig:

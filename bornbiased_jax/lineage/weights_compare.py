@@ -12,7 +12,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint, tensors_bar
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.verdict import Verdict
@@ -59,7 +59,10 @@ def auto(
     outputs_verdict = None if outputs is None else outputs()
     # Identity: of tensors where both models are there, of logits where tensors differ.
     is_stored = any(side.sketches is not None for side in (base, suspect))
-    difference = None if is_stored or has_untrained else tensor_difference(base.roles, suspect.roles)
+    difference = None
+    if not is_stored and not has_untrained:
+        with tensors_bar(base.roles, "comparing the tensors") as advance:
+            difference = tensor_difference(base.roles, suspect.roles, advance)
     identity = identify(*checkpoints, difference, with_logits=True)
     near = difference.sentence if difference is not None and identity is None else ""
     verdict = auto_verdict(*sketches, options, identity=identity, outputs=outputs_verdict, near=near)
@@ -146,7 +149,10 @@ def _token_labels(model: Fingerprint) -> set[str]:
 
 
 def _fingerprint(side: Side, settings: Settings) -> Fingerprint:
-    return side.sketches if side.sketches is not None else fingerprint(side.roles, settings)
+    if side.sketches is not None:
+        return side.sketches
+    with tensors_bar(side.roles, "fingerprint") as advance:
+        return fingerprint(side.roles, settings, advance=advance)
 
 
 def _checkpoint(side: Side) -> Checkpoint | None:

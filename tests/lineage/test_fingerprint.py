@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.naming import open_by_names
-from bornbiased_jax.checkpoints.native_roles import open_roles
+from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.lineage import (
-    Settings,
-    fingerprint,
-)
+from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass
+from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from tests.lineage.fingerprinted import CONFIGS, Labeled, Model, model, sketched
 
@@ -224,3 +224,19 @@ def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
     neurons = by_table.components["language"].neurons
     assert [(mlp.expert, mlp.total) for mlp in neurons if mlp.is_shared] == [(None, 20)] * 2
     assert all((mlp.token["up"] != 0).any() for mlp in neurons)
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "qwen2moe-tiny"])
+def test_digests_by_role_are_those_of_the_parameters(name):
+    checkpoint = open_checkpoint(f"seed:42@{name},num_layers=2,vocab_size=64")
+    assert weights_digests(NativeRoles(checkpoint)) == checkpoint.tensor_digests()
+
+
+def test_work_on_large_models_shows_how_far_it_is(monkeypatch, capsys):
+    models = [f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64" for seed in (1, 2)]
+    trace(*models)
+    assert "tensors" not in capsys.readouterr().err
+    monkeypatch.setattr(fingerprint_pass, "_LARGE", 1)
+    trace(*models)
+    lines = capsys.readouterr().err
+    assert lines.count("digest of") == 2 and lines.count("fingerprint of") == 2 and "12 of 12 tensors" in lines
