@@ -55,7 +55,7 @@ os.environ["IPYTHONDIR"] = str(_FOLDER)
 # Plain words in boxes, no colours.
 os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="78")
 # Commands of the cells do not import the package anew each time.
-warm.start(_FOLDER)
+_SERVER = warm.start(_FOLDER)
 os.environ["PATH"] = f"{_FOLDER}{os.pathsep}{os.environ['PATH']}"
 
 project = "bornbiased_jax"
@@ -81,7 +81,8 @@ nb_execution_mode = "force"
 # Where the model is absent, its page shows the outputs that were saved with the notebook.
 nb_execution_excludepatterns = [] if find_smollm2() else ["notebooks/smollm2.ipynb"]
 nb_execution_in_temp = True
-nb_execution_timeout = 180
+# Longer than any cell takes on a busy machine.
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 # Progress goes to standard error; what was found goes to standard output.

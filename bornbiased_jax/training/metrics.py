@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
@@ -160,6 +161,40 @@ class CsvLogger:
         self._stream.close()
 
 
+class TensorBoardLogger:
+    """One TensorBoard event file, written as it comes; that of a resumed run replaces those before, with their lines.
+
+    tensorboardX's usual writer hands events to a thread, whose failures on a full disk nobody can catch. It imports
+    PyTorch where that is installed, for which commands that write no events need not wait.
+    """
+
+    def __init__(self, folder: Path, earlier: Sequence[MetricsLine]) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
+        (folder / EVENTS).mkdir(parents=True, exist_ok=True)
+        before = list((folder / EVENTS).glob("events.*"))
+        self._writer = EventsWriter(str(folder / EVENTS / "events"), f".{len(earlier)}.{os.getpid()}")
+        for line in earlier:
+            self.write(line)
+        # Two files would show steps twice that a killed run had made and the resumed one makes again.
+        for path in before:
+            path.unlink(missing_ok=True)
+
+    def write(self, line: MetricsLine) -> None:
+        """Append an event for each number."""
+        from tensorboardX import summary
+        from tensorboardX.proto.event_pb2 import Event
+
+        for tag, value in scalars(line):
+            scalar = summary.scalar(tag, value)
+            self._writer.write_event(Event(wall_time=time.time(), step=line["step"], summary=scalar))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
 class WandbLogger:
     """A run of Weights & Biases in the folder ``wandb``, offline unless ``WANDB_MODE`` says otherwise.
 
@@ -226,9 +261,6 @@ def open_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logge
         if config.csv:
             loggers.append(CsvLogger(folder, earlier, config.seeds))
         if config.tensorboard:
-            # tensorboardX imports PyTorch where that is installed, for which most commands need not wait.
-            from bornbiased_jax.training.tensorboard import TensorBoardLogger
-
             loggers.append(TensorBoardLogger(folder, earlier))
         if config.wandb:
             loggers.append(WandbLogger(folder, config))

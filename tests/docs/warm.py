@@ -32,7 +32,7 @@ with socket.socket(socket.AF_UNIX) as server:
 """
 
 
-def start(folder: Path) -> None:
+def start(folder: Path) -> subprocess.Popen:
     """Write the program ``bornbiased`` into a folder, and start the server that runs its commands."""
     address, program = str(folder / "socket"), folder / "bornbiased"
     program.write_text(CLIENT.format(python=sys.executable, address=address))
@@ -41,7 +41,7 @@ def start(folder: Path) -> None:
         listener.bind(address)
         listener.listen()
         number = listener.fileno()
-        subprocess.Popen([sys.executable, "-m", "tests.docs.warm", str(number)], pass_fds=[number])
+        return subprocess.Popen([sys.executable, "-m", "tests.docs.warm", str(number)], pass_fds=[number])
 
 
 def serve(listener: socket.socket) -> None:

@@ -24,7 +24,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, plot_run, pretrain
 from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
-from bornbiased_jax.training.metrics import CSV_FILE, open_loggers, read_metrics
+from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, open_loggers, read_metrics
 from bornbiased_jax.training.train import _progress
 from tests.tiers import nightly_except
 from tests.training import small_run
