@@ -64,12 +64,13 @@ check: lint
 actionlint: $(VENV)/.installed-workflows
 	$(BIN)/actionlint
 
-# The pages' code runs while the site is built; a warning is an error, and so is a link that leads nowhere or away.
+# The cells of the pages run while the site is built; a warning is an error, and so is a link that leads nowhere or away.
+# Blocks of the README and of other pages in Markdown run in `make test-slow`. Sphinx reads with so many processes and
+# writes with one fewer: one more than the cores evens out pages of different lengths.
 docs: $(VENV)/.installed-docs
 	rm -rf out/site
-	$(BIN)/python -m sphinx --jobs $(JOBS) --fail-on-warning --keep-going --quiet --builder html --doctree-dir out/.doctrees docs out/site
+	$(BIN)/python -m sphinx --jobs $$(($(JOBS) + 1)) --fail-on-warning --keep-going --quiet --builder html --doctree-dir out/.doctrees docs out/site
 	$(BIN)/python -m tests.docs.site out/site
-	$(BIN)/python -m pytest --quiet -m slow tests/docs/test_doc_pages.py
 	@echo "The site: $(abspath out/site)/index.html"
 
 bench: $(VENV)/.installed-torch

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 import bornbiased_jax  # noqa: E402
 from bornbiased_jax.checkpoints import find_smollm2  # noqa: E402
 from tests.compilation import QUICK  # noqa: E402
+from tests.docs import warm  # noqa: E402
 
 # What cells start is this checkout, on the CPU.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -46,13 +47,16 @@ def bash(line, cell):
     if done.returncode:
         raise RuntimeError(done.stderr)
 """
-_IPYTHON = Path(tempfile.mkdtemp(prefix="site"))
-atexit.register(shutil.rmtree, _IPYTHON, ignore_errors=True)
-(_IPYTHON / "profile_default" / "startup").mkdir(parents=True)
-(_IPYTHON / "profile_default" / "startup" / "bash.py").write_text(_BASH)
-os.environ["IPYTHONDIR"] = str(_IPYTHON)
+_FOLDER = Path(tempfile.mkdtemp(prefix="site"))
+atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+(_FOLDER / "profile_default" / "startup").mkdir(parents=True)
+(_FOLDER / "profile_default" / "startup" / "bash.py").write_text(_BASH)
+os.environ["IPYTHONDIR"] = str(_FOLDER)
 # Plain words in boxes, no colours.
 os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="78")
+# Commands of the cells do not import the package anew each time.
+_SERVER = warm.start(_FOLDER)
+os.environ["PATH"] = f"{_FOLDER}{os.pathsep}{os.environ['PATH']}"
 
 project = "bornbiased_jax"
 copyright = "the bornbiased_jax authors, Apache-2.0"  # noqa: A001 (Sphinx reads this name)
@@ -77,7 +81,8 @@ nb_execution_mode = "force"
 # Where the model is absent, its page shows the outputs that were saved with the notebook.
 nb_execution_excludepatterns = [] if find_smollm2() else ["notebooks/smollm2.ipynb"]
 nb_execution_in_temp = True
-nb_execution_timeout = 180
+# Longer than any cell takes on a busy machine.
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 # Progress goes to standard error; what was found goes to standard output.

@@ -139,6 +139,13 @@ def test_theory_needs_neither_jax_nor_another_room(module):
     assert "jax" not in loaded and rooms == {"__init__", "theory"}
 
 
+def test_training_and_sinks_wait_for_no_torch():
+    """tensorboardX imports PyTorch where that is installed: only a run that writes event files does."""
+    code = "import sys, bornbiased_jax.training, bornbiased_jax.evaluation; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"torch", "tensorboardX"} & set(done.stdout.split())
+
+
 @pytest.mark.parametrize("package", LINKED)
 def test_packages_of_the_top_level_lie_in_the_package_by_a_link(package):
     assert (ROOT / "bornbiased_jax" / package).resolve() == ROOT / package

@@ -20,9 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from annotated_types import Interval
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, progress, schema
@@ -167,10 +164,13 @@ class CsvLogger:
 class TensorBoardLogger:
     """One TensorBoard event file, written as it comes; that of a resumed run replaces those before, with their lines.
 
-    tensorboardX's usual writer hands events to a thread, whose failures on a full disk nobody can catch.
+    tensorboardX's usual writer hands events to a thread, whose failures on a full disk nobody can catch. It imports
+    PyTorch where that is installed, for which commands that write no events need not wait.
     """
 
     def __init__(self, folder: Path, earlier: Sequence[MetricsLine]) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+
         (folder / EVENTS).mkdir(parents=True, exist_ok=True)
         before = list((folder / EVENTS).glob("events.*"))
         self._writer = EventsWriter(str(folder / EVENTS / "events"), f".{len(earlier)}.{os.getpid()}")
@@ -182,6 +182,9 @@ class TensorBoardLogger:
 
     def write(self, line: MetricsLine) -> None:
         """Append an event for each number."""
+        from tensorboardX import summary
+        from tensorboardX.proto.event_pb2 import Event
+
         for tag, value in scalars(line):
             scalar = summary.scalar(tag, value)
             self._writer.write_event(Event(wall_time=time.time(), step=line["step"], summary=scalar))
