@@ -75,16 +75,16 @@ def parse_ref(text: str | Path) -> Reference:
     if is_named(text):
         return Reference("huggingface", remote=hub.parse_name(text))
     path = io.user_path(text)
-    after = ""
+    at = after = ""
     if not path.exists() and "@" in text:
-        before, _, after = text.rpartition("@")
+        before, at, after = text.rpartition("@")
         path = io.user_path(before)
     if not path.exists():
         raise InputError(f"{text} does not exist: {_near(text)}")
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
-    if not after:
+    if not at:
         return Reference(kind, path)
-    if kind == "gguf":
+    if kind == "gguf" and after.startswith("window"):
         return Reference(kind, path, **_options(text, after, "FILE.gguf@window=4096", ("window",)))
     options = _options(text, after, "RUN@seed=42,step=1000 (either may be left out)", ("seed", "step"))
     if kind != "run":

@@ -82,7 +82,7 @@ def test_a_mistral_whose_file_lacks_the_window_is_reported_and_takes_it_from_the
     plain = write(tmp_path / "plain.gguf", cfg, params, tmp_path / "hf2", architecture="llama")
     assert open_checkpoint(plain).cfg.window is None
     assert capsys.readouterr().err == ""
-    for after in ("window=0", "window=x", "seed=1"):
+    for after in ("window=0", "window=x", "window=8,seed=1"):
         with pytest.raises(InputError, match=r"window"):
             open_checkpoint(f"{path}@{after}")
     other = convert(tmp_path / "phi3.gguf", FIXTURES / "hf" / "phi3")
