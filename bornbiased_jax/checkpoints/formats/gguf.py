@@ -23,7 +23,7 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, Entry, Form, Shapes, file_shapes, make_entries
-from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
@@ -89,6 +89,7 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     def first(name: str, axis: int, count: int) -> np.ndarray:
         return _dequantized(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
+    kinds = {tensor.tensor_type.name for tensor in tensors.values()}
     # The architecture, then where each of its parameters lies.
     cfg = _with_window(_config(metadata, family, shapes, biases), metadata, family, window)
     if ROPE_DIVISORS in tensors:
@@ -102,8 +103,8 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
         f"{architecture} model of GGUF file {path}",
         file_pieces(cfg, source, entries),
         files=(path,),
-        tokenizer_files=(path,),
-        storage="gguf",
+        tokenizer_files=(path,) if "tokenizer.ggml.model" in reader.fields else (),
+        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in kinds})),
     )
 
 
