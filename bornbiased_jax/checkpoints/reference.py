@@ -85,11 +85,12 @@ def parse_ref(text: str | Path) -> Reference:
     if not at:
         return Reference(kind, path)
     if kind == "gguf" and after.startswith("window"):
-        return Reference(kind, path, **_options(text, after, "FILE.gguf@window=4096", ("window",)))
+        window = _options(text, after, "FILE.gguf@window=4096", ("window",))["window"]
+        return Reference(kind, path, window=window)
     options = _options(text, after, "RUN@seed=42,step=1000 (either may be left out)", ("seed", "step"))
     if kind != "run":
         raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
-    return Reference(kind, path, **options)
+    return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
 
 
 def _near(text: str) -> str:
