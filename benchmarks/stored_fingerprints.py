@@ -5,6 +5,10 @@
 Sketches of 32 blocks are drawn at random, which is what fingerprints of unrelated models look like; a relative has the
 sketches of the suspect plus noise. Timed are z as the screen estimates it, the whole comparison of a related and of an
 unrelated pair, with permutations and bounds, and the scan of a store of which ten bases pass the screen.
+
+With ``--peers`` (the programs of an environment of Python 3.12 that has ``cisco-ai-provenance-kit``) its ``compare`` is
+timed as well, and ``seedprint`` on the same pair: the first two models of ``docs/guides/run_peers.py``, which share
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +16,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import os
+import runpy
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,6 +39,7 @@ from bornbiased_jax.lineage.scan import find_bases, scan
 from bornbiased_jax.lineage.sketches import quantize
 
 LAYERS, BASES, RELATED = 32, 1000, 10
+GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "run_peers.py"
 GOALS = {"screen": 1.0, "full": 30.0, "scan": 180.0}
 # Noise in a relative's sketches, in units of their own entries.
 _NOISE = 2.0
@@ -148,16 +156,45 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, r
     }
 
 
-def measure(bases: int = BASES, folder: str | None = None) -> Findings:
+def compare_peer(peers: Path, folder: Path) -> dict[str, Any]:
+    """Time ``provenancekit compare`` and ``seedprint``, each a process of its own, on one unrelated pair.
+
+    Args:
+        peers: folder of the peer's programs.
+        folder: where the models are written.
+    """
+    guide = runpy.run_path(str(GUIDE))
+    guide["write"](folder)
+    pair = folder / "base", folder / "another seed"
+    decisions: dict[str, str] = {}
+
+    def peer() -> None:
+        decisions["peer"] = guide["provenance_kit"](peers, *pair)
+
+    def seedprint() -> None:
+        path = folder / "verdict.json"
+        guide["run"](sys.executable, "-m", "bornbiased_jax", "seedprint", *pair, "--quiet", "--json", path)
+        decisions["seedprint"] = json.loads(path.read_text())["verdict"]
+
+    return {
+        "peer_s": timed(peer)["wall_s"],
+        "seedprint_s": timed(seedprint)["wall_s"],
+        "decisions": decisions,
+    }
+
+
+def measure(bases: int = BASES, folder: str | None = None, peers: str | None = None) -> Findings:
     """Measure screening, comparing and scanning of stored fingerprints of 7B shape.
 
     Args:
         bases: Fingerprints in the store, 6 megabytes each.
         folder: Where the store is written; a temporary folder unless given.
+        peers: Folder with the program provenancekit, to be timed on a pair of small models.
     """
     sizes = {**SIZES, "vocab_size": 1000}  # the tables' rows leave nothing in a fingerprint
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        return benchmark(sizes, Path(place), layers=LAYERS, bases=bases, related=RELATED)
+        findings = benchmark(sizes, Path(place), layers=LAYERS, bases=bases, related=RELATED)
+        return findings if peers is None else findings | {"small_pair": compare_peer(Path(peers), Path(place))}
 
 
 main = functools.partial(command, measure, precision="float32")

@@ -243,6 +243,11 @@ def stored_fingerprints(record: Record) -> list[Table]:
         for words, seconds in ((words, record["seconds"][name]) for name, words in work.items())
     ]
     rows.append(("relatives found", f"{record['found']} of {record['related']}"))
+    if "small_pair" in record:
+        pair = record["small_pair"]
+        for name, key in (("`provenancekit compare`", "peer"), ("`seedprint`", "seedprint")):
+            label = f"{name} of two unrelated models of 0.2 million parameters, as a process: seconds"
+            rows.append((label, f"{pair[key + '_s']:.1f} ({pair['decisions'][key]})"))
     rows.append(("processes that wanted a core, before and after", "{:.1f}, {:.1f}".format(*record["load"])))
     title = (
         f"Stored fingerprints of {record['layers']} blocks of 7B shape, {record['fingerprint_bytes'] / 1e6:.1f} MB each"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -56,6 +57,12 @@ def note(text: str) -> None:
     """Print one line for the reader, above any bar, unless quiet."""
     if not _quiet:
         warn(text)
+
+
+@functools.cache
+def once(say: Callable[[str], None], text: str) -> None:
+    """Print one line by :func:`note` or :func:`warn`, the first time in this process."""
+    say(text)
 
 
 def warn(text: str) -> None:

@@ -37,7 +37,7 @@ from bornbiased_jax.model.streaming import StreamedWeights, Weights
 from bornbiased_jax.parameters import Params, parameter_table
 from bornbiased_jax.text.cache import cache_dir
 from bornbiased_jax.text.protocol import Tokenizer
-from bornbiased_jax.text.tokenizers import load_tokenizer
+from bornbiased_jax.text.tokenizers import fits_vocabulary, load_tokenizer
 
 Form = tuple[DTypeLike | None, Shardings | None]
 """Type of loaded parameters, and where they go."""
@@ -118,14 +118,16 @@ class Checkpoint(StoredModel):
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that came with the weights, read when first asked for, or None.
 
+        Tokens that were added after training, such as a ``[PAD]``, may have no row in the model.
+
         Raises:
-            InputError: it is corrupted, or has ids that the model does not know.
+            InputError: it is corrupted, or has other ids that the model does not know.
         """
         if not self.tokenizer_files:
             return None
         path = self.tokenizer_files[0]
         tokenizer = load_tokenizer(path)
-        if tokenizer.vocab_size > self.config.vocab_size:
+        if not fits_vocabulary(tokenizer, self.config.vocab_size):
             raise InputError(
                 f"the tokenizer {path} has {tokenizer.vocab_size} ids, its model only {self.config.vocab_size}: "
                 "put the model's own tokenizer there"
@@ -314,7 +316,7 @@ def open_checkpoint(
             stored = run.read_headers(reference.path, reference.seed, reference.step)
         else:
             stored = (
-                gguf.read_headers(reference.path)
+                gguf.read_headers(reference.path, reference.window)
                 if reference.kind == "gguf"
                 else huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax import io
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import adapters, conventions
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
@@ -26,7 +26,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.sizes import Json, config_of, measure
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32
-from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_weights
+from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_chosen
 from bornbiased_jax.errors import InputError
 
 LANGUAGE = "language"
@@ -271,14 +271,17 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
     """
     adapter = adapters.read_adapter(folder) if adapters.is_adapter(folder) else None
     place = folder if adapter is None else adapters.base_folder(folder, adapter)
-    weights, config = choose_weights(place, file), _read_config(place)
-    tensors = decode(open_weights(place, weights.paths), config, weights.notes)
-    return NamedRoles(
+    config = _read_config(place)
+    tensors = decode(open_chosen(place, choose_weights(place, file)), config)
+    source = NamedRoles(
         tensors if adapter is None else adapters.adapt(tensors, adapter),
         config,
         rows=() if roles_file is None else read_roles_file(roles_file),
         tokenizer_files=find_tokenizers(folder) or find_tokenizers(place),
     )
+    for note in source.notes:
+        progress.once(progress.note, f"{place}: {note}")
+    return source
 
 
 def _read_config(folder: Path) -> Json:

@@ -72,7 +72,7 @@ class _Settings:
         return 0 if self._values.get("checkpoint_format") == "gptq_v2" else 1
 
 
-def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str, ...] = ()) -> NamedTensors:
+def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
     """Wrap tensors of files, so that quantized ones are decoded when they are read.
 
     Raises:
@@ -108,7 +108,7 @@ def decode(source: NamedTensors, config: Mapping[str, object], notes: tuple[str,
     types = {**source.types, **{name: tensor.scheme for name, tensor in decoded.items()}}
     schemes = sorted({tensor.scheme for tensor in decoded.values()})
     said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
-    return NamedTensors(source.where, shapes, read, first, types, (*notes, *said))
+    return NamedTensors(source.where, shapes, read, first, types, (*source.notes, *said))
 
 
 @contextlib.contextmanager

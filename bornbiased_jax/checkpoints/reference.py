@@ -28,7 +28,8 @@ FORMS = (
 class Reference(NamedTuple):
     """One checkpoint, not yet opened. ``seed`` and ``step`` are an initialization's or a run's, None for its default.
 
-    ``remote`` is its name on the hub, and ``path`` None until it is fetched.
+    ``remote`` is its name on the hub, and ``path`` None until it is fetched; ``window`` is of attention, where a file
+    does not carry it.
     """
 
     kind: Kind
@@ -37,6 +38,7 @@ class Reference(NamedTuple):
     step: int | None = None
     cfg: ModelConfig | None = None
     remote: hub.HubName | None = None
+    window: int | None = None
 
     def fetched(self) -> Reference:
         """Return the same with a path where there is one: what is on the hub is now in the cache.
@@ -56,9 +58,9 @@ class Reference(NamedTuple):
 def parse_ref(text: str | Path) -> Reference:
     """Tell what kind of checkpoint a text means, looking at what lies there.
 
-    Known are: a Hugging Face directory, a ``.gguf`` file, a pretraining run ``RUN[@seed=42,step=1000]``, an
-    initialization ``seed:42@llama-nano[,field=value,…]``, and a model of the hub ``hf:OWNER/NAME[@REVISION]``, which is
-    not looked at.
+    Known are: a Hugging Face directory, a GGUF file ``FILE.gguf[@window=4096]``, a pretraining run
+    ``RUN[@seed=42,step=1000]``, an initialization ``seed:42@llama-nano[,field=value,…]``, and a model of the hub
+    ``hf:OWNER/NAME[@REVISION]``, which is not looked at.
 
     Raises:
         InputError: none of these, or nothing is there.
@@ -73,15 +75,20 @@ def parse_ref(text: str | Path) -> Reference:
     if is_named(text):
         return Reference("huggingface", remote=hub.parse_name(text))
     path = io.user_path(text)
-    options: dict[str, int] = {}
+    at = after = ""
     if not path.exists() and "@" in text:
-        before, _, after = text.rpartition("@")
-        if io.user_path(before).exists():
-            path, options = io.user_path(before), _options(text, after)
+        before, at, after = text.rpartition("@")
+        path = io.user_path(before)
     if not path.exists():
         raise InputError(f"{text} does not exist: {_near(text)}")
     kind = _kind_of_directory(path) if path.is_dir() else _kind_of_file(path)
-    if options and kind != "run":
+    if not at:
+        return Reference(kind, path)
+    if kind == "gguf" and after.startswith("window"):
+        window = _options(text, after, "FILE.gguf@window=4096", ("window",))["window"]
+        return Reference(kind, path, window=window)
+    options = _options(text, after, "RUN@seed=42,step=1000 (either may be left out)", ("seed", "step"))
+    if kind != "run":
         raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
 
@@ -121,13 +128,13 @@ def _initialization(text: str) -> Reference:
     return Reference("birth", seed=seed, cfg=preset(match[2], **settings))
 
 
-def _options(text: str, after: str) -> dict[str, int]:
+def _options(text: str, after: str, form: str, names: tuple[str, ...]) -> dict[str, int]:
     options: dict[str, int] = {}
     for part in after.split(","):
         name, _, value = part.partition("=")
         number = whole(value)
-        if name not in ("seed", "step") or number is None or name in options:
-            raise InputError(f"{text!r} is not of the form RUN@seed=42,step=1000 (either may be left out)")
+        if name not in names or number is None or name in options:
+            raise InputError(f"{text!r} is not of the form {form}")
         options[name] = number
     return options
 

@@ -22,6 +22,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
 from bornbiased_jax.parallel import on_host
 from bornbiased_jax.parameters import Parameter, Params, flatten, parameter_table, unflatten
+from bornbiased_jax.schema import cut
 
 Shardings = Callable[[Parameter], jax.sharding.Sharding | None]
 """From a row of the table of parameters to its ``jax.sharding.Sharding``, or None."""
@@ -148,8 +149,13 @@ def check_entries(
     """
     for entry in entries:
         if entry.name not in source.shapes:
+            # The same name after a prefix says most.
+            example = next(
+                (name for name in source.shapes if name.endswith(entry.name)), min(source.shapes, default="")
+            )
             raise InputError(
-                f"{source.where} has no tensor {entry.name}, which its configuration asks for: fetch it again"
+                f"{source.where} has no tensor {entry.name}, which its configuration asks for (it has {cut(example)}): "
+                "give it the names of its configuration, or compare it as it is (seedprint, digest)"
             )
         shape, expected = tuple(source.shapes[entry.name]), shape_in_file(entry, shapes)
         if shape != expected:

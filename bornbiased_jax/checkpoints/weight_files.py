@@ -5,6 +5,7 @@ One set of weights is chosen; what else lies there is said.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import Len
 from typing_extensions import TypedDict
 
-from bornbiased_jax import io, schema
+from bornbiased_jax import io, progress, schema
 from bornbiased_jax.checkpoints.formats import orbax_tree, safetensors, torch_distributed, torch_file
 from bornbiased_jax.checkpoints.formats.orbax_tree import TreeTensor
 from bornbiased_jax.checkpoints.formats.safetensors import SafeTensor
@@ -116,6 +117,23 @@ def _named_set(folder: Path, file: str) -> WeightFiles:
 def _shards(index: Path) -> list[Path]:
     table = schema.check(IndexFile, io.read_json(index), str(index))["weight_map"]
     return [index.parent / Path(name).name for name in sorted(set(table.values()))]
+
+
+def open_chosen(folder: Path, weights: WeightFiles) -> NamedTensors:
+    """Locate the tensors of one set of weights, and say what was noticed in it.
+
+    Raises:
+        InputError: as :func:`open_weights`.
+    """
+    source, notes = open_weights(folder, weights.paths), weights.notes
+    if weights.name.endswith(".index.json"):
+        index: IndexFile = schema.check(IndexFile, io.read_json(folder / weights.name), weights.name)
+        if absent := sorted(index["weight_map"].keys() - source.shapes.keys()):
+            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+            notes = (*notes, f"{weights.name} names {schema.cut(absent[0])}{more}, which no file holds")
+    for note in notes:
+        progress.once(progress.note, f"{folder}: {note}")
+    return dataclasses.replace(source, notes=notes)
 
 
 def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:

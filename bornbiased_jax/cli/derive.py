@@ -71,6 +71,7 @@ def derive(
     from bornbiased_jax.derive.text_ids import ids_in_text
     from bornbiased_jax.keys import check_seed
     from bornbiased_jax.results.lineage_reports import Descendant
+    from bornbiased_jax.text.tokenizers import fits_vocabulary
 
     outputs.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)
@@ -84,7 +85,7 @@ def derive(
     # Change the weights; a tokenizer that no longer fits is left out.
     derived = change_weights(checkpoint, parsed, context)
     tokenizer = derived.tokenizer
-    if tokenizer is not None and tokenizer.vocab_size > derived.cfg.vocab_size:
+    if tokenizer is not None and not fits_vocabulary(tokenizer, derived.cfg.vocab_size):
         tokenizer = None
     family = export_hugging_face(derived.cfg, derived.params, out, tokenizer=tokenizer, overwrite=overwrite)
     facts = {

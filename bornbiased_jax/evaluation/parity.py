@@ -30,7 +30,7 @@ def parity(
     Returns:
         ``max_abs_error`` and ``mean_abs_error`` of the logits, ``logit_std`` to compare them with,
         ``top1_agreement`` (fraction of positions with the same top-1 token), ``num_tokens``, ``seq_len`` and
-        the versions that were compared.
+        the versions that were compared; with ``verdict`` "undefined" and a ``reason`` where logits do not vary.
 
     Raises:
         InputError: not such a directory, or transformers or torch is not installed.
@@ -54,14 +54,21 @@ def parity(
         logits_TV = np.asarray(forward(checkpoint.params(), tokens_T[None]).logits_BTV)[0]
         errors.append(np.abs(logits_TV.astype(np.float64) - reference_TV))
         same.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
+    # Weights that overflow leave logits that say nothing of the architecture.
+    std, reason = float(np.std(reference_BTV)), ""
+    if not np.isfinite([std, *map(np.max, errors)]).all():
+        reason = "logits are not finite: the weights overflow float32"
+    elif std == 0.0:
+        reason = "all logits of transformers are equal, so that any model would agree: look at the scale of the weights"
     return {
         "max_abs_error": float(np.max(errors)),
         "mean_abs_error": float(np.mean(errors)),
-        "logit_std": float(np.std(reference_BTV)),
+        "logit_std": std,
         "top1_agreement": float(np.mean(same)),
         "num_tokens": int(tokens_BT.size),
         "seq_len": length,
         **versions,
+        **({"verdict": "undefined", "reason": reason} if reason else {}),
     }
 
 

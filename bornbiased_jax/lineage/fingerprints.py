@@ -216,6 +216,11 @@ class Source:
     storage: Mapping[str, int]
     unread: tuple[str, ...] = ()
 
+    @property
+    def types(self) -> set[str]:
+        """Storage types one by one: of a file with several they are joined."""
+        return {kind for joined in self.storage for kind in joined.split(" and ")}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fingerprint:

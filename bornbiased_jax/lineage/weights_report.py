@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
@@ -31,8 +33,13 @@ _PUBLIC_SIGNS = (
     "The sketches have public signs: a suspect may have rewritten what lies in their few directions. With both "
     "checkpoints they are made again under a fresh key (--sign-key)."
 )
-# Sketches that differ by no more than this are called equal at their resolution.
-_RESOLUTION = 0.03
+# Significant bits of storage types, but for those of which the name has their number.
+_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8": 5}
+_SINGLE = 24
+# Entries of two sketches rounded to 8 bits differ by a step, and by another where a sum was made in another order.
+_STEPS = 1.5 / 127
+# Deviations of the rounding of entries, beyond which the largest of a million does not lie.
+_DEVIATIONS = 8
 _SHOWN_NAMES = 6
 _NUMBERED = {"blocks": "block {}", "quarters": "quarter {} of the depth", "experts": "expert {}"}
 _TITLES = {"language": "language model", "vision": "vision tower"}
@@ -167,11 +174,8 @@ def write_notes(
     notes = []
     if 0 < len(comparison.equal) < comparison.num_tensors:
         notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand.")
-    elif not comparison.is_identical and (comparison.sketch_difference or 1.0) <= _RESOLUTION:
-        notes.append(
-            f"Equal at the sketch's resolution ({comparison.sketch_difference:.1%}): what rounding to a storage type "
-            "gives; a smaller fine-tune is not excluded."
-        )
+    if not comparison.is_identical:
+        notes += _within_rounding(comparison, base, suspect)
     for formula in dict.fromkeys(comparison.left_out.values()):
         kinds = ", ".join(kind for kind, name in comparison.left_out.items() if name == formula)
         notes.append(f"Left out, as no seed decided it: {kinds} agree with {formula} in either model by itself.")
@@ -210,6 +214,23 @@ def write_notes(
             names = ", ".join(unread[:_SHOWN_NAMES])
             notes.append(f"Not understood in the {name}, and not compared: {names}{more} (--roles FILE).")
     return notes
+
+
+def _within_rounding(comparison: Comparison, base: Fingerprint, suspect: Fingerprint) -> list[str]:
+    """Write that sketches differ by no more than rounding to the coarser storage type explains; nothing otherwise."""
+    types = {kind: _bits(kind) for model in (base, suspect) for kind in model.source.types}
+    coarsest = min(types, key=lambda kind: types[kind], default="float32")
+    bits, difference = types.get(coarsest, _SINGLE), comparison.sketch_difference
+    # A weight moves by about 1.5 · 2^−bits of its size, and a unit vector of k entries by as much in all.
+    if difference is None or difference > _STEPS + _DEVIATIONS * 1.5 * 2.0**-bits / math.sqrt(base.settings.dim):
+        return []
+    within = f"within what rounding to {coarsest} gives; " if bits < _SINGLE else ""
+    return [f"Equal at the sketch's resolution ({difference:.1%}): {within}a smaller fine-tune is not excluded."]
+
+
+def _bits(kind: str) -> int:
+    number = re.search(r"\d+", kind)
+    return _BITS.get(kind, 4 if number is None else int(number[0]))
 
 
 def identical_tensors(comparison: Comparison) -> str:

@@ -234,7 +234,7 @@ def _has_shared_embeddings(comparison: Comparison) -> bool:
 
 
 def _null(base: Fingerprint, suspect: Fingerprint, options: Options) -> str:
-    has_blocked_storage = all(set(model.source.storage) - _FLOATS for model in (base, suspect))
+    has_blocked_storage = all(model.source.types - _FLOATS for model in (base, suspect))
     return "approximate" if has_blocked_storage and not options.has_untrained else "exact"
 
 

@@ -127,11 +127,12 @@ class Parity(Record):
     def summary(self) -> list[str]:
         """Say how far the logits lie apart, as a fraction of their standard deviation."""
         value = self.record
+        if "reason" in value:
+            return [f"Undefined: {value['reason']}."]
         largest, std = value["max_abs_error"], value["logit_std"]
-        relative = largest / std if std else math.inf
         return [
             f"Over {value['num_tokens']:,} positions the logits differ from those of transformers "
-            f"{value['transformers']} by {largest:.2g} at most, {relative:.1g} of their standard deviation.",
+            f"{value['transformers']} by {largest:.2g} at most, {largest / std:.1g} of their standard deviation.",
             f"{value['top1_agreement']:.1%} of the predicted tokens are the same; rounding in another order moves "
             "logits by far less than their own size, a wrong architecture does not.",
         ]

@@ -15,7 +15,7 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
-from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, Sheet, evidence_sheet
+from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, evidence_sheet
 from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
@@ -106,12 +106,13 @@ class Lineage(Result):
         """List the statistics of the sheet, each next to its range over unrelated models."""
         if self.sheet is None:
             return []
-        columns = ["statistic", "this pair", *(f"unrelated, {kind}" for kind in KINDS), "within", "what it is worth"]
+        kinds = (*KINDS, SYNTHETIC)
+        columns = ["statistic", "this pair", *(f"unrelated, {kind}" for kind in kinds), "within", "what it is worth"]
         rows = [
             [
                 STATISTICS[row.key].title,
                 row.value,
-                *(_range(row.ranges.get(kind)) for kind in KINDS),
+                *(_range(row.ranges.get(kind)) for kind in kinds),
                 {None: None, True: "yes", False: "no"}[row.is_within],
                 STATISTICS[row.key].worth,
             ]

@@ -235,6 +235,12 @@ def tokenizer_for(spec: str | Path | None, vocab_size: int) -> Tokenizer:
     return load_tokenizer(name)
 
 
+def fits_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> bool:
+    """Tell whether a model of this vocabulary has all of a tokenizer's ids, but for tokens added after training."""
+    added = tokenizer.backend.get_added_tokens_decoder() if isinstance(tokenizer, bpe.LibraryTokenizer) else {}
+    return all(token in added for token in range(vocab_size, tokenizer.vocab_size))
+
+
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, separate: bool = True, batch: int = 32
 ) -> Iterator[np.ndarray]:

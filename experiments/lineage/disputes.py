@@ -8,10 +8,10 @@ vision-tower dispute the language models are unrelated in all pairs, and only th
 Scores, larger for pairs that are more alike: of this package the z of each piece of evidence over the whole component
 (the largest of a pair's components), and the agreement of matchings, from two fingerprints as they are published (16
 numbers a vector, public signs); of public statistics the sheet's values; of published baselines their scores (φ_U: its
-−log₁₀ p; those that run both models are in the benchmark of descendants). What is undefined ranks below
-everything. ROC: AUC by kind, ties counted half, intervals by families resampled; the power of a score at 1% is the
-fraction of guilty pairs above all but 1% of the innocent pairs of *all* kinds, for nobody knows beforehand what was
-done to a suspect. A kind is found if that power is at least 90%.
+−log₁₀ p; those that run both models are in the benchmark of descendants), and the spectra of GhostSpec and SELF
+(:mod:`.disputes_spectra`). What is undefined ranks below everything. ROC: AUC by kind, ties counted half, intervals by
+families resampled; the power of a score at 1% is the fraction of guilty pairs above all but 1% of the innocent pairs of
+*all* kinds, for nobody knows beforehand what was done to a suspect. A kind is found if that power is at least 90%.
 
 Verdicts: ``auto`` at 1e-4 with Holm's correction, the whole and by component. False positives, over all innocent
 pairs: of the verdict; and of each piece of evidence with a p at 1% (interval by families resampled) and at 1e-4
@@ -32,6 +32,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale
 from bornbiased_jax.experiments.lineage import disputes_tables
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs, area, roc
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
+from bornbiased_jax.experiments.lineage.disputes_spectra import SPECTRA, spectra_scores
 from bornbiased_jax.lineage.baselines import weight_scores
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
@@ -47,7 +48,7 @@ _PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key 
 SOURCES = {
     **dict.fromkeys((*EVIDENCE, AGREEMENT_OF_MATCHINGS), "this package"),
     **dict.fromkeys(_PUBLIC.values(), "public statistic"),
-    **dict.fromkeys(BASELINES, "published"),
+    **dict.fromkeys((*BASELINES, *SPECTRA), "published"),
 }
 """Every score by name, and where it comes from."""
 LEVEL = 0.01
@@ -125,6 +126,7 @@ def examine(base: Release, suspect: Release, options: Options) -> Entry:
     published = weight_scores(base.checkpoint, suspect.checkpoint)
     for name, score in zip(BASELINES, published, strict=True):
         scores[name] = score.value if name != "φ_U" or score.log10_p is None else -score.log10_p
+    scores |= {score.method: score.value for score in spectra_scores(base.checkpoint, suspect.checkpoint)}
     return {
         "scores": {name: None if value is None else float(f"{value:.6g}") for name, value in scores.items()},
         "p": p_values,

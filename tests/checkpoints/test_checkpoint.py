@@ -15,8 +15,10 @@ import pytest
 from bornbiased_jax.checkpoints import Checkpoint, digest, export_hugging_face, open_checkpoint, tensor_digests, tensors
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.evaluation.generation import generate_text
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parameters import flatten, parameter_table, unflatten
+from bornbiased_jax.text.bpe import train_bpe
 from bornbiased_jax.text.byte_level import ByteTokenizer
 from bornbiased_jax.training import PretrainConfig, pretrain
 
@@ -80,6 +82,24 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf", tokenizer=ByteTokenizer())
     with pytest.raises(InputError, match="has 256 ids, its model only 99"):
         open_checkpoint(tmp_path / "hf").tokenizer  # noqa: B018
+
+
+def test_token_added_after_training_needs_no_row_of_the_model(tmp_path):
+    """``add_special_tokens({"pad_token": "[PAD]"})`` without resizing: one id more than the model has."""
+    trained = train_bpe(["a word and another word"] * 3, 270, exact=False)
+    cfg = preset("llama-tiny", **{**SMALL, "vocab_size": trained.vocab_size})
+    content = json.loads(trained.json_text)
+    pad = {"id": cfg.vocab_size, "content": "[PAD]", "special": True, "normalized": False}
+    content["added_tokens"].append({**pad, "single_word": False, "lstrip": False, "rstrip": False})
+    export_hugging_face(cfg, init_seed(cfg, 1), tmp_path / "hf", tokenizer=trained)
+    (tmp_path / "hf" / "tokenizer.json").write_text(json.dumps(content))
+    checkpoint = open_checkpoint(tmp_path / "hf")
+    assert checkpoint.tokenizer.vocab_size == cfg.vocab_size + 1
+    ids, text = generate_text(checkpoint, "a word", 0)
+    assert text == "a word" and max(ids) < cfg.vocab_size
+    # The token itself has no embedding.
+    with pytest.raises(InputError, match=f"token id {cfg.vocab_size} is outside"):
+        generate_text(checkpoint, "a [PAD]", 1)
 
 
 def peak_of(load):

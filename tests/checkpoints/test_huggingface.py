@@ -110,6 +110,33 @@ def test_base_model_names_and_old_buffers_are_understood(copy):
     assert open_checkpoint(folder).digest() == open_checkpoint(HF / "gpt2").digest()
 
 
+FORMS = {
+    "float64": lambda tensors: {name: tensor.astype(np.float64) for name, tensor in tensors.items()},
+    "value head": lambda tensors: {**tensors, "v_head.summary.weight": np.ones((1, 36), np.float32)},
+    "classifier": lambda tensors: {**tensors, "score.weight": np.ones((1, 36), np.float32)},
+    "tied table under the name of the head": lambda tensors: {
+        {"model.embed_tokens.weight": "lm_head.weight"}.get(name, name): tensor for name, tensor in tensors.items()
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_that_transformers_opens_are_the_same_model(copy, form, capsys):
+    folder = copy("llama")
+    save_file(FORMS[form](load_file(folder / "model.safetensors")), folder / "model.safetensors")
+    assert open_checkpoint(folder).digest() == open_checkpoint(HF / "llama").digest()
+    # Only what is left out is mentioned.
+    assert ("left out" in capsys.readouterr().err) == (form in ("value head", "classifier"))
+
+
+def test_names_with_a_prefix_are_refused_with_a_tensor_that_is_there(copy):
+    folder = copy("llama")
+    wrapped = {f"_orig_mod.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(wrapped, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"no tensor model\.(.*), which .* \(it has _orig_mod\.model\.\1\).*seedprint"):
+        open_checkpoint(folder)
+
+
 def test_a_copy_of_a_tied_embedding_is_taken_only_if_it_is_one(copy):
     folder = copy("llama")
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.naming import open_by_names, open_role_source
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors
@@ -38,6 +40,21 @@ def test_two_sets_of_weights_are_refused_with_both_names_and_file_chooses(tmp_pa
     stale = choose_weights(tmp_path)
     assert stale.paths == [tmp_path / "model.safetensors"]
     assert "stale" in stale.notes[0]
+
+
+def test_index_naming_a_tensor_that_no_file_holds_is_reported(tmp_path, capsys):
+    shutil.copytree(Path(__file__).parent.parent / "fixtures" / "hf" / "llama-sharded-bfloat16", tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    shard = next(iter(index["weight_map"].values()))
+    before = open_checkpoint(tmp_path / "model").digest()
+    assert capsys.readouterr().err == ""
+    index["weight_map"] |= {"model.layers.9.extra": shard, "model.layers.9.more": shard}
+    path.write_text(json.dumps(index))
+    for _ in range(2):
+        assert open_checkpoint(tmp_path / "model").digest() == before
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "model.safetensors.index.json names model.layers.9.extra and 1 more, which no file holds" in line
 
 
 def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):

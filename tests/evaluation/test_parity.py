@@ -15,6 +15,7 @@ from bornbiased_jax.evaluation.generation import generate
 from bornbiased_jax.evaluation.parity import parity
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
+from bornbiased_jax.results.run_reports import Parity
 from tests.tiers import nightly_except
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -60,6 +61,18 @@ def test_only_directories_of_hugging_face_can_be_compared(tmp_path):
     for ref in ("seed:1@llama-tiny", tmp_path):
         with pytest.raises(InputError, match="no Hugging Face directory|neither a Hugging Face"):
             parity(ref)
+
+
+@pytest.mark.parametrize("logit, words", [(0.0, "all logits of transformers are equal"), (np.nan, "not finite")])
+def test_parity_is_undefined_where_logits_say_nothing(monkeypatch, logit, words):
+    def constant(place, tokens_BT):
+        return np.full((*tokens_BT.shape, 53), logit, np.float32), {"transformers": "5", "torch": "2"}
+
+    monkeypatch.setattr("bornbiased_jax.evaluation.parity.transformers_logits", constant)
+    comparison = parity(FIXTURES / "hf" / "llama", num_sequences=1, seq_len=4)
+    assert comparison["verdict"] == "undefined" and words in comparison["reason"]
+    (line,) = Parity(comparison).summary()
+    assert line.startswith("Undefined: ") and words in line
 
 
 # Layers that differ, and experts.

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from bornbiased_jax import model as models
-from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive.changes import Context, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALL, Options, compare_weights
-from bornbiased_jax.lineage.evidence import KINDS, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.evidence import KINDS, MATCHED, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
 from tests.tiers import NIGHTLY, nightly_except
 
@@ -82,6 +83,57 @@ def test_descendants_are_found_and_unrelated_models_are_not(changes, evidence, l
     other = auto_verdict(untrained(3), changed(1, changes), QUICK)
     assert other.verdict == "unrelated"
     assert abs(z_of(other, evidence)) < 4
+
+
+# Half merged with another model, pruned, a block dropped and one inserted, rows of the vocabulary cut, then neurons
+# rescaled, heads permuted, the residual stream rotated, and four bits.
+EVERYTHING = f"merge:{reference(2)}:0.5 prune:0.3 drop-layers:2 resize-vocab:400 insert-layer:1 rescale:3 heads:9"
+EVERYTHING += " rotate:7 round:4"
+
+
+def exported(changes, folder):
+    derived = derive(reference(1), [parse_change(text) for text in changes.split()], Context(0, None))
+    export_hugging_face(derived.cfg, derived.params, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_all_changes_at_once_are_found_in_token_space_through_a_directory(tmp_path):
+    folder = exported(EVERYTHING, tmp_path / "suspect")
+    related = trace(reference(1), folder, num_permutations=999)
+    assert (related.verdict, related.detail["null"]) == ("same-lineage", "exact")
+    assert related.log10_p < -50
+    assert "neurons in token space" in related.reason and z_of(related, TOKEN_NEURONS) > 20
+    other = trace(reference(3), folder, num_permutations=999)
+    assert other.verdict == "unrelated" and abs(z_of(other, TOKEN_NEURONS)) < 4
+
+
+@pytest.mark.slow
+def test_all_changes_and_permuted_neurons_are_found_by_matching_longer_sketches(tmp_path):
+    """Of 16 numbers a vector the matching finds half a merge of 4 bits no more; of 64 it does."""
+    folder = exported(EVERYTHING.replace("rotate", "permute:8 rotate"), tmp_path / "suspect")
+    settings, options = Settings(dim=64, neurons=None), Options(num_permutations=999, has_untrained=True)
+    base, other, suspect = (fingerprint(place, settings) for place in (reference(1), reference(3), folder))
+    related = auto_verdict(base, suspect, options)
+    assert related.verdict == "same-lineage" and related.log10_p < -50
+    assert "matched neurons" in related.reason
+    assert abs(z_of(related, TOKEN_NEURONS)) < 4 and z_of(related, MATCHED) > 20
+    assert auto_verdict(other, suspect, options).verdict == "unrelated"
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_permuted_neurons_of_the_width_of_a_7b_model_are_matched_from_checkpoints():
+    """11,008 neurons a block, all of which ``--neurons all`` sketches; two matchings take minutes and 5 GB."""
+    base = "seed:1@llama-tiny,num_layers=1,num_heads=2,d_model=64,d_ff=11008,vocab_size=256"
+    derived = derive(base, [parse_change("permute:8"), parse_change("noise:0.05")], Context(0, None))
+    suspect = Checkpoint.from_params(derived.cfg, derived.params)
+    verdict = trace(base, suspect, num_permutations=99, neurons="all")
+    assert verdict.verdict == "same-lineage" and verdict.detail["agreement"] > 0.99
+    assert abs(z_of(verdict, TOKEN_NEURONS)) < 4 and z_of(verdict, MATCHED) > 100
+    # Stored subsets say why they cannot be matched.
+    subsets = [fingerprint(source, Settings(neurons=1024)) for source in (base, NativeRoles(suspect))]
+    assert any("1,024 of 11,008 neurons stored" in note for note in auto_verdict(*subsets, QUICK).notes)
 
 
 @pytest.mark.slow

@@ -27,10 +27,14 @@ from bornbiased_jax.lineage import (
     payload_digest,
     save_fingerprint,
 )
+from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.fingerprint_file import encode, is_fingerprint
 from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
 from bornbiased_jax.lineage.sketches import equal_rows, moments
+from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.parameters import flatten, unflatten
+from tests.fixtures.gguf_files import convert
+from tests.lineage.descendants import descend
 from tests.lineage.fingerprinted import CONFIGS, HEAD_NORMS, Model, edited, model, sketched, source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +157,47 @@ def test_payload_is_the_same_from_every_layout_of_the_same_numbers(tmp_path, nam
     flat = flatten(params)
     flat["blocks/mlp/up/kernel"] = flat["blocks/mlp/up/kernel"] * np.float32(1.5)
     assert payload_digest(fingerprint(source((cfg, unflatten(flat))))) != payload_digest(made[0])
+
+
+@pytest.fixture(scope="module")
+def float_model(tmp_path_factory) -> Path:
+    """Rows of 256 numbers, which K-quants ask for."""
+    cfg = preset("llama-tiny", num_layers=2, d_model=256, d_ff=256, num_heads=4, vocab_size=96)
+    folder = tmp_path_factory.mktemp("float") / "model"
+    export_hugging_face(*descend(cfg, 1, 0.3), folder)
+    return folder
+
+
+# By form of storage: the type that is named, and the largest difference of sketches of 16 numbers.
+ROUNDED = {"shards of bfloat16": ("bfloat16", 0.012), "Q8_0": ("Q8_0", 0.025), "Q4_K_M": ("Q4_K", 0.2)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["float32", *ROUNDED])
+def test_fingerprints_of_one_model_in_several_types_differ_by_what_rounding_gives(float_model, tmp_path, form):
+    base = fingerprint(float_model)
+    if form == "float32":
+        path = convert(tmp_path / "m.gguf", float_model)
+    elif form == "shards of bfloat16":
+        path = rewrite(float_model, tmp_path / "m", ml_dtypes.bfloat16, 3, is_reversed=False)
+    else:
+        path = convert(tmp_path / "m.gguf", float_model, kind=form)
+    suspect = fingerprint(path)
+    verdict = auto_verdict(base, suspect, Options(num_permutations=99))
+    assert verdict.verdict == "same-lineage"
+    difference, notes = verdict.detail["sketch_difference"], "\n".join(verdict.notes)
+    if form == "float32":
+        assert payload_digest(suspect) == payload_digest(base) and difference == 0
+        assert "Equal at the sketch's resolution" not in notes
+        return
+    kind, largest = ROUNDED[form]
+    assert 0 < difference < largest
+    sentence = f"within what rounding to {kind} gives; a smaller fine-tune is not excluded."
+    assert f"Equal at the sketch's resolution ({difference:.1%}): {sentence}" in notes
+    # Of a float32 file the same difference is no rounding.
+    as_float = dataclasses.replace(suspect, source=dataclasses.replace(suspect.source, storage={"float32": 21}))
+    notes = "\n".join(auto_verdict(base, as_float, Options(num_permutations=99)).notes)
+    assert ("Equal at the sketch's resolution" in notes) == (form == "shards of bfloat16") and sentence not in notes
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
@@ -14,12 +16,15 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
     KINDS,
+    NORM_SCALES,
     QUANTILES,
     STATISTICS,
+    SYNTHETIC,
     compare,
     evidence_sheet,
     probe_ids,
     read_model,
+    synthetic_releases,
 )
 from tests.lineage.descendants import config, descend, reader, rotated
 
@@ -88,6 +93,27 @@ def test_unrelated_models_of_the_record_look_alike_by_popular_statistics():
     assert all(abs(value) < 0.1 for value in medians["embedding_cosine"].values())
 
 
+def test_synthetic_norm_scales_of_two_releases_show_why_a_cosine_of_99_percent_is_no_evidence():
+    profiles = json.loads(NORM_SCALES.read_text())
+    assert profiles["about"].startswith("Synthetic") and all("synthetic" in name for name in profiles["releases"])
+    first, second = (np.array(blocks) for blocks in profiles["releases"].values())
+    # Positive numbers that vary by s and s' around their means, drawn apart: 1/√((1 + s²)(1 + s'²)).
+    variations = [scales.std(axis=1) / scales.mean(axis=1) for scales in (first, second)]
+    expected = np.prod([1 / np.sqrt(1 + variation**2) for variation in variations], axis=0).mean()
+    cosines = synthetic_releases()
+    assert round(cosines["norm_cosine"], 2) == 0.99
+    assert cosines["norm_cosine"] == pytest.approx(expected, abs=1e-3)
+    # Without their means, independent numbers: the mean of 8 correlations of 64 pairs has a deviation of 0.044.
+    assert abs(cosines["norm_cosine_centered"]) < 3 / 8 / np.sqrt(8)
+    # The sheet shows them next to the pair, so that 0.99 lies within its range, and says why.
+    model = untrained(CFG, 1)
+    sheet = evidence_sheet(NativeRoles(model), NativeRoles(model), None)
+    row = next(row for row in sheet.rows if row.key == "norm_cosine")
+    assert row.ranges[SYNTHETIC][0] == cosines["norm_cosine"]
+    assert dataclasses.replace(row, value=0.992).is_within
+    assert "a variation by a tenth gives 0.99" in STATISTICS["norm_cosine"].worth
+
+
 @pytest.mark.slow
 def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, capsys):
     pair = ["seedprint", f"seed:1@{SMALL}", f"seed:2@{SMALL}", "--quiet"]
@@ -99,7 +125,7 @@ def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, 
     assert first["verdict"] == second["verdict"] == "unrelated" and first.keys() == second.keys()
     page = (tmp_path / "page.html").read_text()
     assert "What is this evidence worth?" in page and STATISTICS["norm_cosine"].worth in page
-    assert "Other sizes have other ranges" in page
+    assert "Other sizes have other ranges" in page and "two releases (synthetic)" in page
 
 
 def test_a_stored_fingerprint_has_no_sheet(tmp_path):

@@ -19,11 +19,11 @@ from typing import Any
 import gguf
 import numpy as np
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, Entry, Form, Shapes, file_shapes, make_entries
-from bornbiased_jax.checkpoints.tensors import NamedTensors, StoredModel, check_entries, file_pieces
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
@@ -53,8 +53,12 @@ def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
     return Fields(values, str(path))
 
 
-def read_headers(path: Path) -> StoredModel:
+def read_headers(path: Path, window: int | None = None) -> StoredModel:
     """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
+
+    Args:
+        path: of the file.
+        window: of attention, for the architecture that Mistral shares with LLaMA: files of it never carry one.
 
     Raises:
         InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
@@ -88,8 +92,9 @@ def read_headers(path: Path) -> StoredModel:
     def first(name: str, axis: int, count: int) -> np.ndarray:
         return _dequantized(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
+    kinds = {tensor.tensor_type.name for tensor in tensors.values()}
     # The architecture, then where each of its parameters lies.
-    cfg = _config(metadata, family, shapes, biases)
+    cfg = _with_window(_config(metadata, family, shapes, biases), metadata, family, window)
     if ROPE_DIVISORS in tensors:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
@@ -101,8 +106,8 @@ def read_headers(path: Path) -> StoredModel:
         f"{architecture} model of GGUF file {path}",
         file_pieces(cfg, source, entries),
         files=(path,),
-        tokenizer_files=(path,),
-        storage="gguf",
+        tokenizer_files=(path,) if "tokenizer.ggml.model" in reader.fields else (),
+        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in kinds})),
     )
 
 
@@ -201,6 +206,23 @@ def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ..
         return ModelConfig.from_dict(settings)
     except InputError as error:
         raise InputError(f"{path} describes no model that can be built: {error}") from error
+
+
+def _with_window(cfg: ModelConfig, metadata: Fields, family: Family, window: int | None) -> ModelConfig:
+    """Return the config with the window that a user gives; warn of a Mistral that is read without."""
+    names = " ".join(str(value) for name, value in metadata.values.items() if name.startswith("general."))
+    if window is not None:
+        if family.name != "llama":
+            raise InputError(f"{metadata.where} is of the family {family.name}, not llama: leave out @window={window}")
+        return cfg.replace(window=window)
+    if family.name == "llama" and "mistral" in names.lower():
+        progress.once(
+            progress.warn,
+            f"{metadata.where} is named a Mistral, and its sliding window, if it has one, is not in the file: beyond "
+            f"it logits are not those of the source; if config.json there has sliding_window, say 4096, name "
+            f"{metadata.where}@window=4096",
+        )
+    return cfg
 
 
 class _Metadata:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax import io
+from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
@@ -17,12 +17,16 @@ from bornbiased_jax.checkpoints.weight_files import (
     HOW_TO_CONVERT,
     INDEX,
     PICKLES,
+    WeightFiles,
     choose_weights,
     find_tokenizers,
-    open_weights,
+    open_chosen,
 )
 from bornbiased_jax.errors import InputError
 
+_TIED = {"lm_head.weight", "embed_out.weight"}
+# Heads of reward models and of TRL, which stand next to the language model.
+_HEADS = re.compile(r"(v_head|score)\..*")
 # Buffers that older versions of transformers wrote beside the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
 TRAINING_CONTEXT = "training_context"
@@ -48,8 +52,8 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         )
     content = io.read_json(folder / "config.json")
     read = read_config(content, str(folder / "config.json"), ignore_fields)
-    paths = weight_files(folder, file)
-    source = open_weights(folder, paths)
+    weights = _safe_files(folder, file)
+    source = open_chosen(folder, weights)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     check_entries(source, entries, shapes, _ignored(source, read, entries))
@@ -59,7 +63,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         read.cfg,
         f"{read.family.name} model of {folder}",
         file_pieces(read.cfg, source, entries),
-        files=tuple(paths),
+        files=tuple(weights.paths),
         tokenizer_files=find_tokenizers(folder),
         storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in source.types.values()})),
         info={"context": context} if is_context else {},
@@ -72,11 +76,16 @@ def weight_files(folder: Path, file: str | None = None) -> list[Path]:
     Raises:
         InputError: there are none, there are two sets of weights, or the index names one that is not there.
     """
+    return _safe_files(folder, file).paths
+
+
+def _safe_files(folder: Path, file: str | None) -> WeightFiles:
+    """Choose a set of safetensors, or refuse pickles with how to convert them."""
     if not (folder / INDEX).is_file() and not any(folder.glob("*.safetensors")):
         for pattern in PICKLES:
             for path in sorted(folder.glob(pattern)):
                 raise InputError(f"{path} {HOW_TO_CONVERT}")
-    return choose_weights(folder, file).paths
+    return choose_weights(folder, file)
 
 
 def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list[Entry]:
@@ -86,17 +95,23 @@ def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list
     if embedding not in source.shapes and embedding.removeprefix(prefix) in source.shapes:
         entries = [entry._replace(name=entry.name.removeprefix(prefix)) for entry in entries]
     renamed = {name: alias for name, alias in read.family.aliases.items() if name not in source.shapes}
+    heads = _TIED & set(source.shapes)
+    if read.cfg.tie_embeddings and heads and embedding not in source.shapes:
+        # safetensors keeps one name of a tied table, and that may be the head's.
+        renamed[embedding] = heads.pop()
     return [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
 
 
 def _ignored(source: NamedTensors, read: Read, entries: list[Entry]) -> Callable[[str], bool]:
     """Return which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
-    copies = {"lm_head.weight", "embed_out.weight"} & set(source.shapes) if read.cfg.tie_embeddings else set()
+    copies = _TIED & set(source.shapes) if read.cfg.tie_embeddings else set()
+    if heads := sorted(filter(_HEADS.fullmatch, source.shapes)):
+        progress.once(progress.note, f"{source.where}: left out, as no part of a language model: {', '.join(heads)}")
     embedding = next(entry.name for entry in entries if entry.paths == ("embed/embedding",))
-    for copy in copies:
+    for copy in copies - {embedding}:
         if embedding in source.shapes and not np.array_equal(source.read(copy), source.read(embedding)):
             raise InputError(
                 f"tensor {copy} of {source.where} differs from the embedding, though tie_word_embeddings is true: "
                 "set it to false in config.json if the model has a head of its own"
             )
-    return lambda name: name in copies or _BUFFERS.fullmatch(name) is not None
+    return lambda name: name in {*copies, *heads} or _BUFFERS.fullmatch(name) is not None
