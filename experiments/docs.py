@@ -126,16 +126,33 @@ def missing(root: Path = ROOT) -> list[str]:
 
 
 def render(text: str) -> str:
-    """Generate the blocks of a document anew and return its text.
+    """Generate the blocks of a document anew and return its text; a record is named by its last block of a section.
 
     Raises:
         InputError: a block that cannot be understood or shown.
     """
-    return _BLOCK.sub(lambda match: f"{match[1]}{content(parse(match['options']))}{match[4]}", text)
+    shown = [(match.start(), parse(match["options"])) for match in _BLOCK.finditer(text)]
+    last = {(_section(text, place), block.name, block.scale): place for place, block in shown if block.show}
+
+    def generated(match: re.Match[str]) -> str:
+        block, place = parse(match["options"]), match.start()
+        is_last = last.get((_section(text, place), block.name, block.scale)) == place
+        return f"{match[1]}{content(block, names_record=is_last)}{match[4]}"
+
+    return _BLOCK.sub(generated, text)
 
 
-def content(block: Block) -> str:
+def _section(text: str, place: int) -> int:
+    """Count the headings of a document before a place."""
+    return text.count("\n#", 0, place)
+
+
+def content(block: Block, *, names_record: bool = True) -> str:
     """Return the text of a block.
+
+    Args:
+        block: what is shown.
+        names_record: end with the line on the record that :func:`origin` writes.
 
     Raises:
         InputError: the record has no such value, or cannot be shown.
@@ -149,7 +166,7 @@ def content(block: Block) -> str:
         body = _shown(block, record)
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"the record of {block.name} cannot be shown ({error!r}): {block.command}") from error
-    return f"\n{body}\n\n{origin(block, record)}\n"
+    return f"\n{body}\n\n{origin(block, record)}\n" if names_record else f"\n{body}\n"
 
 
 def _together(summary: Record) -> str:

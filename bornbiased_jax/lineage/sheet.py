@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -183,7 +184,8 @@ def evidence_sheet(base: RoleSource, suspect: RoleSource, checkpoints: tuple[Che
     first, second = checkpoints or (None, None)
     # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
-    values = compare(read_model(base, first, ids_ST), read_model(suspect, second, ids_ST))
+    with ThreadPoolExecutor(2) as pool:
+        values = compare(*pool.map(read_model, (base, suspect), (first, second), (ids_ST, ids_ST)))
     synthetic = synthetic_releases()
     rows = []
     for key in STATISTICS:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
-from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, times
+from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant, times
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 
@@ -27,7 +27,7 @@ def findings1_tables(record: Record) -> Sequence[Table]:
         measured: Cells = {
             "fraction": (percent(2), mean_std(fractions)),
             "× uniform": (times(1), float(np.mean(ratios))),
-            "cosine": (fixed(4), mean_std(probing.cosines(probed))),
+            "cosine": (significant(3), mean_std(probing.cosines(probed))),
             "top-1 tokens": (integer, len(set(top_ids))),
         }
         predicted: Cells = {}

@@ -19,7 +19,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments
 from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
-from bornbiased_jax.report.numbers import fixed, from_log10
+from bornbiased_jax.report.numbers import fixed, from_log10, significant
 from bornbiased_jax.report.tables import Cells, Table, Value, tabulate
 
 PRINTED: dict[str, Entry] = {
@@ -141,7 +141,7 @@ def tables(record: Record) -> Sequence[Table]:
                 "verdict": tokens["verdict"],
                 "permutation log10 p": (fixed(1), tokens["log10_p"]),
                 "U-test": (from_log10(3), vectors["paper"].get("log10_p_u")),
-                **{name: (fixed(4), score) for name, score in entry["baselines"].items()},
+                **{name: (significant(3), score) for name, score in entry["baselines"].items()},
                 "note": tokens["reason"],
             }
         rows.append(([entry["name"], entry["parameters"]], measured, paper))

@@ -84,7 +84,7 @@ def worth(record: Record) -> list[Table]:
             "loss above baseline": (fixed(3), over_seeds(list(gaps))),
             "time of a step": (times(2), cost),
             "sinks left": (percent(0), sinks),
-            "gain under rounding": (fixed(4), over_seeds(gains)),
+            "gain under rounding": (significant(3), over_seeds(gains)),
             "verdict": "" if name == BASELINE else _worth(sinks, _sinks_left(base), mean_interval(list(gaps))),
             "add to `pretrain`": f"`{options}`" if options else "",
         }
@@ -131,7 +131,7 @@ def _rounding(record: Record) -> Table:
             measured: Cells = {}
             for (scheme, keep), head in heads.items():
                 deltas = cells(run, "delta_nats", scheme=scheme, granularity=granularity, keep_sinks=keep)
-                measured[head] = (fixed(4), over_seeds(deltas))
+                measured[head] = (significant(3), over_seeds(deltas))
             rows.append(([name, granularity], measured))
     note = (
         "Loss above that of full precision, nats a token; the scale is that of a whole sequence (tensor) or of each "
@@ -149,7 +149,7 @@ def _sinks_part(record: Record) -> Table:
         measured: Cells = {}
         for scheme, granularity in itertools.product(settings["schemes"], settings["granularities"]):
             parts = cells(run, "d_sink", scheme=scheme, granularity=granularity, keep_sinks=keep)
-            measured[f"{scheme}, {granularity}"] = (fixed(4), over_seeds(parts))
+            measured[f"{scheme}, {granularity}"] = (significant(3), over_seeds(parts))
         return measured
 
     note = (
@@ -285,7 +285,12 @@ def _findings(record: Record) -> list[Table]:
 
 
 def _finding(words: str, published: str, measured: str, difference: Value, verdict: str) -> tuple[list[str], Cells]:
-    return [words], {"published": published, "here": measured, "difference": (fixed(4), difference), "verdict": verdict}
+    return [words], {
+        "published": published,
+        "here": measured,
+        "difference": (significant(3), difference),
+        "verdict": verdict,
+    }
 
 
 def _elementwise(runs: Entry) -> tuple[list[str], Cells]:

@@ -156,12 +156,12 @@ def _rounding(record: Record) -> Table:
     for cell in record["result"]["rounding"]:
         measured: Cells = {
             "Δ loss": (
-                fixed(4),
+                significant(3),
                 "destroyed" if cell["destroyed"] else _interval(cell["delta_nats"], cell["delta_interval"]),
             ),
             "median KL": (significant(2), cell["kl_median"]),
             "same top-1": (percent(1), cell["same_top1"]),
-            "D_sink": (fixed(4), cell["d_sink"]),
+            "D_sink": (significant(3), cell["d_sink"]),
         }
         rows.append(([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured))
     note = (

@@ -30,7 +30,7 @@ from bornbiased_jax.experiments.sinks.settings import (
     PRICED_SMOKE,
     settings_of,
 )
-from bornbiased_jax.report.numbers import fixed, mean_std, percent, times
+from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant, times
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.training import PretrainConfig, State, begin
 
@@ -134,7 +134,7 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Validation loss of per-head RMSNorm less the baseline's, {result['baseline']['steps']:,} "
             "steps, paired by seed",
             _paired(result[HEAD_NORM], result["baseline"]),
-            format=fixed(4),
+            format=significant(3),
         )
     ]
 

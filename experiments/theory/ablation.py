@@ -9,7 +9,7 @@ from typing import Any
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.prediction import stack_of
-from bornbiased_jax.report.numbers import fixed
+from bornbiased_jax.report.numbers import significant
 from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import SECOND_ORDER, contraction
@@ -61,7 +61,7 @@ def tables(record: Record) -> Sequence[Table]:
     rows: list[tuple[Any, ...]] = [
         (
             [case["model"], case["seq_len"]],
-            dict.fromkeys(ROWS.values(), (fixed(5), None)),
+            dict.fromkeys(ROWS.values(), (significant(3), None)),
             {},
             {name: case["cosine"][key] for key, name in ROWS.items()},
         )

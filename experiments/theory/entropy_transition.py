@@ -27,7 +27,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.theory import predicted
 from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, mean_std, percent
+from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.theory import transition
 from bornbiased_jax.theory.transition import Encoder
@@ -178,10 +178,13 @@ def tables(record: Record) -> Sequence[Table]:
     for row in result["rows"]:
         at = settings["num_layers"][row["variant"]] * 2 // 5
         by_label = {label: (fixed(3), values[at]) for label, values in row["predicted_cosine_by_layer"].items()}
-        measured = {"networks": (fixed(3), row["cosine_by_layer"][at]), "se": (fixed(4), row["cosine_se_by_layer"][at])}
+        measured = {
+            "networks": (fixed(3), row["cosine_by_layer"][at]),
+            "se": (significant(3), row["cosine_se_by_layer"][at]),
+        }
         cosines.append(([row["variant"], row["beta"], at], {**by_label, **measured}))
-        largest = {label: (fixed(4), largest_error(row, label)) for label in PREDICTIONS}
-        errors.append(([row["variant"], row["beta"]], largest | {f"{EXACT}, less 2 se": (fixed(4), excess(row))}))
+        largest = {label: (significant(3), largest_error(row, label)) for label in PREDICTIONS}
+        errors.append(([row["variant"], row["beta"]], largest | {f"{EXACT}, less 2 se": (significant(3), excess(row))}))
     note = (
         f"T = {settings['length']}, D = {settings['width']}, input cosine {settings['cosine']}, "
         f"{settings['networks']} networks; logits of variance β² ln T."
@@ -206,7 +209,7 @@ def _decoder_table(record: Record) -> Table:
     for (beta, num_heads), outcome in zip(record["settings"]["decoders"], groups, strict=True):
         theory = outcome["theory"]
         measured = {
-            "cosine": (fixed(4), mean_std(probing.cosines(outcome))),
+            "cosine": (significant(3), mean_std(probing.cosines(outcome))),
             "inside": f"{predicted.inside(outcome)} of {len(outcome['records'])}",
         }
         expected = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
@@ -226,7 +229,7 @@ def claims(record: Record) -> Sequence[Claim]:
         Claim(
             f"Largest error of the predicted mean cosine, less two standard errors (at most {LIMIT})",
             worst,
-            format=fixed(4),
+            format=significant(3),
             configuration="ours",
         ),
         Claim(

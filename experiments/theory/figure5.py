@@ -20,7 +20,7 @@ from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, mean_std, significant
+from bornbiased_jax.report.numbers import mean_std, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.mlp import prop2
@@ -166,7 +166,7 @@ def tables(record: Record) -> Sequence[Table]:
     for name, stack in stacks.items():
         cosine = mean_std(np.asarray(stack["cosine_by_seed"])[:, -1])
         expected = (stack["theory"][-1], stack["theory_std"][-1])
-        last.append(([name], {"cosine": (fixed(4), cosine)}, {}, {"cosine": expected}))
+        last.append(([name], {"cosine": (significant(3), cosine)}, {}, {"cosine": expected}))
     about = "Mean ± standard deviation over seeds. The paper draws Figure 5 and prints no numbers."
     return [
         tabulate("Cosine between inputs after the last block", ["stack"], last, about),
@@ -182,7 +182,7 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Cosine between inputs after {settings['num_layers']} {name} blocks, D = {settings['d_model']}",
             float(_mean(stacks[name], "cosine")[-1]),
             theory=stacks[name]["theory"][-1],
-            format=fixed(4),
+            format=significant(3),
         )
         for name in (RELU, TANH)
     ]

@@ -20,7 +20,7 @@ from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.observe import unit
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, significant
+from bornbiased_jax.report.numbers import significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.theory.attention import prop5_closed_form_gap, prop5_exact_gap, prop5_printed
 from bornbiased_jax.theory.mean_field import profile
@@ -187,7 +187,7 @@ def tables(record: Record) -> Sequence[Table]:
             }
             simple.append(([length, n], measured, {}, forms))
             # Every stack at the same depth.
-            cosine = {name: (fixed(4), 1 - curve["gap_by_layer"][n - 1]) for name, curve in curves.items()}
+            cosine = {name: (significant(3), 1 - curve["gap_by_layer"][n - 1]) for name, curve in curves.items()}
             expected = {name: 1 - curve["theory_gap_by_layer"][n - 1] for name, curve in curves.items()}
             real.append(([length, n], cosine, {}, expected))
     note = (

@@ -181,7 +181,7 @@ def tables(record: Record) -> Sequence[Table]:
             len(cosines),
         ]
         measured = {
-            "cosine": (fixed(4), mean_std(cosines)),
+            "cosine": (significant(3), mean_std(cosines)),
             "deviation": (fixed(2), mean_std(z)),
             "inside": f"{inside(outcome)} of {len(cosines)}",
             "half-width": (fixed(2), half_width(outcome)),

@@ -21,7 +21,7 @@ from bornbiased_jax.probes.contraction import ContractionState
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import Observation
-from bornbiased_jax.report.numbers import fixed, from_log10, mean_std
+from bornbiased_jax.report.numbers import fixed, from_log10, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.sweep import Probe, SweepOptions, sweep
 from bornbiased_jax.theory.attention import prop4
@@ -133,7 +133,7 @@ def tables(record: Record) -> Sequence[Table]:
         worst = np.max([row["log10_p"] for row in outcome["records"]], axis=0)
         for index, name in enumerate(SETTINGS if group["seq_len"] > 1 else SETTINGS[:2]):
             measured = {
-                "cosine": (fixed(4), mean_std(cosines[:, index])),
+                "cosine": (significant(3), mean_std(cosines[:, index])),
                 "largest p": (from_log10(3), float(worst[index])),
             }
             same = same_configuration(group, index)

@@ -23,7 +23,7 @@ import numpy as np
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.theory import predicted
-from bornbiased_jax.report.numbers import fixed, mean_std, percent
+from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 
 SCHEMES: dict[str, Entry] = {
@@ -94,7 +94,7 @@ def tables(record: Record) -> Sequence[Table]:
     for scheme_and_shape, outcome in zip(record["settings"]["cells"], groups[:count], strict=True):
         theory = outcome["theory"]
         measured = {
-            "cosine": (fixed(4), mean_std(probing.cosines(outcome))),
+            "cosine": (significant(3), mean_std(probing.cosines(outcome))),
             "inside": f"{predicted.inside(outcome)} of {len(outcome['records'])}",
         }
         expected = {"cosine": (theory["inter_cosine_by_layer"][-1], theory["inter_cosine_by_layer_std"][-1])}
@@ -111,7 +111,7 @@ def tables(record: Record) -> Sequence[Table]:
             theory = outcome["theory"]
             measured = {
                 "cosine": (
-                    fixed(4),
+                    significant(3),
                     mean_std([row["contraction"]["inter_cosine_by_layer"][layer - 1] for row in outcome["records"]]),
                 ),
                 "std over theory's": (fixed(2), ratios[layer - 1]),

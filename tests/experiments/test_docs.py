@@ -92,6 +92,15 @@ def test_table_states_its_record(committed, monkeypatch):
     assert "`builtin:prose` fedcba98" in made
 
 
+def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
+    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    block = "<!-- record: table1 show=tables -->\n<!-- end -->\n"
+    made = docs.render(f"# One\n\n{block}\nWords.\n\n{block}\n## Two\n\n{block}")
+    first, second = made.split("## Two")
+    assert made.count("BODY") == 3 and docs.render(made) == made
+    assert [part.count("reproduce table1") for part in (first.split("Words.")[0], first, second)] == [0, 1, 1]
+
+
 def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
     initializations = [
