@@ -302,7 +302,7 @@ def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = N
     names = ", ".join(map(str, seeds))
     if seed is None:
         if len(seeds) > 1:
-            raise InputError(f"{folder} has seeds {names}: say which, as in {folder.name}@seed={seeds[0]}")
+            raise InputError(f"{folder} has seeds {names}: say which, as in {folder}@seed={seeds[0]}")
         seed = seeds[0]
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}: it has {names}")
