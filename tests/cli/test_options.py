@@ -118,6 +118,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         OPEN: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
+        "bornbiased_jax.lineage.trace:weights_digests": lambda roles: {},
         "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=()),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
