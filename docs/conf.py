@@ -5,6 +5,7 @@ needs no network to be looked at: the theme uses the system's fonts, and MathJax
 """
 
 import atexit
+import itertools
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.util.parallel import make_chunks
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -125,12 +127,23 @@ def _escape_bars(_app: object, _what: str, _name: str, _thing: object, _options:
             lines[number] = "".join(parts)
 
 
-def _interleave(_app: object, env: BuildEnvironment, names: list[str]) -> None:
-    """Put pages with code at even distances: a process takes several pages in a row."""
-    has_code = {name: "code-cell" in env.doc2path(name).read_text() or name.startswith("notebooks/") for name in names}
-    groups = [sorted(name for name in names if has_code[name] is kind) for kind in (True, False)]
-    place = {name: (at + 0.5) / len(group) for group in groups for at, name in enumerate(group)}
-    names.sort(key=place.__getitem__)
+def _balance(app: Sphinx, env: BuildEnvironment, names: list[str]) -> None:
+    """Give the same work to each run of pages that one process reads, as told by the code of the pages."""
+
+    def work(name: str) -> int:
+        text = env.doc2path(name).read_text()
+        if "code-cell" not in text and '"cell_type": "code"' not in text:
+            return 0
+        return sum(map(text.count, ("code-cell", '"cell_type": "code"', "\nbornbiased ", "\nbornbiased pretrain")))
+
+    sizes = [len(run) for run in make_chunks(names, app.parallel)]
+    runs: list[list[str]] = [[] for _ in sizes]
+    done = [0] * len(runs)
+    for name in sorted(names, key=work, reverse=True):
+        least = min((at for at, run in enumerate(runs) if len(run) < sizes[at]), key=done.__getitem__)
+        runs[least].append(name)
+        done[least] += work(name)
+    names[:] = itertools.chain.from_iterable(runs)
 
 
 def _label(app: Sphinx, error: Exception | None) -> None:
@@ -145,7 +158,7 @@ def setup(app: Sphinx) -> None:
     """Sphinx calls this."""
     # It copies files once the site is built, and says nothing about pages that are read side by side.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
-    app.connect("env-before-read-docs", _interleave)
+    app.connect("env-before-read-docs", _balance)
     app.connect("source-read", _relink)
     app.connect("autodoc-process-docstring", _escape_bars)
     app.connect("build-finished", _label)
