@@ -78,6 +78,7 @@ WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
     "bornbiased_jax.checkpoints.naming:open_role_source": SimpleNamespace(description="m"),
     "bornbiased_jax.lineage.fingerprint_pass:weights_digests": {},
+    "bornbiased_jax.lineage.trace:weights_digests": {},
     "bornbiased_jax.lineage.fingerprint_pass:fingerprint": SimpleNamespace(repeats=()),
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),
