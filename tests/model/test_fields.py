@@ -262,6 +262,8 @@ def test_fused_attention(name, monkeypatch):
         other = LLAMA.replace(window=7, attention_pattern="gl")
     if name == "shared_norm":
         other = LLAMA.replace(parallel_residual=True, shared_norm=True)
+    if name == "shared_expert_width":
+        other = LLAMA.replace(num_experts=3, shared_expert_width=28)
     if other is None:
         assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
         return
