@@ -30,11 +30,18 @@ SIZES = dict(num_layers=2, vocab_size=512)
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "length"),
-    [("gpt2-tiny", 2, 512), ("llama-tiny", 4, 128), ("qwen-tiny", 1, 256), ("qwen2moe-tiny", 4, 128)],
+    ("name", "changes", "batch", "length"),
+    [
+        ("gpt2-tiny", {}, 2, 512),
+        ("llama-tiny", {}, 4, 128),
+        ("qwen-tiny", {}, 1, 256),
+        ("qwen2moe-tiny", {}, 4, 128),
+        # Copies of rows for each expert are most of it.
+        ("mixtral-tiny", {"d_ff": 1024, "num_experts": 16}, 4, 64),
+    ],
 )
-def test_a_forward_pass_is_estimated_from_below_and_not_far_below(name, batch, length):
-    cfg = preset(name, **SIZES)
+def test_a_forward_pass_is_estimated_from_below_and_not_far_below(name, changes, batch, length):
+    cfg = preset(name, **SIZES, **changes)
     shapes = parameter_shapes(cfg), jax.ShapeDtypeStruct((batch, length), jnp.int32)
     plan = jax.jit(functools.partial(apply, cfg)).lower(*shapes).compile().memory_analysis()
     planned = plan.temp_size_in_bytes + plan.output_size_in_bytes
