@@ -78,26 +78,29 @@ def _orthogonal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     *outer, rows, columns = shape
     tall = (*outer, max(rows, columns), min(rows, columns))
     # QR of a Gaussian matrix is Haar's once the diagonal of R is made positive.
-    factor = _qr
+    factor = _haar_basis
     for _ in outer:
         factor = jax.vmap(factor)
-    basis, triangle = factor(keys.normal(key, tall, 1.0))
-    diagonal = jnp.diagonal(triangle, axis1=-2, axis2=-1)
-    basis = basis * jnp.where(diagonal < 0, -1.0, 1.0)[..., None, :]
+    basis = factor(keys.normal(key, tall, 1.0))
     # The barriers keep XLA from joining this factor, or a mean's, with the scale: eager and jitted bits are equal.
     scaled = jax.lax.optimization_barrier(basis * jnp.sqrt(jnp.float32(max(rows, columns))))
     return scaled if rows >= columns else jnp.swapaxes(scaled, -1, -2)
 
 
 @jax.custom_batching.sequential_vmap
-def _qr(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Factor a matrix, and a batch of them one after the other.
+def _haar_basis(matrix: jax.Array) -> jax.Array:
+    """Return the Q of a matrix's QR with positive diagonal of R, of a batch of matrices one after the other.
+
+    In float64: a square Gaussian matrix is so badly conditioned that float32's Q of 768 columns is wrong by 1e-4 of
+    an entry, and differently on every machine.
 
     On a CPU a batch of QRs waits for threads of the pool that it runs on itself; as many of them at once as the pool
     has threads wait forever (jaxlib 0.10.2).
     """
-    basis, triangle = jnp.linalg.qr(matrix)
-    return basis, triangle
+    with jax.enable_x64(True):
+        basis, triangle = jnp.linalg.qr(matrix.astype(jnp.float64))
+        signs = jnp.where(jnp.diagonal(triangle) < 0, -1.0, 1.0)
+        return (basis * signs[None, :]).astype(jnp.float32)
 
 
 def _mean(unit: jax.Array, axis: int) -> jax.Array:

@@ -53,7 +53,9 @@ def digest(params):
     return hasher.hexdigest()
 
 gates = dict(output_gate="elementwise", sink_logit="learned", head_norm=True, qk_norm=True)
-cfg = preset("llama-tiny", bias=True, positions="learned", vocab_size=256, num_layers=3, max_seq_len=33, **gates)
+rules = {"init.query": "orthogonal:0.02", "init.down": "orthogonal:0.01"}
+sizes = dict(vocab_size=256, num_layers=3, max_seq_len=33)
+cfg = preset("llama-tiny", bias=True, positions="learned", **sizes, **gates, **rules)
 mesh = jax.make_mesh((4,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,))
 over_seeds, split = NamedSharding(mesh, P("seed")), NamedSharding(mesh, P(None, "seed"))
 initialization = lambda seed: init_seed(cfg, seed)
@@ -68,8 +70,9 @@ print("map", digest(jax.tree.map(lambda leaf: leaf[2], in_turn)))
 many = jax.jit(jax.vmap(initialization))(jax.device_put(seeds, over_seeds))
 assert len(jax.tree.leaves(many)[0].sharding.device_set) == 4
 print("devices", digest(jax.tree.map(lambda leaf: leaf[2], many)))
-wide = jax.jit(lambda s: initialization(s)["blocks"]["mlp"]["up"]["kernel"], out_shardings=split)(np.uint32(42))
-np.testing.assert_array_equal(wide, eager["blocks"]["mlp"]["up"]["kernel"])
+for name in ("up", "down"):
+    wide = jax.jit(lambda s: initialization(s)["blocks"]["mlp"][name]["kernel"], out_shardings=split)(np.uint32(42))
+    np.testing.assert_array_equal(wide, eager["blocks"]["mlp"][name]["kernel"])
 """
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.init import distribution, draw, init_seed
+from bornbiased_jax.init import distribution, draw, draw_unit, init_seed
 from bornbiased_jax.lineage.audit.scheme import init_scheme, repeats_of
 from bornbiased_jax.lineage.audit.summary import moments_of
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -134,6 +134,17 @@ def test_orthogonal_matrices_have_orthonormal_rows_or_columns(setting):
     w = by_group(model("normal-0.02", **dict([parse_setting(setting)])))[group].astype(np.float64)
     w = (w if w.shape[0] >= w.shape[1] else w.T) / (0.05 * math.sqrt(max(w.shape)))
     np.testing.assert_allclose(w.T @ w, np.eye(w.shape[1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(96, 224), (512, 512), (900, 768)])
+def test_orthogonal_draws_are_those_of_float64_within_a_millionth(shape):
+    """What machines may differ by: LAPACK's own QR of the same Gaussian numbers."""
+    rows, columns = max(shape), min(shape)
+    basis, triangle = np.linalg.qr(np.asarray(keys.normal(jax.random.key(3), (rows, columns), 1.0), np.float64))
+    expected = basis * np.sign(np.diag(triangle)) * math.sqrt(rows)
+    drawn = np.asarray(draw_unit(jax.random.key(3), shape, "orthogonal"))
+    # Entries have a standard deviation of 1 here, of 0.02 in models: this is stricter than 1e-6 by a factor of 50.
+    np.testing.assert_allclose(drawn if shape[0] >= shape[1] else drawn.T, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
