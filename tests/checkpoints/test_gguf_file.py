@@ -1,5 +1,6 @@
 """GGUF files, written here with the rules of llama.cpp's converter."""
 
+import json
 from pathlib import Path
 
 import gguf
@@ -115,6 +116,20 @@ def test_models_of_transformers_come_back_from_gguf_files(tmp_path, name):
     assert from_gguf.digest() == from_hf.digest()
     fields, expected = (vars(model.cfg.replace(init="gpt2-scaled", init_groups=None)) for model in (from_gguf, from_hf))
     assert {field for field in fields if fields[field] != expected[field]} == UNSAID.get(name, set())
+
+
+def test_a_mixture_of_before_june_2024_states_the_length_of_its_shared_expert_alone(tmp_path):
+    """Of Qwen1.5-MoE-A2.7B: 5,632, and four of its experts are chosen, of 1,408 neurons each."""
+    cfg, params = initial("qwen2moe-tiny", experts_per_token=2, shared_expert_width=192)
+    export_hugging_face(cfg, params, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    del config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"intermediate_size": 192}))
+    found = open_checkpoint(convert(tmp_path / "model.gguf", tmp_path / "hf"))
+    assert (found.cfg.d_ff, found.cfg.shared_expert_width) == (96, 192)
+    np.testing.assert_array_equal(
+        found.params()["blocks"]["mlp"]["up"]["kernel"], params["blocks"]["mlp"]["up"]["kernel"]
+    )
 
 
 # Family, and of each published model layers, width, heads, size of a head, and what logits of attention are divided by

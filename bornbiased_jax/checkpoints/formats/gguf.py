@@ -307,8 +307,13 @@ def _mixture(width: str, *, is_normalized: bool) -> Callable[[_Metadata], Settin
 
 
 def _qwen2_moe(fields: _Metadata) -> Settings:
-    settings = _mixture("expert_feed_forward_length", is_normalized=False)(fields)
-    return settings | {"shared_expert_width": fields.get("expert_shared_feed_forward_length")}
+    # Files made before June 2024 state the shared expert's width alone, which the chosen experts make up together.
+    shared_width, num_chosen = fields.get("feed_forward_length"), fields.get("expert_used_count")
+    return {
+        **_mixture("feed_forward_length", is_normalized=False)(fields),
+        "d_ff": fields.get("expert_feed_forward_length", shared_width // max(num_chosen, 1)),
+        "shared_expert_width": fields.get("expert_shared_feed_forward_length", shared_width),
+    }
 
 
 # What llama.cpp knows of an architecture, in its fields or in its code.
