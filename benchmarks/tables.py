@@ -27,6 +27,10 @@ def _between(middle: float, ends: Sequence[float], write: Callable[[float], str]
     return f"{write(middle)} ({write(ends[0])} to {write(ends[1])})"
 
 
+def _gigabytes(num_bytes: float) -> str:
+    return f"{fixed(2)(num_bytes / 1e9)} GB"
+
+
 def sweep_vs_torch(record: Record) -> list[Table]:
     """Tabulate the sweep versus the loop, also as if both did the loop's work."""
     # Records made before sizes could be chosen are of the benchmark's own.
@@ -41,7 +45,7 @@ def sweep_vs_torch(record: Record) -> list[Table]:
     return facts(
         "A sweep over seeds versus a loop with PyTorch",
         [
-            ("sweep, loop", f"{record['seconds_ours']:.2f} s, {record['seconds_torch']:.2f} s"),
+            ("sweep, loop", f"{fixed(2)(record['seconds_ours'])} s, {fixed(2)(record['seconds_torch'])} s"),
             ("loop over sweep, pair by pair", _between(record["speedup_median"], record["speedup_range"])),
             ("the same for equal work", equal),
             ("needed operations per second", f"{record['gflops_ours']:.0f} GFLOP/s"),
@@ -50,8 +54,8 @@ def sweep_vs_torch(record: Record) -> list[Table]:
         ],
         "Needed are all positions in every block but the last, there keys and values of all positions and one query, "
         "output and MLP row; half of the causal square; the head at one position. The loop computes the last block at "
-        f"every position: its operations are {1 / alike:.2f} times the needed ones, and for equal work the ratio is as "
-        "much smaller.",
+        f"every position: its operations are {fixed(2)(1 / alike)} times the needed ones, and for equal work the ratio "
+        "is as much smaller.",
     )
 
 
@@ -134,7 +138,10 @@ def whichseed(record: Record) -> list[Table]:
         seed = "none" if outcome["seed"] is None else f"{outcome['seed']:,}"
         r, log10_p = outcome["best"]["correlation"], outcome["log10_p"]
         rows.append(
-            (f"{name} of seed {outcome['born_from']:,}: found", f"{seed} (r = {r:.3f}, log10 p = {fixed(0)(log10_p)})")
+            (
+                f"{name} of seed {outcome['born_from']:,}: found",
+                f"{seed} (r = {fixed(3)(r)}, log10 p = {fixed(0)(log10_p)})",
+            )
         )
         rows.append((f"{name}: the whole command", _process(outcome["process"])))
     search = record["search"]
@@ -142,7 +149,7 @@ def whichseed(record: Record) -> list[Table]:
     rows += [
         ("seeds a second of one core", integer(search["seeds_per_cpu_second"])),
         ("fraction of the rate of one large draw, in turn", _between(*between, percent(0))),
-        ("all 2³² seeds at that rate on all cores", f"{search['hours_of_all_seeds']:.1f} h"),
+        ("all 2³² seeds at that rate on all cores", f"{fixed(1)(search['hours_of_all_seeds'])} h"),
     ]
     note = f"{search['entries']} numbers of {search['matrices']} matrices are drawn of each seed."
     return facts(f"{record['num_seeds']:,} seeds of {record['model']} searched, {record['steps']} steps", rows, note)
@@ -176,12 +183,15 @@ def bound(record: Record) -> list[Table]:
 def loading(record: Record) -> list[Table]:
     """Tabulate the memory that commands take on top of a model's weights."""
     rows = [
-        ([name], {"most memory": f"{row['peak_bytes'] / 1e9:.2f} GB", "over its weights": _RATIO(row["over_weights"])})
+        (
+            [name],
+            {"most memory": _gigabytes(row["peak_bytes"]), "over its weights": _RATIO(row["over_weights"])},
+        )
         for name, row in record["commands"].items()
     ]
     note = (
-        f"{record['model']}: {record['weights_bytes'] / 1e9:.2f} GB of weights in float32. "
-        f"Wanted: at most {record['goal_bytes'] / 1e9:.2f} GB."
+        f"{record['model']}: {_gigabytes(record['weights_bytes'])} of weights in float32. "
+        f"Wanted: at most {_gigabytes(record['goal_bytes'])}."
     )
     return [tabulate("Memory of commands that read one checkpoint", ["command"], rows, note)]
 
@@ -190,11 +200,11 @@ def streamed(record: Record) -> list[Table]:
     """Tabulate memory and rate of a fingerprint whose model is read block by block."""
     sizes, full_depth = record["sizes"], record["full_depth"]
     rows = [
-        ("peak memory of the command", f"{record['command']['peak_bytes'] / 1e9:.2f} GB"),
-        ("the weights in float32", f"{record['weights_bytes'] / 1e9:.1f} GB"),
+        ("peak memory of the command", _gigabytes(record["command"]["peak_bytes"])),
+        ("the weights in float32", f"{fixed(1)(record['weights_bytes'] / 1e9)} GB"),
         ("the pass, fraction of the rate of float32 products", percent(0)(record["fraction_of_products"])),
         ("seconds of the pass", f"{record['pass']['seconds']:.0f}"),
-        (f"{full_depth['layers']} blocks: weights in float32", f"{full_depth['weights_bytes'] / 1e9:.1f} GB"),
+        (f"{full_depth['layers']} blocks: weights in float32", f"{fixed(1)(full_depth['weights_bytes'] / 1e9)} GB"),
         (
             f"{full_depth['layers']} blocks: seconds of the pass, extrapolated",
             f"{full_depth['seconds_extrapolated']:.0f}",
@@ -212,20 +222,20 @@ def weights_fingerprint(record: Record) -> list[Table]:
     """Tabulate time and memory of a fingerprint of weights."""
     sizes, full_depth = record["sizes"], record["full_depth"]
     rows = [
-        ("seconds of reading the files into float32, median", f"{statistics.median(record['read_seconds']):.1f}"),
-        ("seconds of the fingerprint, median", f"{statistics.median(record['fingerprint_seconds']):.1f}"),
-        ("the fingerprint over reading", f"{record['ratio']:.2f}"),
-        ("peak memory of the command beyond the two tables", f"{record['beyond_tables_bytes'] / 1e9:.2f} GB"),
-        ("the two tables in float32", f"{record['table_bytes'] / 1e9:.2f} GB"),
+        ("seconds of reading the files into float32, median", fixed(1)(statistics.median(record["read_seconds"]))),
+        ("seconds of the fingerprint, median", fixed(1)(statistics.median(record["fingerprint_seconds"]))),
+        ("the fingerprint over reading", fixed(2)(record["ratio"])),
+        ("peak memory of the command beyond the two tables", _gigabytes(record["beyond_tables_bytes"])),
+        ("the two tables in float32", _gigabytes(record["table_bytes"])),
         (
             f"{full_depth['layers']} blocks: seconds, extrapolated, and size of the file",
-            f"{full_depth['seconds_extrapolated']:.0f}, {full_depth['fingerprint_bytes'] / 1e6:.1f} MB",
+            f"{full_depth['seconds_extrapolated']:.0f}, {fixed(1)(full_depth['fingerprint_bytes'] / 1e6)} MB",
         ),
         ("the whole process", _process(record["command"])),
     ]
     title = (
         f"A fingerprint of the weights of {record['layers']} blocks of 7B shape and their tables (width "
-        f"{sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {record['file_bytes'] / 1e9:.2f} GB in bfloat16)"
+        f"{sizes['d_model']:,}, {sizes['d_ff']:,} hidden units, {_gigabytes(record['file_bytes'])} in bfloat16)"
     )
     return facts(title, rows)
 
@@ -239,7 +249,7 @@ def stored_fingerprints(record: Record) -> list[Table]:
         "scan": f"scanning {record['bases']:,}, of which {record['tested']} passed the screen",
     }
     rows = [
-        (f"{words}: seconds, of processors", f"{seconds['wall_s']:.2f}, {seconds['cpu_s']:.2f}")
+        (f"{words}: seconds, of processors", f"{fixed(2)(seconds['wall_s'])}, {fixed(2)(seconds['cpu_s'])}")
         for words, seconds in ((words, record["seconds"][name]) for name, words in work.items())
     ]
     rows.append(("relatives found", f"{record['found']} of {record['related']}"))
@@ -247,11 +257,10 @@ def stored_fingerprints(record: Record) -> list[Table]:
         pair = record["small_pair"]
         for name, key in (("`provenancekit compare`", "peer"), ("`seedprint`", "seedprint")):
             label = f"{name} of two unrelated models of 0.2 million parameters, as a process: seconds"
-            rows.append((label, f"{pair[key + '_s']:.1f} ({pair['decisions'][key]})"))
+            rows.append((label, f"{fixed(1)(pair[key + '_s'])} ({pair['decisions'][key]})"))
     rows.append(("processes that wanted a core, before and after", "{:.1f}, {:.1f}".format(*record["load"])))
-    title = (
-        f"Stored fingerprints of {record['layers']} blocks of 7B shape, {record['fingerprint_bytes'] / 1e6:.1f} MB each"
-    )
+    megabytes = fixed(1)(record["fingerprint_bytes"] / 1e6)
+    title = f"Stored fingerprints of {record['layers']} blocks of 7B shape, {megabytes} MB each"
     return facts(title, rows)
 
 

@@ -235,7 +235,7 @@ def origin(block: Block, record: Record) -> str:
     if "wall_time_s" in taken:
         facts.append(duration(taken["wall_time_s"]))
     if "peak_memory_bytes" in taken:
-        facts.append(f"{taken['peak_memory_bytes'] / 1e9:.2f} GB at most")
+        facts.append(f"{numbers.fixed(2)(taken['peak_memory_bytes'] / 1e9)} GB at most")
     if "cpu" in source.get("platform", {}):
         facts.append(f"{source['platform']['cores']} cores of {source['platform']['cpu']}")
     if source.get("device", {}).get("platform") not in (None, "cpu"):

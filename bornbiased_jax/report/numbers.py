@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -9,40 +10,95 @@ import numpy as np
 
 Format = Callable[[float], str]
 
+MOST_DIGITS = 3
+"""Significant digits that a measured number has at most; its integer part stays whole."""
+
 LEAST_LOG10_P = -300
 """Log₁₀ of the smallest p-value that is written in digits."""
 
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
-def fixed(digits: int) -> Format:
-    """Format numbers with so many digits after the point.
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """A format with digits after the point, which become fewer as the integer part grows (:data:`MOST_DIGITS`).
+
+    Attributes:
+        digits: after the point, at most.
+        scale: what a value is multiplied by.
+        unit: what follows the number.
+        origin: the value from which a number's size is counted, before scaling.
+    """
+
+    digits: int
+    scale: float = 1.0
+    unit: str = ""
+    origin: float = 0.0
+
+    def __call__(self, value: float) -> str:
+        """Write a number."""
+        return self._written(value, self._decimals(value))
+
+    def deviation(self, mean: float, deviation: float) -> str:
+        """Write a standard deviation to the digit of its mean, or further for its own first digit.
+
+        Example:
+            >>> fixed(2).deviation(36.94, 2.74), fixed(1).deviation(113.1, 0.31)
+            ('2.7', '0.3')
+        """
+        place = -_exponent(self.scale * deviation, 1)
+        return self._written(deviation, min(self.digits, max(self._decimals(mean), place)))
+
+    def _decimals(self, value: float) -> int:
+        size = self.scale * (value - self.origin)
+        # Zero has no digit that counts.
+        if size == 0:
+            return self.digits
+        return min(self.digits, max(0, MOST_DIGITS - 1 - _exponent(size, MOST_DIGITS)))
+
+    def _written(self, value: float, decimals: int) -> str:
+        # z: what rounds to zero has no sign.
+        return _minus(f"{self.scale * value:z,.{decimals}f}{self.unit}")
+
+
+def fixed(digits: int) -> Fixed:
+    """Format numbers with so many digits after the point, three significant ones at most.
 
     Example:
-        >>> fixed(3)(-0.5)
-        '−0.500'
+        >>> fixed(3)(-0.5), fixed(3)(12.3456), fixed(1)(33858.1)
+        ('−0.500', '12.3', '33,858')
     """
-    return lambda value: _minus(f"{value:,.{digits}f}")
+    return Fixed(digits)
 
 
-def percent(digits: int = 2) -> Format:
-    """Format fractions as percentages.
+def percent(digits: int = 2) -> Fixed:
+    """Format fractions as percentages, three significant digits at most.
 
     Example:
-        >>> percent(2)(0.026)
-        '2.60%'
+        >>> percent(2)(0.026), percent(2)(0.1131)
+        ('2.60%', '11.3%')
     """
-    return lambda value: _minus(f"{100 * value:.{digits}f}%")
+    return Fixed(digits, 100, "%")
 
 
-def times(digits: int = 1) -> Format:
-    """Format ratios.
+def times(digits: int = 1) -> Fixed:
+    """Format ratios, three significant digits at most.
 
     Example:
-        >>> times(1)(58.5)
-        '58.5×'
+        >>> times(1)(58.5), times(1)(117.4)
+        ('58.5×', '117×')
     """
-    return lambda value: _minus(f"{value:,.{digits}f}×")
+    return Fixed(digits, 1, "×")
+
+
+def near_one(form: Fixed) -> Fixed:
+    """Format numbers whose distance from one is what they say: three significant digits of that distance at most.
+
+    Example:
+        >>> near_one(times(3))(1.0114), near_one(percent(2))(0.9998), times(3)(1.0114)
+        ('1.011×', '99.98%', '1.01×')
+    """
+    return dataclasses.replace(form, origin=1.0)
 
 
 def integer(value: float) -> str:
@@ -66,8 +122,7 @@ def significant(digits: int = 3) -> Format:
     def write(value: float) -> str:
         if value == 0:
             return "0"
-        # Rounded first: 9.996 has one digit more before the point than it seems.
-        exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+        exponent = _exponent(value, digits)
         if -4 < exponent < 7:
             return _minus(f"{value:,.{max(0, digits - 1 - exponent)}f}")
         return _power(value / 10.0**exponent, exponent, digits)
@@ -95,6 +150,25 @@ def from_log10(digits: int = 3) -> Format:
         return _power(mantissa, exponent, digits)
 
     return write
+
+
+def _exponent(value: float, digits: int) -> int:
+    """Return the power of ten of a number rounded to so many digits: 9.996 has one more before the point than it seems.
+
+    Zero, and what is no finite number, has the power 0.
+    """
+    return int(f"{value:.{digits - 1}e}".split("e")[1]) if math.isfinite(value) else 0
+
+
+def p_value(digits: int = 2) -> Format:
+    """Format a p-value; zero is what a float has of one below 10⁻³⁰⁰.
+
+    Example:
+        >>> p_value(2)(0.0345), p_value(2)(0.0)
+        ('0.035', '< 10⁻³⁰⁰')
+    """
+    write = from_log10(digits)
+    return lambda p: write(math.log10(p) if p > 0 else -math.inf)
 
 
 def _power(mantissa: float, exponent: int, digits: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import matplotlib.figure
 
-from bornbiased_jax.report.numbers import Format, significant
+from bornbiased_jax.report.numbers import Fixed, Format, significant
 
 Configuration = Literal["paper", "other", "ours"]
 """Whose configuration a row has: the paper's own; another one for a number that the paper prints; or
@@ -191,7 +191,9 @@ def write(value: Value, number_format: Format) -> str:
         return value
     if isinstance(value, tuple):
         mean, deviation = value
-        return f"{number_format(mean)} ± {number_format(deviation)}"
+        is_fixed = isinstance(number_format, Fixed)
+        std = number_format.deviation(mean, deviation) if is_fixed else number_format(deviation)
+        return f"{number_format(mean)} ± {std}"
     return number_format(value)
 
 

@@ -24,6 +24,7 @@ from bornbiased_jax.derive.changes import Context, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.trace import trace
+from bornbiased_jax.report.numbers import fixed
 
 SIZES = "num_layers=4,num_heads=4,d_model=64,d_ff=128,vocab_size=512"
 BASE = f"seed:1@llama-tiny,{SIZES}"
@@ -90,7 +91,7 @@ def main(tools: Path, folder: Path) -> None:
     for name in (*UNRELATED, *RELATED):
         base, suspect = folder / "base", folder / name
         verdict = trace(base, suspect)
-        p = "" if verdict.log10_p is None else f", log₁₀ p {verdict.log10_p:.1f}"
+        p = "" if verdict.log10_p is None else f", log₁₀ p {fixed(1)(verdict.log10_p)}"
         cells = (provenance_kit(tools, base, suspect), weightscope(tools, base, suspect), f"{verdict.verdict}{p}")
         print(f"| {name} | {'yes' if name in RELATED else 'no'} | {' | '.join(cells)} |", flush=True)
 

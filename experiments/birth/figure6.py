@@ -15,7 +15,7 @@ from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.activation import preactivation
 from bornbiased_jax.probes.inputs import gaussian
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, percent, significant
+from bornbiased_jax.report.numbers import fixed, near_one, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 
 NORMS = {"layernorm": "with LayerNorm", "none": "without"}
@@ -86,7 +86,7 @@ def tables(record: Record) -> Sequence[Table]:
                 {
                     "σ, block 1": (significant(3), variant["std_by_layer"][0]),
                     "σ, last block": (significant(3), variant["std_by_layer"][-1]),
-                    "odd share": (percent(2), _linear_fraction(variant["std_by_layer"][0])),
+                    "odd share": (near_one(percent(2)), _linear_fraction(variant["std_by_layer"][0])),
                     "cosine, last block": (significant(3), float(np.mean(last))),
                 },
                 {"σ, block 1": 0.55 if variant["norm"] != "none" else 0.011} if is_paper_model else {},

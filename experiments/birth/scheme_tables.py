@@ -13,7 +13,7 @@ from scipy import optimize, stats
 
 from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
@@ -149,24 +149,25 @@ def tables(record: Record) -> Sequence[Table]:
 
 def _start_table(record: Record) -> Table:
     settings = record["settings"]
+    most = math.log(settings["changes"]["vocab_size"])
     rows: list[tuple[Any, ...]] = []
     for row in record["result"]["rows"]:
         predicted = row["predicted"]
         measured = {
             "cosine": (significant(3), _mean(row, "cosine")),
             "top-1 fraction": (percent(2), _mean(row, "top1")),
-            "entropy": (fixed(4), _mean(row, "entropy")),
+            "entropy below uniform": (fixed(4), most - _mean(row, "entropy")),
         }
         expected = {
             "cosine": predicted["cosine"],
             "top-1 fraction": predicted["top1"],
-            "entropy": predicted["entropy"],
+            "entropy below uniform": most - predicted["entropy"],
         }
         rows.append(([row["name"]], measured, {}, expected))
     note = (
         f"Means of {len(settings['seeds'])} seeds on {settings['num_inputs']} sequences of "
-        f"{settings['schedule']['context']} uniform tokens; entropy in nats, at most "
-        f"{math.log(settings['changes']['vocab_size']):.4f}. A zero head has no top-1 token."
+        f"{settings['schedule']['context']} uniform tokens; entropy of the predictions in nats, below that of a "
+        f"uniform one, {fixed(2)(most)}. A zero head has no top-1 token."
     )
     return tabulate("Before training", ["scheme"], rows, note)
 
@@ -202,7 +203,7 @@ def _difference_table(result: Entry) -> Table:
         }
         low, high = comparison.interval_by_step[-1]
         cells["95% interval, last step"] = f"{fixed(3)(low)} to {fixed(3)(high)}"
-        cells["p (Holm)"] = (significant(2), comparison.adjusted_p)
+        cells["p (Holm)"] = (p_value(2), comparison.adjusted_p)
         cells[f"seeds for {DIFFERENCE} nats"] = (integer, float(comparison.seeds_needed))
         rows.append(([f"{comparison.row} − {comparison.base}"], cells))
     note = (

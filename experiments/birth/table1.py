@@ -135,7 +135,7 @@ def headline(record: Record) -> str:
         return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
     chosen = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
     parts = [
-        f"seed {row['seed']} answers {100 * row['preference']['top1_share']:.1f}% of random inputs with token "
+        f"seed {row['seed']} answers {percent(1)(row['preference']['top1_share'])} of random inputs with token "
         f"{row['preference']['top1_id']}"
         for row in shown[chosen]
     ]

@@ -19,7 +19,7 @@ from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.probes.inputs import random_inputs
-from bornbiased_jax.report.numbers import fixed, percent, rate_interval, significant
+from bornbiased_jax.report.numbers import fixed, p_value, percent, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 INPUTS = {"tokens": "random tokens", "gaussian": "shared Gaussian vectors"}
@@ -236,7 +236,7 @@ def _rates(summary: Entry) -> Cells:
         "below 0.01": _interval(summary, 0.01),
         "below 0.05": _interval(summary, 0.05),
         # Where it is beyond doubt, no more than that.
-        "KS p": "< 10⁻¹²" if p is not None and p < 1e-12 else (significant(2), p),
+        "KS p": "< 10⁻¹²" if p is not None and p < 1e-12 else (p_value(2), p),
     }
 
 

@@ -23,7 +23,7 @@ from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.probes.inputs import random_inputs
-from bornbiased_jax.report.numbers import fixed, percent, significant
+from bornbiased_jax.report.numbers import fixed, from_log10, p_value, percent
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.multiple import holm
 
@@ -173,8 +173,9 @@ def tables(record: Record) -> Sequence[Table]:
     result, settings = record["result"], record["settings"]
     sections = []
     note = (
-        f"Random tokens, T = {settings['seq_len']}. Verdict, z and p: permutation test with 9,999 permutations, whose "
-        "least p is 10⁻⁴. paper and iclr: the published tests on the same tokens, whose p are too small."
+        f"Random tokens, T = {settings['seq_len']}. Verdict, z and p: permutation test with 9,999 permutations, and "
+        "below their reach a certified bound. paper and iclr: the published tests on the same tokens, whose p are too "
+        "small."
     )
     # One model against changed copies of itself.
     if result["smollm2"]["attempted"]:
@@ -199,9 +200,7 @@ def tables(record: Record) -> Sequence[Table]:
         rows = [
             (
                 [entry["base"], entry["suspect"]],
-                _measured(
-                    entry["tests"], {"adjusted p": (significant(3), entry["tests"]["permutation"].get("adjusted_p"))}
-                )
+                _measured(entry["tests"], {"adjusted p": (p_value(3), entry["tests"]["permutation"].get("adjusted_p"))})
                 | {"why": _why(entry["tests"]["permutation"])},
             )
             for entry in result["others"]["pairs"]
@@ -220,7 +219,7 @@ def _fresh_seeds(summaries: Sequence[Entry], settings: Entry) -> Table:
         for rate in entry["rates"]:
             low, high = percent(1)(rate["low"]), percent(1)(rate["high"])
             measured[f"below {rate['level']:g}"] = f"{percent(1)(rate['rate'])} [{low}, {high}]"
-        rows.append(([entry["base"], entry["num_pairs"]], measured | {"KS p": (significant(3), entry["ks_p"])}))
+        rows.append(([entry["base"], entry["num_pairs"]], measured | {"KS p": (p_value(3), entry["ks_p"])}))
     note = (
         f"Permutation test on tokens, N = {settings['num_inputs']}, T = {settings['seq_len']}, against initializations "
         "of the checkpoint's own architecture; 95% intervals. A calibrated test has 1% and 5%."
@@ -230,11 +229,11 @@ def _fresh_seeds(summaries: Sequence[Entry], settings: Entry) -> Table:
 
 def _measured(tests: Entry, more: Cells | None = None) -> Cells:
     permutation = tests["permutation"]
-    p = permutation["p_value"]
+    log10_p = permutation["log10_p"]
     return {
         "verdict": permutation["verdict"],
         "z": (fixed(1), permutation["z"]),
-        "p": None if p is None else f"{p:.4g}",
+        "p": None if log10_p is None else (from_log10(3), log10_p),
         **(more or {}),
         "paper log10 p": (fixed(1), tests["paper"]["log10_p"]),
         "iclr log10 p": (fixed(1), tests["iclr"]["log10_p"]),

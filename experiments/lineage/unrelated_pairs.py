@@ -32,7 +32,7 @@ from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
-from bornbiased_jax.report.numbers import integer, percent, rate_interval, significant
+from bornbiased_jax.report.numbers import integer, p_value, percent, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval, model_interval
 
@@ -235,7 +235,7 @@ def tables(trained: Entry, settings: Entry) -> list[Table]:
         measured: Cells = {
             "p ≤ 0.01": rate_interval(test),
             "p ≤ 10⁻⁴": count_below(test["at_alpha"]),
-            "KS p": None if test["ks_p"] is None else (significant(2), test["ks_p"]),
+            "KS p": None if test["ks_p"] is None else (p_value(2), test["ks_p"]),
             "disjoint pairs": (integer, test["ks_pairs"]),
         }
         tests.append(([test["test"], test["num_pairs"]], measured))

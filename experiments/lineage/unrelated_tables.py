@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bornbiased_jax.experiments.base import Entry, Record
-from bornbiased_jax.report.numbers import fixed, integer, percent, rate_interval, significant
+from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, rate_interval
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 
 _WORDS = {True: "kept", False: "EXCEEDED", None: "not tried"}
@@ -78,9 +78,9 @@ def _sizes(record: Record) -> Table:
         measured: Cells = {
             "p ≤ 0.01": rate_interval(summary["rates"][0]),
             "p ≤ 0.05": rate_interval(summary["rates"][1]),
-            "KS p": (significant(2), summary["ks_p"]),
+            "KS p": (p_value(2), summary["ks_p"]),
             "disjoint pairs": (integer, summary["ks_pairs"]),
-            "smallest p": (significant(2), summary["least"]),
+            "smallest p": (p_value(2), summary["least"]),
             "undefined": (integer, summary["num_undefined"]),
         }
         rows.append(([summary["test"], summary["kind"], summary["num_pairs"]], measured))

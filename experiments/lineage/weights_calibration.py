@@ -32,7 +32,7 @@ from bornbiased_jax.experiments.lineage.unrelated_pairs import count_below
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
-from bornbiased_jax.report.numbers import fixed, rate_interval, significant
+from bornbiased_jax.report.numbers import fixed, p_value, rate_interval, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 
@@ -161,9 +161,9 @@ def tables(record: Record) -> Sequence[Table]:
         measured: Cells = {
             "below 0.01": rate_interval(case["rates"][0], percent_digits=2),
             "below 0.05": rate_interval(case["rates"][1], percent_digits=2),
-            "KS p": (significant(2), case["ks_p"]) if case["uniform"] else None,
+            "KS p": (p_value(2), case["ks_p"]) if case["uniform"] else None,
             "z": (fixed(2), (case["z_mean"], case["z_std"])),
-            "smallest adjusted p": (significant(2), min(checks)) if checks else None,
+            "smallest adjusted p": (p_value(2), min(checks)) if checks else None,
             "p ≤ 10⁻⁴": count_below(case["at_alpha"]),
         }
         rows.append(([case["test"], case["num_pairs"]], measured))

@@ -12,7 +12,7 @@ import numpy as np
 from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.experiments.sinks.settings import MITIGATIONS
 from bornbiased_jax.experiments.sinks.sink_training import last_rate
-from bornbiased_jax.report.numbers import fixed, percent, significant, times
+from bornbiased_jax.report.numbers import fixed, near_one, percent, significant, times
 from bornbiased_jax.report.tables import Cells, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import mean_interval, ratio_interval
 
@@ -228,9 +228,11 @@ def _verdict(difference: Value, ratio: _Ratio | None, published: float) -> str:
         return "the direction holds, the size cannot be said: the smaller mean is not above zero"
     if ratio.value < published / 2:
         return "the direction holds, the size does not"
-    high = "∞" if math.isinf(ratio.high) else f"{ratio.high:.4g}"
+    # A ratio that nobody published may lie close to one, and then its distance from one is what the row is about.
+    write = fixed(1) if published else near_one(fixed(3))
+    high = "∞" if math.isinf(ratio.high) else write(ratio.high)
     word = "confirmed" if published else "seen, no size is published"
-    return f"{word}: {ratio.value:.4g}× [{ratio.low:.4g}, {high}]"
+    return f"{word}: {write(ratio.value)}× [{write(ratio.low)}, {high}]"
 
 
 def _ratio(over: Sequence[float | None], under: Sequence[float | None]) -> tuple[Value, _Ratio | None]:
@@ -262,7 +264,7 @@ def _findings(record: Record) -> list[Table]:
         ("a head-wise gate makes D_sink 50 times smaller", HEAD_GATE, "tensor", 50.0),
     ):
         difference, ratio = _ratio(sink_part(BASELINE, "tensor"), sink_part(name, granularity))
-        measured = "—" if ratio is None else f"{ratio.value:.1f}×"
+        measured = "—" if ratio is None else times(1)(ratio.value)
         verdict = _verdict(difference, ratio, published)
         rows.append(_finding(words, f"{published:.0f}×", measured, difference, verdict))
     rows.append(_elementwise(runs))

@@ -136,7 +136,7 @@ def _neurons(result: Entry) -> Table:
     neurons = result["protocol"].get("super_neurons", [])
     rows = [
         (place, {**columns, "super": "yes" if neuron["super"] else "no"})
-        for (place, columns), neuron in zip(neuron_rows(neurons, digits=4), neurons, strict=True)
+        for (place, columns), neuron in zip(neuron_rows(neurons), neurons, strict=True)
     ]
     note = (
         "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "

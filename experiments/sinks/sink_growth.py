@@ -12,7 +12,7 @@ from scipy import stats
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
 from bornbiased_jax.experiments.sinks.settings import EPSILON, FIVE_SEEDS, HELD_OUT, settings_of
-from bornbiased_jax.report.numbers import fixed, integer, percent, significant
+from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
@@ -216,7 +216,7 @@ def scheme_tables(record: Record) -> Sequence[Table]:
             values, p = differences[name]
             low, high = mean_interval(values)
             measured["score − gpt2-scaled's"] = f"{fixed(2)(low)} to {fixed(2)(high)}"
-            measured["p (Holm)"] = (significant(2), p)
+            measured["p (Holm)"] = (p_value(2), p)
         rows.append(([name], measured))
     note = (
         f"ε = {EPSILON}; ± across seeds. The step is the first snapshot in which a head of some seed was above ε. "

@@ -171,9 +171,7 @@ def tables(record: Record) -> Sequence[Table]:
     )
     # A row per neuron.
     neuron_cells: list[tuple[list[int], Cells]] = []
-    for (place, columns), neuron in zip(
-        neuron_rows(result["super_neurons"], digits=3), result["super_neurons"], strict=True
-    ):
+    for (place, columns), neuron in zip(neuron_rows(result["super_neurons"]), result["super_neurons"], strict=True):
         norms: Cells = {f"{name} norm": (fixed(1), neuron[f"{name}_norm_ratio"]) for name in ("gate", "up")}
         neuron_cells.append((place, {**columns, **norms, "super": "yes" if neuron["super"] else "no"}))
     neurons = tabulate(

@@ -183,8 +183,8 @@ def tables(record: Record) -> Sequence[Table]:
     note = (
         f"{settings['num_sequences']} sequences of {settings['length']} tokens; ε = 0.25; blocks and positions "
         "count from 1, neurons and channels from 0. Restored: the neuron's mean activation at the first token "
-        "is written there and nowhere else. Change: of the fraction of a block's heads that are sinks, from "
-        "the model as it is."
+        "is written there and nowhere else. Changes: from the model as it is; largest in a block: of the fraction of "
+        "its heads that are sinks."
     )
     return [tabulate("Cut and restored", ["change", "of", "sink read at"], rows, note)]
 
@@ -193,7 +193,8 @@ def _row(row: Entry, base: Entry) -> tuple[Any, ...]:
     measured = {
         "heads that are sinks": (percent(1), row["sink_rate"]),
         "largest change in a block": (fixed(2), change(row, base)),
-        "loss": (fixed(3), row["loss"]),
+        "loss": (fixed(2), row["loss"]),
+        "change of the loss": (fixed(3), row["loss"] - base["loss"]),
     }
     return [row["kind"], row["what"], row["position"]], measured
 

@@ -84,13 +84,13 @@ def about(subject: Subject) -> Entry:
     }
 
 
-def neuron_rows(neurons: Sequence[Entry], digits: int) -> list[tuple[list[int], Cells]]:
+def neuron_rows(neurons: Sequence[Entry]) -> list[tuple[list[int], Cells]]:
     """Return a table's row for each neuron that writes much at the first token."""
     return [
         (
             [neuron["block"], neuron["neuron"]],
             {
-                "writes": (significant(digits), neuron["write"]),
+                "writes": (significant(3), neuron["write"]),
                 "to channel": str(neuron["channel"]),
                 "share of row": (percent(0), neuron["channel_share"]),
                 "first over rest": (significant(2), neuron["firing_ratio"]),

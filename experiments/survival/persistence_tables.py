@@ -9,7 +9,7 @@ from typing import Any
 from bornbiased_jax.experiments._shared.lineage import BASELINES
 from bornbiased_jax.experiments.base import Entry, Record
 from bornbiased_jax.experiments.survival.settings import PAPER_TOKENS
-from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, significant
+from bornbiased_jax.report.numbers import fixed, from_log10, integer, mean_std, p_value
 from bornbiased_jax.report.tables import Cells, Claim, Table, Value, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
 
@@ -44,8 +44,8 @@ def trained_on(record: Record) -> str:
     return (
         f"Trained on {facts['tokens']:,} tokens of {facts['source']} a seed ({facts['epochs']:.2g} epochs), in the "
         f"same order for every seed; the paper: about {PAPER_TOKENS / 1e9:.0f}B of OpenWebText. "
-        f"Held-out losses to beat, in nats a token: unigram {facts['unigram_loss']:.3f}, "
-        f"bigram {facts['bigram_loss']:.3f}."
+        f"Held-out losses to beat, in nats a token: unigram {fixed(3)(facts['unigram_loss'])}, "
+        f"bigram {fixed(3)(facts['bigram_loss'])}."
     )
 
 
@@ -63,7 +63,7 @@ def verdict_cells(pair: Entry) -> Cells:
     paper, log = pair["paper"], from_log10(2)
     return {
         **training_cells(pair["progress"]),
-        EXACT: (significant(2), pair["permutation"]["p"]),
+        EXACT: (p_value(2), pair["permutation"]["p"]),
         Z: (fixed(1), pair["permutation"]["z"]),
         T_TEST: (log, paper.get("log10_p_t")),
         U_TEST: (log, paper.get("log10_p_u")),

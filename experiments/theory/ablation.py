@@ -9,7 +9,7 @@ from typing import Any
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.prediction import stack_of
-from bornbiased_jax.report.numbers import significant
+from bornbiased_jax.report.numbers import percent, significant
 from bornbiased_jax.report.tables import Table, tabulate
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import SECOND_ORDER, contraction
@@ -85,7 +85,7 @@ def headline(record: Record) -> str:
         gated[kind] = max(gated[kind], part)
     return (
         f"Finite width is {100 * gated[True]:.0f}% of the contraction that theory predicts for gated MLPs, and at most "
-        f"{100 * gated[False]:.1f}% for plain ones."
+        f"{percent(1)(gated[False])} for plain ones."
     )
 
 

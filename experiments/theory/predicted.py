@@ -14,7 +14,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.birth import findings, modules
 from bornbiased_jax.experiments.theory.top1_fit import WRONG, fit_of
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant
+from bornbiased_jax.report.numbers import fixed, integer, mean_std, p_value, percent, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.theory.predict import SECOND_ORDER
 
@@ -101,8 +101,8 @@ def coverage(groups: Sequence[probing.Probed]) -> Entry:
 def _in_words(fit: Entry) -> str:
     return (
         f"{fit['inside']} of {fit['measurements']} measurements, of {fit['models']} untrained models, lie inside "
-        f"theory's interval, {100 * fit['inside'] / fit['measurements']:.1f}% (95% interval resampled by model: "
-        f"{100 * fit['fraction_low']:.1f}% to {100 * fit['fraction_high']:.1f}%), whose stated rate is "
+        f"theory's interval, {percent(1)(fit['inside'] / fit['measurements'])} (95% interval resampled by model: "
+        f"{percent(1)(fit['fraction_low'])} to {percent(1)(fit['fraction_high'])}), whose stated rate is "
         f"{100 * fit['stated']:g}%; {fit['models_inside']} models lie inside at every length"
     )
 
@@ -196,9 +196,9 @@ def tables(record: Record) -> Sequence[Table]:
             "fraction": (percent(2), mean_std(fractions)),
             "p10": (percent(2), float(np.quantile(fractions, 0.1))),
             "p90": (percent(2), float(np.quantile(fractions, 0.9))),
-            "p of fit": (significant(2), fit["p"]),
-            "p, cosine": (significant(2), fit["control_p"]),
-            "p, isotropic": (significant(2), fit["isotropic_p"]),
+            "p of fit": (p_value(2), fit["p"]),
+            "p, cosine": (p_value(2), fit["control_p"]),
+            "p, isotropic": (p_value(2), fit["isotropic_p"]),
         }
         predicted_fraction = {
             "fraction": (fit["share_mean"], fit["share_std"]),
@@ -237,7 +237,7 @@ def claims(record: Record) -> Sequence[Claim]:
         Claim(
             f"Fraction of {covered['measurements']} cosines, of {covered['models']} models in "
             f"{len(record['result']['groups'])} configurations and lengths, inside theory's {100 * rate:g}% interval "
-            f"(resampled by model: {100 * covered['fraction_low']:.1f}% to {100 * covered['fraction_high']:.1f}%)",
+            f"(resampled by model: {percent(1)(covered['fraction_low'])} to {percent(1)(covered['fraction_high'])})",
             covered["inside"] / covered["measurements"],
             theory=rate,
             format=percent(1),

@@ -1,13 +1,14 @@
 import json
 import re
 import types
+from collections.abc import Iterator
 
 import pytest
 
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import docs, front_figure, results
 from bornbiased_jax.experiments.markdown import MOST_COLUMNS
-from bornbiased_jax.report.numbers import percent
+from bornbiased_jax.report.numbers import MOST_DIGITS, percent
 from bornbiased_jax.report.tables import Claim, Quantity, Row, Table
 
 RECORD = {
@@ -189,6 +190,100 @@ def test_no_table_of_the_documents_is_wider_than_seven_columns_and_no_p_has_need
         text = path.read_text()
         assert max((row[0].count("|") - 1 for row in rule.finditer(text)), default=0) <= MOST_COLUMNS, path.name
         assert not small.findall(text), path.name
+
+
+# (title of a table, head of a column) -> why its numbers have more digits than three.
+FINER = {
+    ("Pre-activations with and without LayerNorm", "odd share"): "99.98% is not all: the rest is what contracts",
+    ("Findings of single runs, with seeds", "verdict"): "ratios near one, whose intervals exclude one by 0.002",
+}
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\d.]*\d)")
+_CODE_OR_PAPER = re.compile(r"`[^`]*`|\b\d{4}\.\d{5}\b")
+
+
+def _cells(text: str) -> Iterator[tuple[str, str, str]]:
+    """List the title of the table, the head of the column and the text of every cell below a head."""
+    title, heads = "", None
+    for line in text.splitlines():
+        if line.startswith("**"):
+            title = line.split("**")[1]
+        if not line.startswith("|"):
+            heads = None
+            continue
+        row = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if heads is None:
+            heads = row
+        elif set("".join(row)) - set("-: "):
+            yield from ((title, head, cell) for head, cell in zip(heads, row, strict=True))
+
+
+def _digits(number: str) -> int:
+    """Count the significant digits of a number with a point."""
+    return len(number.replace(",", "").replace(".", "").lstrip("0"))
+
+
+def _too_fine(text: str) -> list[tuple[str, str, str]]:
+    """List the cells that hold a number with a point and more than three significant digits, exceptions left out.
+
+    Of an exception the digits of the distance from one count, of percentages that from a hundred.
+    """
+    found = []
+    for title, head, cell in _cells(text):
+        finer = any(title == table and head.startswith(column) for table, column in FINER)
+        one = 100.0 if "%" in cell else 1.0
+        for number in _NUMBER.findall(_CODE_OR_PAPER.sub("", cell)):
+            decimals = len(number.split(".")[1])
+            counted = f"{abs(float(number.replace(',', '')) - one):.{decimals}f}" if finer else number
+            if _digits(counted) > MOST_DIGITS:
+                found.append((title, head, cell))
+    return found
+
+
+def test_no_cell_of_a_table_has_more_than_three_significant_digits():
+    """Whole numbers are as long as they are; what a table needs beyond three digits is an exception with its reason."""
+    for path in docs.documents():
+        assert not _too_fine(path.read_text()), path.name
+
+
+def test_every_exception_from_three_digits_is_needed():
+    cells = [cell for path in docs.documents() for cell in _cells(path.read_text())]
+    for table, column in FINER:
+        numbers = [
+            number
+            for title, head, cell in cells
+            if title == table and head.startswith(column)
+            for number in _NUMBER.findall(cell)
+        ]
+        assert max(map(_digits, numbers)) > MOST_DIGITS, (table, column)
+
+
+@pytest.mark.parametrize(
+    ("title", "head", "cell", "is_refused"),
+    [
+        ("Any", "z", "201.1", True),
+        ("Any", "log10 p", "−33,858.1", True),
+        ("Any", "log10 p", "−33,858", False),
+        ("Any", "loss", "3.462 ± 0.019", True),
+        ("Any", "loss", "0.0346 ± 0.0019", False),
+        ("Any", "reference", "2505.06708, `10000.0`, jax 0.10.23", False),
+        ("Any", "odd share", "99.98%", True),
+        ("Pre-activations with and without LayerNorm", "odd share, measured", "99.98%", False),
+        ("Pre-activations with and without LayerNorm", "odd share, measured", "72.43%", True),
+    ],
+)
+def test_a_cell_with_four_digits_is_found(title, head, cell, is_refused):
+    text = f"**{title}**; T: 64\n\n| what | {head} |\n| --- | --- |\n| a | {cell} |\n"
+    assert bool(_too_fine(text)) == is_refused
+
+
+def test_no_p_of_a_record_is_zero_or_a_number_of_a_program():
+    """A p of zero is one below the least float, and powers of ten are written as such."""
+    for path in docs.documents():
+        for match in docs._BLOCK.finditer(path.read_text()):
+            for _, head, cell in _cells(match["content"]):
+                assert not re.search(r"\de[-−+]\d", cell), (path.name, cell)
+                if re.search(r"\bp\b", head) and not re.search(r"[<≤>≥]|log", head):
+                    assert cell != "0", (path.name, head)
 
 
 def test_the_figure_of_the_readme_is_drawn_from_its_records():

@@ -175,10 +175,10 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     # By hand: means 0.33 and 0.006, deviations 0.03 and 0.001 that are one another's multiples, t = 4.3027 of 3 pairs:
     # the ends are where |0.33 − 0.006 R| = t |0.03 − 0.001 R| / √3. Of the losses they are 1.4988 and 1.4995.
     assert said == [
-        "confirmed: 55× [47.68, 72.66]",
+        "confirmed: 55.0× [47.7, 72.7]",
         "the direction holds, the size does not",
         "destroyed in 3 of 3 seeds",
-        "seen, no size is published: 1.499× [1.499, 1.5]",
+        "seen, no size is published: 1.499× [1.499, 1.500]",
     ]
     assert [row.measured["here"] for row in table.rows] == ["55.0×", "3.0×", "1 of 3 by sink mass", ""]
     # Without a ratio nothing is confirmed.

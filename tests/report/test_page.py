@@ -152,7 +152,7 @@ def test_tables_set_the_sources_side_by_side_and_mark_other_configurations(secti
         found = re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.DOTALL)
         cells[kind] = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in found]
     assert cells["paper"] == ["gpt2-nano", "42", "2.60%", "2.61%", "2.40% ± 0.90%", "4.57 × 10⁻¹³⁷"]
-    assert cells["other"] == ["gpt2-tiny other configuration", "42", "—", "50.00%", "—", "—"]
+    assert cells["other"] == ["gpt2-tiny other configuration", "42", "—", "50.0%", "—", "—"]
     assert cells["ours"][0] == "no counterpart"
 
 
