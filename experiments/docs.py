@@ -11,8 +11,8 @@ A number that was measured stands between two comments, and what is between them
 second); of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
 all. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
 ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by
-``benchmarks/tables.py``. Where a record is missing, the block says which command makes it, or shows an ellipsis within
-a sentence.
+``benchmarks/tables.py``. The last block of a section names the commands of all its records in one line. Where a
+record is missing, the block says which command makes it, or shows an ellipsis within a sentence.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ BENCHMARKS = ROOT / "benchmarks" / "results"
 SHOWN = ("headline", "claims", "tables")
 
 _BLOCK = re.compile(r"(<!-- record: (?P<options>[^>]*?) -->)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,33 +128,40 @@ def missing(root: Path = ROOT) -> list[str]:
 
 
 def render(text: str) -> str:
-    """Generate the blocks of a document anew and return its text; a record is named by its last block of a section.
+    """Generate the blocks of a document anew and return its text; the last block of a section names its records.
 
     Raises:
         InputError: a block that cannot be understood or shown.
     """
-    shown = [(match.start(), parse(match["options"])) for match in _BLOCK.finditer(text)]
-    last = {(_section(text, place), block.name, block.scale): place for place, block in shown if block.show}
+    # Section -> the place of its last block that shows a record, and one block of each record that it shows.
+    last: dict[int, int] = {}
+    of_section: dict[int, dict[tuple[str, str], Block]] = {}
+    for match in _BLOCK.finditer(text):
+        block = parse(match["options"])
+        if block.show:
+            section = _section(text, match.start())
+            last[section] = match.start()
+            of_section.setdefault(section, {}).setdefault((block.name, block.scale), block)
 
     def generated(match: re.Match[str]) -> str:
-        block, place = parse(match["options"]), match.start()
-        is_last = last.get((_section(text, place), block.name, block.scale)) == place
-        return f"{match[1]}{content(block, names_record=is_last)}{match[4]}"
+        block, section = parse(match["options"]), _section(text, match.start())
+        is_last = last.get(section) == match.start()
+        return f"{match[1]}{content(block, list(of_section[section].values()) if is_last else [])}{match[4]}"
 
     return _BLOCK.sub(generated, text)
 
 
 def _section(text: str, place: int) -> int:
     """Count the headings of a document before a place."""
-    return text.count("\n#", 0, place)
+    return len(_HEADING.findall(_FENCE.sub("", text[:place])))
 
 
-def content(block: Block, *, names_record: bool = True) -> str:
+def content(block: Block, named: Sequence[Block] | None = None) -> str:
     """Return the text of a block.
 
     Args:
         block: what is shown.
-        names_record: end with the line on the record that :func:`origin` writes.
+        named: whose records the line at the end names (:func:`origins`); the block's own if not given.
 
     Raises:
         InputError: the record has no such value, or cannot be shown.
@@ -160,13 +169,12 @@ def content(block: Block, *, names_record: bool = True) -> str:
     record = record_of(block)
     if block.value:
         return "…" if record is None else _value(block, record)
-    if record is None:
-        return f"\nNot measured yet: `{block.command}`.\n"
     try:
-        body = _shown(block, record)
+        body = f"Not measured yet: `{block.command}`." if record is None else _shown(block, record)
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"the record of {block.name} cannot be shown ({error!r}): {block.command}") from error
-    return f"\n{body}\n\n{origin(block, record)}\n" if names_record else f"\n{body}\n"
+    line = origins([block] if named is None else named)
+    return f"\n{body}\n\n{line}\n" if line else f"\n{body}\n"
 
 
 def _together(summary: Record) -> str:
@@ -220,35 +228,67 @@ def _value(block: Block, record: Record) -> str:
     return make(int(digits))(value) if digits else make(value)
 
 
-def origin(block: Block, record: Record) -> str:
-    """Name the command that made a record, with what it took, where, and of which code and text."""
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a record comes from.
+
+    Attributes:
+        command: what makes it, as it was typed.
+        cost: what that took.
+        source: where it ran, and of which code and text.
+    """
+
+    command: str
+    cost: list[str]
+    source: list[str]
+
+
+def origins(named: Sequence[Block]) -> str:
+    """Name in one line the commands that made records, with what each took, where, and of which code and text.
+
+    What all of several records have in common is said once, at the end of the line; what is not measured is left out.
+    """
+    made = [origin(block, record) for block in named if (record := record_of(block)) is not None]
+    common = [fact for fact in made[0].source if all(fact in each.source for each in made)] if len(made) > 1 else []
+    sentences = []
+    for each in made:
+        facts = [*each.cost, *(fact for fact in each.source if fact not in common)]
+        sentences.append(f"`{each.command}`" + (f": {'; '.join(facts)}." if facts else "."))
+    if common:
+        sentences.append(f"{'Both' if len(made) == 2 else 'All'}: {'; '.join(common)}.")
+    return " ".join(sentences)
+
+
+def origin(block: Block, record: Record) -> Origin:
+    """Return the command that made a record, with what it took, where, and of which code and text."""
     if block.name in experiments.SELECTIONS:
         machines = {
             "{cores} cores of {cpu}".format_map(each["provenance"]["platform"]) for each in record["records"].values()
         }
         revisions = {each["provenance"]["git"]["revision"][:10] for each in record["records"].values()}
-        facts = [_together(record), *sorted(machines), "revision " + ", ".join(sorted(revisions))]
-        return f"`{block.command}`: {'; '.join(facts)}."
-    source = record.get("provenance", {})
-    facts = []
+        source = ["; ".join(sorted(machines)), "revision " + ", ".join(sorted(revisions))]
+        return Origin(block.command, [_together(record)], source)
+    provenance = record.get("provenance", {})
     taken = results.taken(record)
+    cost: list[str] = []
+    source: list[str] = []
     if "wall_time_s" in taken:
-        facts.append(duration(taken["wall_time_s"]))
+        cost.append(duration(taken["wall_time_s"]))
     if "peak_memory_bytes" in taken:
-        facts.append(f"{numbers.fixed(2)(taken['peak_memory_bytes'] / 1e9)} GB at most")
-    if "cpu" in source.get("platform", {}):
-        facts.append(f"{source['platform']['cores']} cores of {source['platform']['cpu']}")
-    if source.get("device", {}).get("platform") not in (None, "cpu"):
-        facts.append(f"{source['device']['count']} × {source['device']['kind']}")
-    if "versions" in source:
-        facts.append(f"jax {source['versions']['jax']}")
-    if source.get("git"):
-        facts.append(f"revision {source['git']['revision'][:10]}")
-    if "code" in source:
-        facts.append(f"code {source['code'][:8]}")
-    facts += [f"`{name}` {digest[:8]}" for name, digest in source.get("corpora", {}).items()]
+        cost.append(f"{numbers.fixed(2)(taken['peak_memory_bytes'] / 1e9)} GB at most")
+    if "cpu" in provenance.get("platform", {}):
+        source.append(f"{provenance['platform']['cores']} cores of {provenance['platform']['cpu']}")
+    if provenance.get("device", {}).get("platform") not in (None, "cpu"):
+        source.append(f"{provenance['device']['count']} × {provenance['device']['kind']}")
+    if "versions" in provenance:
+        source.append(f"jax {provenance['versions']['jax']}")
+    if provenance.get("git"):
+        source.append(f"revision {provenance['git']['revision'][:10]}")
+    if "code" in provenance:
+        source.append(f"code {provenance['code'][:8]}")
+    source += [f"`{name}` {digest[:8]}" for name, digest in provenance.get("corpora", {}).items()]
     data = f" --data {record['data']}" if record.get("data") else ""
-    return f"`{block.command}{data}`" + (f": {'; '.join(facts)}." if facts else "")
+    return Origin(f"{block.command}{data}", cost, source)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -102,6 +102,37 @@ def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
     assert [part.count("reproduce table1") for part in (first.split("Words.")[0], first, second)] == [0, 1, 1]
 
 
+def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkeypatch):
+    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    other = {**RECORD["provenance"], "wall_time_s": 30.0, "code": "fedcba9876543210", "corpora": {}}
+    (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "provenance": other}))
+    block = "<!-- record: {} show=tables -->\n<!-- end -->\n"
+    # A comment in a command is no heading; figure2 has no record.
+    between = "\n```\n# a comment\n```\n\n"
+    text = f"# One\n\n{block.format('table1')}{between}{block.format('table2')}\n{block.format('figure2')}"
+    made = docs.render(text)
+    assert docs.render(made) == made
+    lines = [line for line in made.splitlines() if line.startswith("`bornbiased")]
+    assert lines == [
+        "`bornbiased reproduce table1 --scale laptop`: 1 min 02 s; 3.28 GB at most; code 01234567; "
+        "`builtin:prose` fedcba98. `bornbiased reproduce table2 --scale laptop`: 30 s; 3.28 GB at most; code fedcba98. "
+        "Both: 2 cores of A Processor; jax 0.10.2; revision abcdef0123."
+    ]
+    assert "Not measured yet: `bornbiased reproduce figure2 --scale laptop`." in made
+
+
+def test_every_section_of_the_documents_has_one_line_on_its_records():
+    for path in docs.documents():
+        text = path.read_text()
+        lines: dict[int, int] = {}
+        for match in docs._BLOCK.finditer(text):
+            if docs.parse(match["options"]).show:
+                section = docs._section(text, match.start())
+                said = re.findall(r"^`(?:bornbiased|python -m) ", match["content"], re.MULTILINE)
+                lines[section] = lines.get(section, 0) + len(said)
+        assert set(lines.values()) <= {1}, path.name
+
+
 def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
     initializations = [
