@@ -266,8 +266,8 @@ def origin(block: Block, record: Record) -> Origin:
             "{cores} cores of {cpu}".format_map(each["provenance"]["platform"]) for each in record["records"].values()
         }
         revisions = {each["provenance"]["git"]["revision"][:10] for each in record["records"].values()}
-        source = ["; ".join(sorted(machines)), "revision " + ", ".join(sorted(revisions))]
-        return Origin(block.command, [_together(record)], source)
+        where = ["; ".join(sorted(machines)), "revision " + ", ".join(sorted(revisions))]
+        return Origin(block.command, [_together(record)], where)
     provenance = record.get("provenance", {})
     taken = results.taken(record)
     cost: list[str] = []

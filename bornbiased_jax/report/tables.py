@@ -191,9 +191,9 @@ def write(value: Value, number_format: Format) -> str:
         return value
     if isinstance(value, tuple):
         mean, deviation = value
-        is_fixed = isinstance(number_format, Fixed)
-        std = number_format.deviation(mean, deviation) if is_fixed else number_format(deviation)
-        return f"{number_format(mean)} ± {std}"
+        if isinstance(number_format, Fixed):
+            return f"{number_format(mean)} ± {number_format.deviation(mean, deviation)}"
+        return f"{number_format(mean)} ± {number_format(deviation)}"
     return number_format(value)
 
 

@@ -152,11 +152,11 @@ def _start_table(record: Record) -> Table:
     most = math.log(settings["changes"]["vocab_size"])
     rows: list[tuple[Any, ...]] = []
     for row in record["result"]["rows"]:
-        predicted = row["predicted"]
+        predicted, entropy = row["predicted"], _mean(row, "entropy")
         measured = {
             "cosine": (significant(3), _mean(row, "cosine")),
             "top-1 fraction": (percent(2), _mean(row, "top1")),
-            "entropy below uniform": (fixed(4), most - _mean(row, "entropy")),
+            "entropy below uniform": (fixed(4), None if entropy is None else most - entropy),
         }
         expected = {
             "cosine": predicted["cosine"],

@@ -13,7 +13,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
 from bornbiased_jax.experiments.sinks.settings import EPSILON, FIVE_SEEDS, HELD_OUT, settings_of
 from bornbiased_jax.report.numbers import fixed, integer, p_value, percent, significant
-from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import mean_interval
 from bornbiased_jax.stats.multiple import holm
 from bornbiased_jax.training import PretrainConfig
@@ -206,7 +206,7 @@ def scheme_tables(record: Record) -> Sequence[Table]:
     for name, run in record["result"]["variants"].items():
         grown = _first_step(run)
         over_seeds = functools.partial(sink_training.over_seeds, run)
-        measured = {
+        measured: Cells = {
             "largest score": (fixed(2), over_seeds(lambda seed: seed["largest_score"])),
             "sink rate": (percent(0), over_seeds(sink_training.last_rate)),
             "above ε from step": "never" if grown is None else integer(grown),
