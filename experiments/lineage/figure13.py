@@ -13,9 +13,8 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax import progress
-from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes.inputs import random_inputs
@@ -25,7 +24,6 @@ from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 from bornbiased_jax.stats.kendall import tau_b
 
 _BINS = 81
-_SEEDS_A_CHUNK = 8
 _REACH = 6.0
 
 
@@ -39,20 +37,26 @@ def run(context: Context) -> Entry:
     return {"groups": [_group(context, group) for group in context.settings["groups"]]}
 
 
-def _outputs(context: Context, group: Entry, seeds: Chunk) -> np.ndarray:
-    """Return the outputs of some of a group's models, cached: a killed call resumes."""
+def _outputs(context: Context, group: Entry, seed: int) -> np.ndarray:
+    """Return the outputs of one of a group's models, cached: a killed call resumes."""
     identity = {name: group[name] for name in ("model", "changes", "inputs", "num_inputs", "seq_len")}
 
     def compute(_folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
         inputs = random_inputs(group["inputs"], group["num_inputs"], group["seq_len"], cfg)
-        return np.concatenate(list(final_outputs(cfg, range(seeds.start, seeds.stop), inputs)))
+        (outputs_ND,) = np.concatenate(list(final_outputs(cfg, [seed], inputs)))
+        return outputs_ND
 
-    return np.asarray(context.cached("outputs_of_figure13", {**identity, "seeds": [seeds.start, seeds.stop]}, compute))
+    return np.asarray(context.cached("outputs_of_figure13", {**identity, "seed": seed}, compute))
 
 
 def _group(context: Context, group: Entry) -> Entry:
-    outputs = np.concatenate([_outputs(context, group, seeds) for seeds in spans(group["num_births"], _SEEDS_A_CHUNK)])
+    num_models = group["num_births"]
+    outputs = []
+    with progress.bar(num_models, f"outputs, {group['inputs']}", unit="models", quiet=context.quiet) as advance:
+        for seed in range(num_models):
+            outputs.append(_outputs(context, group, seed))
+            advance()
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
     # Histogram, number, sum and sum of squares of all taus, and the mean of each pair.
