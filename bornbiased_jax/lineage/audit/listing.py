@@ -41,28 +41,24 @@ def audit_listing(path: str | Path, pattern: re.Pattern[str] | None = None) -> A
     Raises:
         InputError: the file is no such listing.
     """
-    return audit_revisions(_revisions(path), path, pattern)
+    digests = {name: _weight_digests(name, entries, path) for name, entries in _revisions(path).items()}
+    return audit_digests(digests, path, pattern)
 
 
-def audit_revisions(
-    revisions: Mapping[str, Sequence[object]], source: str | Path, pattern: re.Pattern[str] | None = None
+def audit_digests(
+    digests: Mapping[str, Mapping[str, str]], source: str | Path, pattern: re.Pattern[str] | None = None
 ) -> AuditResult:
-    """Find duplicates and gaps among revisions by name, each with its entries of the hub's tree interface.
+    """Find duplicates and gaps among revisions by name, each with the digests of its files of weights by path.
 
     Returns:
         As :func:`audit_listing`.
-
-    Raises:
-        InputError: an entry is none of that interface.
     """
-    # Labels from names, digests of the files of weights.
-    labels: dict[str, Label] = {name: read_label(name, pattern) for name in revisions}
-    findings: list[Finding] = []
-    digests: dict[str, dict[str, str]] = {}
-    for name, entries in revisions.items():
-        digests[name] = _weight_digests(name, entries, source)
-        if not digests[name] and not is_alias(name):
-            findings.append(Finding("unreadable", (name,), f"{name} lists no file of weights."))
+    labels: dict[str, Label] = {name: read_label(name, pattern) for name in digests}
+    findings = [
+        Finding("unreadable", (name,), f"{name} lists no file of weights.")
+        for name, files in digests.items()
+        if not files and not is_alias(name)
+    ]
     # Copies by digest, then gaps in the grid of each run.
     aliases = [name for name, label in labels.items() if label.step is None and is_alias(name)]
     findings += find_copies(Copies(labels, digests, unit="weight files", aliases=aliases))
@@ -72,12 +68,12 @@ def audit_revisions(
         "clean": is_clean(findings),
         "findings": [finding.to_dict() for finding in findings],
         "checkpoints": [
-            {"name": name, "run": labels[name].run, "step": labels[name].step, "files": digests[name]}
-            for name in revisions
+            {"name": name, "run": labels[name].run, "step": labels[name].step, "files": dict(files)}
+            for name, files in digests.items()
         ],
         "pairs": [],
         "runs": [{"name": run, "steps": sorted(names), "data": "not known"} for run, names in runs.items()],
-        "graph": {"nodes": list(revisions), "edges": []},
+        "graph": {"nodes": list(digests), "edges": []},
         "source": str(source),
         "basis": "digests of files alone: no weights were read",
     }

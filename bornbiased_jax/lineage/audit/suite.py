@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, NamedTuple, NotRequired
-
-from typing_extensions import TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 from bornbiased_jax import hub, progress, schema
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
@@ -19,7 +17,7 @@ from bornbiased_jax.lineage.audit.audit import audit_items
 from bornbiased_jax.lineage.audit.finding import AuditResult, Finding
 from bornbiased_jax.lineage.audit.folder import Item
 from bornbiased_jax.lineage.audit.labels import natural, read_label
-from bornbiased_jax.lineage.audit.listing import audit_revisions
+from bornbiased_jax.lineage.audit.listing import audit_digests, is_weights
 
 if TYPE_CHECKING:
     from huggingface_hub import RepoFile
@@ -29,28 +27,11 @@ _WILD = re.compile(r"[*?\[]")
 NO_SAFETENSORS = "has no weights in safetensors: its listing alone was looked at"
 
 
-class LargeFile(TypedDict):
-    """Content of a file that the hub keeps apart."""
-
-    oid: str
-    size: int
-
-
-class Entry(TypedDict):
-    """A file as the hub's tree interface has it."""
-
-    type: str
-    path: str
-    size: int
-    oid: str
-    lfs: NotRequired[LargeFile]
-
-
 class Suite(NamedTuple):
-    """Revisions of one or several repositories: what each is called, and what the hub lists of it."""
+    """Revisions of one or several repositories: what each is called, and the files that the hub lists of it."""
 
     names: dict[str, HubName]
-    revisions: dict[str, list[Entry]]
+    files: dict[str, list[RepoFile]]
 
 
 def audit_suite(
@@ -80,18 +61,21 @@ def audit_suite(
             missing), the disk has no room, or ``huggingface_hub`` is not installed.
     """
     suite = find_suite(text)
-    listing = audit_revisions(suite.revisions, text, pattern)
+    # Large files have the digest of their content, others that of a git blob.
+    digests = {
+        name: {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files if is_weights(file.path)}
+        for name, files in suite.files.items()
+    }
+    listing = audit_digests(digests, text, pattern)
     if not weights:
         return listing
     # What is to be fetched, and its size.
     opened = {
-        name: remote
-        for name, remote in suite.names.items()
-        if has_safetensors(row["path"] for row in suite.revisions[name])
+        name: remote for name, remote in suite.names.items() if has_safetensors(file.path for file in suite.files[name])
     }
     missing = [name for name, remote in opened.items() if find_cached(remote) is None]
-    rows = [row for name in missing for row in suite.revisions[name] if "/" not in row["path"]]
-    size = sum(row["size"] for row in rows if row["path"].endswith(".safetensors"))
+    files = [file for name in missing for file in suite.files[name] if "/" not in file.path]
+    size = sum(file.size for file in files if file.path.endswith(".safetensors"))
     progress.note(
         f"{text}: {len(suite.names)} revisions, {len(listing['findings'])} findings in the listings; "
         f"{size / 1e9:.2f} GB to fetch for {len(missing)}"
@@ -125,7 +109,7 @@ def find_suite(text: str) -> Suite:
     owner, name_pattern, revisions = match["owner"], match["name"], match["revision"] or "*"
     client = library(text).HfApi()
     names: dict[str, HubName] = {}
-    listings: dict[str, list[Entry]] = {}
+    files: dict[str, list[RepoFile]] = {}
     with hub.asking(text):
         # Repositories, then their branches and tags.
         repositories = [f"{owner}/{name_pattern}"]
@@ -145,13 +129,6 @@ def find_suite(text: str) -> Suite:
         with progress.bar(len(names), "listing", "revisions") as advance:
             for name, remote in names.items():
                 rows = client.list_repo_tree(remote.repository, revision=remote.revision, recursive=True)
-                listings[name] = [_entry(row) for row in rows if hasattr(row, "blob_id")]
+                files[name] = [row for row in rows if hasattr(row, "blob_id")]
                 advance()
-    return Suite(names, listings)
-
-
-def _entry(row: RepoFile) -> Entry:
-    entry = Entry(type="file", path=row.path, size=row.size, oid=row.blob_id)
-    if row.lfs is not None:
-        entry["lfs"] = LargeFile(oid=row.lfs.sha256, size=row.lfs.size)
-    return entry
+    return Suite(names, files)

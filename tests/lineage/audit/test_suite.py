@@ -44,7 +44,7 @@ SUITE = "hf:owner/tiny-seed*@step*"
 def test_names_and_revisions_match_and_listings_alone_are_fetched(server, tmp_path):
     suite = find_suite(SUITE)
     assert list(suite.names) == [f"tiny-seed{seed}@step{step}" for seed in (1, 2) for step in STEPS]
-    assert {file["path"] for file in suite.revisions["tiny-seed1@step0"]} >= {"config.json", "model.safetensors"}
+    assert {file.path for file in suite.files["tiny-seed1@step0"]} >= {"config.json", "model.safetensors"}
     assert all("/api/" in path for path in server.fetched())
     assert list(find_suite("hf:owner/tiny-seed1").names) == [
         *["tiny-seed1@main"],
