@@ -72,7 +72,7 @@ def whichseed(
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.seed_search import RANGE, SearchOptions
     from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
-    from bornbiased_jax.lineage.whichseed import Found, which_seed
+    from bornbiased_jax.lineage.whichseed import which_seed
     from bornbiased_jax.results.lineage_reports import WhichSeed
 
     outputs.prepare_json(json_file)
@@ -91,7 +91,7 @@ def whichseed(
     cfg = reader.cfg if model is None else options.model_config(model, settings)
     if framework == "torch":
         with progress.bar(num_searched(candidates), "whichseed", unit="seeds") as advance:
-            verdict: Found = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
+            verdict = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
     else:
         with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
             search = SearchOptions(entries, store_settings.pop("range_size") or RANGE)

@@ -9,7 +9,6 @@ that was initialized on an accelerator, in another precision or by another versi
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
@@ -39,21 +38,6 @@ MATRICES = 16
 """Matrices compared, from the first block on."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TorchFound(Found):
-    """What a search over torch's seeds found, with the versions that drew.
-
-    Attributes:
-        framework: "torch" and "transformers" with their versions, and the device.
-    """
-
-    framework: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON-ready values, with the keys of the command line."""
-        return {**super().to_json(), "framework": {"name": "torch", **self.framework}}
-
-
 def which_torch_seed(
     cfg: ModelConfig,
     suspect: Checkpoint,
@@ -61,7 +45,7 @@ def which_torch_seed(
     *,
     alpha: float = 1e-4,
     advance: Callable[[int], None] | None = None,
-) -> TorchFound:
+) -> Found:
     """Search torch's seeds for the initial weights of a model: popular ones first, then a range, until a hit.
 
     Args:
@@ -105,7 +89,7 @@ def which_torch_seed(
         else f"none of {len(candidates):,} seeds drawn by {drawn_by} on the CPU was found in the suspect's coordinates "
         f"(best: seed {first.seed}, r = {first.correlation:.3f}); other versions, devices and precisions draw others"
     )
-    return TorchFound(
+    return Found(
         seed=first.seed if is_hit else None,
         reason=reason,
         best=first,

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import jax
@@ -89,6 +89,7 @@ class Found:
         num_entries: numbers drawn of each seed in the search, and for the decision.
         alpha: level of the decision.
         confirmed: what the test in the weights says of the seed found, its p times 2³²; None where none was found.
+        framework: versions of the other framework that drew the seeds, and the device; None of this package's seeds.
     """
 
     seed: int | None
@@ -99,6 +100,7 @@ class Found:
     num_entries: tuple[int, int]
     alpha: float
     confirmed: Verdict | None = None
+    framework: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return JSON-ready values, with the keys of the command line."""
@@ -109,6 +111,7 @@ class Found:
             verdict = self.confirmed.to_json()
             confirmed = {**{key: verdict.get(key) for key in keys}, "corrected_for": NUM_SEEDS}
         best = self.best.to_json()
+        framework = {} if self.framework is None else {"framework": {"name": "torch", **self.framework}}
         return {
             "seed": self.seed,
             "p_value": best["p_value"],
@@ -121,6 +124,7 @@ class Found:
             "alpha": self.alpha,
             "reason": self.reason,
             "confirmed": confirmed,
+            **framework,
         }
 
 
