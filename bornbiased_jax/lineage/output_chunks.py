@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -40,57 +39,41 @@ def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | No
     return [Chunk(0, start, min(start + step, inputs.num_inputs)) for start in range(0, inputs.num_inputs, step)]
 
 
-def stored_outputs(
+def request(
     checkpoint: Checkpoint,
     inputs: Inputs,
     options: OutputOptions,
-    *,
-    folder: Path | str,
-    engine: Engine = local,
+    engine: Engine,
     range_size: int | None = None,
     advance: Callable[..., None] | None = None,
-) -> np.ndarray:
-    """Compute last outputs by way of a store, with the arguments of ``fingerprint_outputs``: the same bits.
-
-    Args:
-        checkpoint: the model; other processes open it by its reference.
-        inputs: N sequences.
-        options: where and how they are read.
-        folder: the store.
-        engine: who computes what it lacks (:mod:`bornbiased_jax.executors`).
-        range_size: sequences in a chunk of it; by the sizes of model and inputs unless given.
-        advance: called with the number of sequences done since the last call.
+) -> store.Request:
+    """Describe last outputs as a request to a store; arguments as of :func:`.output_fingerprint.fingerprint_outputs`.
 
     Raises:
-        InputError: as there, or a store that cannot be written.
+        InputError: a mesh and another engine, or a checkpoint that other processes cannot open.
     """
-    inputs.check_fits(checkpoint.cfg)
     if options.mesh is not None and engine is not local:
         raise InputError("a mesh is of the devices of this process: leave --mesh or --engine out")
     # All that moves a bit of the outputs is part of the request.
     size = check_memory(checkpoint.cfg, inputs, options)
     options = dataclasses.replace(options, batch_size=size)
     mean, std = options.moments or (0.0, 1.0)
-
-    def here(_settings: object, _sources: object, chunks: list[Chunk]) -> Iterator[dict[str, np.ndarray]]:
-        return _compute(checkpoint, inputs, options, chunks, advance)
-
+    settings = {
+        "weights": checkpoint.digest(),
+        "inputs": facts_of(inputs),
+        "shards": parallel.batch_parts(options.mesh),
+        "storage": storage_of(checkpoint.params()),
+        **{"mean": mean, "std": std, "layer": options.layer, "batch_size": size},
+    }
     # Other processes read the checkpoint by its reference and the inputs from arrays.
-    request = store.Request(
+    return store.Request(
         FUNCTION,
-        {
-            "weights": checkpoint.digest(),
-            "inputs": facts_of(inputs),
-            "shards": parallel.batch_parts(options.mesh),
-            "storage": storage_of(checkpoint.params()),
-            **{"mean": mean, "std": std, "layer": options.layer, "batch_size": size},
-        },
+        settings,
         spans(checkpoint, inputs, size, range_size),
-        here,
+        compute=lambda _, __, chunks: _compute(checkpoint, inputs, options, chunks, advance),
         sources={} if engine is local else portable_source(checkpoint.reference),
         arrays=arrays_of(inputs),
     )
-    return np.concatenate([part["outputs"] for part in store.fulfill(request, folder, engine, advance)])
 
 
 def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Iterator[Results]:

@@ -22,7 +22,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage import tensor_file
-from bornbiased_jax.lineage.output_chunks import stored_outputs
+from bornbiased_jax.lineage.output_chunks import request
 from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, embedding_moments, last_outputs, storage_of
 from bornbiased_jax.model.streaming import check_plain
 from bornbiased_jax.probes.inputs import Inputs
@@ -130,9 +130,8 @@ def fingerprint_outputs(
         outputs_ND = last_outputs(checkpoint.cfg, checkpoint.weights, inputs, options, advance=advance)
     else:
         check_plain(checkpoint.weights, resume=resume)
-        outputs_ND = stored_outputs(
-            checkpoint, inputs, options, folder=resume, engine=engine, range_size=range_size, advance=advance
-        )
+        chunks = request(checkpoint, inputs, options, engine, range_size, advance)
+        outputs_ND = np.concatenate([part["outputs"] for part in store.fulfill(chunks, resume, engine, advance)])
     # Constant tensors are equal in unrelated models: their digests are no evidence.
     tensors = checkpoint.tensor_facts
     trivial = set(tensors["constant"])
