@@ -12,11 +12,17 @@ from collections.abc import Mapping
 from typing import Literal
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.verdict import WORD, Verdict
+from bornbiased_jax.lineage.verdict import Verdict
 
 Commitment = Literal["weights", "payload"]
 """What a published digest is of: the weights, or the payload of a fingerprint of them."""
-COMMITTED: Mapping[Commitment, str] = {
+WORD = (
+    "The verdict holds if the base's weights, and so the order of its coordinates and hidden units, were fixed before "
+    "the suspect was seen: without a digest published before (--base-digest) that rests on the word of whoever names "
+    "the base."
+)
+_NOTES: Mapping[Commitment | None, str] = {
+    None: WORD,
     "weights": (
         "The base has the digest that was given: the verdict holds if that was published before the suspect was seen."
     ),
@@ -69,8 +75,11 @@ def with_commitment(
     verdict: Verdict, base_digest: str, suspect_digest: str, *, committed_as: Commitment | None
 ) -> Verdict:
     """Add both digests to a verdict, and a note whether its labeling rests on more than somebody's word."""
-    notes = [note for note in verdict.notes if note != WORD]
-    word = WORD if committed_as is None else COMMITTED[committed_as]
-    digests = {"base_digest": base_digest, "suspect_digest": suspect_digest}
-    commitment = {"committed": committed_as is not None, "committed_as": committed_as, "notes": [*notes, word]}
-    return dataclasses.replace(verdict, detail={**verdict.detail, **digests, **commitment})
+    detail = {
+        "base_digest": base_digest,
+        "suspect_digest": suspect_digest,
+        "committed": committed_as is not None,
+        "committed_as": committed_as,
+        "notes": [*verdict.notes, _NOTES[committed_as]],
+    }
+    return dataclasses.replace(verdict, detail={**verdict.detail, **detail})

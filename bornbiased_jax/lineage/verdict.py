@@ -22,12 +22,6 @@ SCOPE = (
     "'unrelated' means that no shared coordinates were found, not that there are none."
 )
 
-WORD = (
-    "The verdict holds if the base's weights, and so the order of its coordinates and hidden units, were fixed before "
-    "the suspect was seen: without a digest published before (--base-digest) that rests on the word of whoever names "
-    "the base."
-)
-
 # Keys of every verdict's JSON, as they are where a test leaves them out.
 _DEFAULTS: Mapping[str, object] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
 # Of the smallest p that is written as a number.

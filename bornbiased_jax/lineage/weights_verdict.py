@@ -9,7 +9,7 @@ from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.same_model import SAME_WEIGHTS, Identity
-from bornbiased_jax.lineage.verdict import WORD, Decision, Detail, Verdict, probability, rests_on
+from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, probability, rests_on
 from bornbiased_jax.lineage.weights_report import (
     BLOCK_LABELS,
     SCOPE,
@@ -90,7 +90,7 @@ def auto_verdict(
         "shared_embeddings": has_shared_embeddings,
         "tokens_matched_by": _token_labels(base),
         "sign_key": base.settings.sign_key.hex(),
-        "notes": [*notes, WORD],
+        "notes": notes,
         "scope": SCOPE,
     }
     log10_p = None if deciding is None else deciding.log10_adjusted
@@ -137,7 +137,7 @@ def single_verdict(
         "num_tokens": min(_num_tokens(base), _num_tokens(suspect)),
         "tokens_matched_by": _token_labels(base),
         "sign_key": base.settings.sign_key.hex(),
-        "notes": [rests, *_exactness(null, options), WORD],
+        "notes": [rests, *_exactness(null, options)],
         "scope": SCOPE,
     }
     # Nothing corresponds: the reason stands in place of a p.

@@ -10,8 +10,8 @@ from bornbiased_jax.checkpoints import digest, export_hugging_face, open_checkpo
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.derive.symmetries import permute_units
 from bornbiased_jax.lineage import Settings, fingerprint
+from bornbiased_jax.lineage.commitment import WORD
 from bornbiased_jax.lineage.scores import neuron_scores
-from bornbiased_jax.lineage.verdict import WORD
 
 INITIAL = "seed:3@llama-tiny,num_layers=1,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
