@@ -122,25 +122,17 @@ def pcs(base: Params, suspect: Params) -> Score:
     shapes = {path: np.shape(leaf) for path, leaf in base_leaves.items()}
     if shapes != {path: np.shape(leaf) for path, leaf in suspect_leaves.items()}:
         return Score("pcs", None, "the two models have parameters of different names or shapes")
-    # Inner products tensor by tensor, of all and of the blocks alone.
+    # Inner products with float64 sums, tensor by tensor: of all and of the blocks alone.
     sums = {"all": np.zeros(3), "blocks": np.zeros(3)}
     for path in sorted(base_leaves):
         a, b = np.asarray(base_leaves[path]).ravel(), np.asarray(suspect_leaves[path]).ravel()
-        terms = np.array([_dot(a, b), _dot(a, a), _dot(b, b)])
+        terms = np.array([np.einsum("n,n->", x, y, dtype=np.float64) for x, y in ((a, b), (a, a), (b, b))])
         sums["all"] += terms
         if not path.startswith(_TABLES):
             sums["blocks"] += terms
     without_embeddings = _cosine(*sums["blocks"])
     detail = {"without_embeddings": without_embeddings if math.isfinite(without_embeddings) else None}
     return score("pcs", _cosine(*sums["all"]), **detail)
-
-
-def _dot(a: np.ndarray, b: np.ndarray) -> float:
-    """Compute an inner product with float64 sums, a million entries at a time."""
-    step = 1 << 20
-    return float(
-        sum(a[i : i + step].astype(np.float64) @ b[i : i + step].astype(np.float64) for i in range(0, len(a), step))
-    )
 
 
 def invariants(cfg: ModelConfig, params: Params, token_ids: np.ndarray) -> Iterator[np.ndarray]:

@@ -25,8 +25,8 @@ ILL_CONDITIONED = 30.0
 """Above this condition number of the differences, single coefficients are poorly determined."""
 # Squared difference, relative to the squared norms, below which two float32 matrices are equal up to rounding.
 _ROUNDING = 1e-12
-# Numbers that are multiplied at once, and neurons that are matched before the order of all of them is looked for.
-_PIECE, _ROWS, _FEW = 1 << 22, 1024, 64
+# Rows that are compared at once, and neurons that are matched before the order of all of them is looked for.
+_ROWS, _FEW = 1024, 64
 
 Permutations = dict[str, np.ndarray]
 """The suspect's entry at each place of an axis of the base, by the name of the axis."""
@@ -234,21 +234,14 @@ def _differences(models: Sequence[_Model], path: str) -> np.ndarray:
         left_N = models[i].read(path).reshape(-1)
         for j in range(i, count):
             right_N = left_N if i == j else models[j].read(path).reshape(-1)
-            inner_MM[i, j] = inner_MM[j, i] = _dot(left_N, right_N)
+            # In double precision, from a buffer: no copy of a matrix.
+            inner_MM[i, j] = inner_MM[j, i] = np.einsum("n,n->", left_N, right_N, dtype=np.float64)
     # ⟨A − B₀, B − B₀⟩ from products in double precision, which leave 1e-15 of the squared norms.
     differences_MM = inner_MM[1:, 1:] - inner_MM[1:, :1] - inner_MM[:1, 1:] + inner_MM[0, 0]
     is_equal_M = np.diagonal(differences_MM) <= _ROUNDING * (np.diagonal(inner_MM)[1:] + inner_MM[0, 0])
     differences_MM[is_equal_M] = 0.0
     differences_MM[:, is_equal_M] = 0.0
     return differences_MM
-
-
-def _dot(left_N: np.ndarray, right_N: np.ndarray) -> float:
-    """Return an inner product in double precision, piece by piece."""
-    return sum(
-        float(left_N[start : start + _PIECE].astype(np.float64) @ right_N[start : start + _PIECE].astype(np.float64))
-        for start in range(0, len(left_N), _PIECE)
-    )
 
 
 def _fit(inner_MM: np.ndarray) -> tuple[np.ndarray, float]:
