@@ -17,6 +17,7 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.scan import Base
 from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.parameters import Axis
@@ -316,9 +317,7 @@ def _partners(base_nD: np.ndarray, suspect_nD: np.ndarray) -> np.ndarray | None:
 
     Rows must be each other's only partners: unrelated rows would share theirs.
     """
-    first, second = (
-        rows_nD / np.maximum(np.linalg.norm(rows_nD, axis=1, keepdims=True), 1e-30) for rows_nD in (base_nD, suspect_nD)
-    )
+    first, second = unit_rows(base_nD), unit_rows(suspect_nD)
     # A few rows show that the order is the same, or that the models have none in common.
     few = np.unique(np.linspace(0, len(first) - 1, _FEW).astype(int))
     partners = _nearest(first[few], second)

@@ -100,9 +100,7 @@ def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None
 
 def _shifted_z(sketch_D2: np.ndarray, expected_n2: np.ndarray) -> np.ndarray:
     """Compute z of Σ_j ⟨sketch j, expected j + shift⟩ for every shift."""
-    total = np.zeros(len(sketch_D2) + len(expected_n2) - 1)
-    for column in range(sketch_D2.shape[1]):
-        total += signal.correlate(expected_n2[:, column], sketch_D2[:, column], mode="full", method="fft")
+    total = signal.fftconvolve(expected_n2, sketch_D2[::-1], axes=0).sum(axis=1)
     overlap = np.rint(signal.correlate(np.ones(len(expected_n2)), np.ones(len(sketch_D2)), mode="full", method="fft"))
     # Sketches and signs have unit rows: a product of two random ones has the variance 1/2.
     return np.where(overlap >= _MIN_OVERLAP, total / np.sqrt(np.maximum(overlap, 1.0) / 2), 0.0)

@@ -26,7 +26,6 @@ from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 
 FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
-_CHUNK = 1 << 22
 # Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
 
@@ -165,20 +164,13 @@ def digests_of(tensor: np.ndarray) -> dict[str, str]:
 
 
 def moments_of(tensor: np.ndarray) -> Moments:
-    """Compute the moments of one tensor, in float64, a part at a time."""
+    """Compute the moments of one tensor, with sums in float64."""
     flat = tensor.reshape(-1)
-    first = second = fourth = 0.0
-    # Raw moments, chunk by chunk.
-    for start in range(0, flat.size, _CHUNK):
-        part = flat[start : start + _CHUNK].astype(np.float64)
-        squares = part * part
-        first += float(part.sum())
-        second += float(squares.sum())
-        fourth += float(squares @ squares)
-    size = max(1, flat.size)
-    kurtosis = fourth * size / second**2 if second > 0 else 0.0
-    ends = (float(flat.min()), float(flat.max())) if flat.size else (0.0, 0.0)
-    return Moments(flat.size, first / size, (second / size) ** 0.5, kurtosis, *ends)
+    second = float(np.einsum("n,n->", flat, flat, dtype=np.float64)) / flat.size
+    fourth = float(np.einsum("n,n,n,n->", flat, flat, flat, flat, dtype=np.float64)) / flat.size
+    kurtosis = fourth / second**2 if second > 0 else 0.0
+    mean = float(flat.mean(dtype=np.float64))
+    return Moments(flat.size, mean, math.sqrt(second), kurtosis, float(flat.min()), float(flat.max()))
 
 
 def is_sinusoid(table_TD: np.ndarray) -> bool:
