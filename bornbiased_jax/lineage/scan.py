@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bornbiased_jax import io
@@ -106,7 +106,7 @@ def find_bases(places: Sequence[str]) -> list[Base]:
     # A folder with an index or with fingerprints is a store; anything else is a base by itself.
     for place in places:
         folder = _BUILTIN_STORE if place == BUILTIN else io.user_path(place)
-        if folder.is_dir() and ((folder / INDEX).is_file() or any(map(is_fingerprint, _regular(folder)))):
+        if folder.is_dir() and ((folder / INDEX).is_file() or any(map(is_fingerprint, folder.iterdir()))):
             bases += _of_store(folder)
         else:
             bases.append(Base(place, place))
@@ -115,14 +115,10 @@ def find_bases(places: Sequence[str]) -> list[Base]:
     return bases
 
 
-def _regular(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.is_file() and path.name != INDEX)
-
-
 def _of_store(folder: Path) -> list[Base]:
     index = folder / INDEX
     if not index.is_file():
-        return [Base(path.stem, str(path)) for path in _regular(folder) if is_fingerprint(path)]
+        return [Base(path.stem, str(path)) for path in sorted(folder.iterdir()) if is_fingerprint(path)]
     # An index names files, and may name digests.
     try:
         rows = json.loads(index.read_text())["fingerprints"]
@@ -160,7 +156,7 @@ def scan(
     """
     # A stored suspect as it is; of a checkpoint one fingerprint for all bases with the same settings.
     path = io.user_path(suspect)
-    stored_suspect = load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+    stored_suspect = load_fingerprint(path) if is_fingerprint(path) else None
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
     compared: list[tuple[str, str, Comparison | None, dict[str, float]]] = []
@@ -212,7 +208,7 @@ def _load(base: Base) -> Fingerprint:
         InputError: it cannot be read, or is not what an index says.
     """
     path = io.user_path(base.place)
-    if not (path.is_file() and is_fingerprint(path)):
+    if not is_fingerprint(path):
         return fingerprint(base.place)
     # An index may bind a file to its digest.
     stored = load_fingerprint(path)

@@ -33,7 +33,10 @@ def encode(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> byt
 
 
 def has_format(path: Path | str, name: str) -> bool:
-    """Return whether the metadata of a file name this format."""
+    """Return whether a place is a file whose metadata name this format; False of folders and of no place at all."""
+    # Nothing is read from a pipe, which would wait.
+    if not Path(path).is_file():
+        return False
     try:
         with safe_open(Path(path), framework="numpy") as opened:
             return (opened.metadata() or {}).get("format") == name

@@ -77,7 +77,7 @@ class Side:
         """The stored fingerprint of its weights, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
             path = io.user_path(self.source)
-            return load_fingerprint(path) if path.is_file() and is_fingerprint(path) else None
+            return load_fingerprint(path) if is_fingerprint(path) else None
         return self.source if isinstance(self.source, Fingerprint) else None
 
     @cached_property
@@ -85,7 +85,7 @@ class Side:
         """The stored fingerprint of its outputs, if that is all there is of the model."""
         if isinstance(self.source, str | Path):
             path = io.user_path(self.source)
-            return prints.load_outputs(path) if path.is_file() and prints.is_output_fingerprint(path) else None
+            return prints.load_outputs(path) if prints.is_output_fingerprint(path) else None
         return self.source if isinstance(self.source, OutputFingerprint) else None
 
     @cached_property
