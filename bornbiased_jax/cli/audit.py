@@ -51,7 +51,6 @@ def audit(
     """
     from bornbiased_jax import hub, io, progress
     from bornbiased_jax.errors import InputError
-    from bornbiased_jax.lineage.audit.finding import write_report
     from bornbiased_jax.lineage.audit.labels import pattern_of
     from bornbiased_jax.results import page as pages
     from bornbiased_jax.results.lineage_reports import Audit
@@ -79,14 +78,15 @@ def audit(
 
         result = audit_folder(place, names, all_pairs=all_pairs, frozen=_regex(frozen))
     # The report for people, the page, and JSON.
-    text = write_report(result)
+    shown = Audit(result)
+    text = shown.report()
     if page is not None:
-        io.write_text(page, pages.draw(Audit(result), str(result["source"]), command=outputs.command_line()))
+        io.write_text(page, pages.draw(shown, str(result["source"]), command=outputs.command_line()))
     if report is not None:
         io.write_text(report, text)
     outputs.write_result(json_file, result)
     click.echo(text, err=json_file == "-")
-    click.echo(" ".join(Audit(result).summary()), err=json_file == "-")
+    click.echo(" ".join(shown.summary()), err=json_file == "-")
     return 3 if choices["strict"] and not result["clean"] else 0
 
 

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 
-from bornbiased_jax.lineage.audit.finding import INFORMATION, TITLES, Kind
+from bornbiased_jax.lineage.audit.finding import INFORMATION, Kind, RunRow
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Record, listing
 from bornbiased_jax.results.wording import among, count
+
+_TITLES: dict[Kind, str] = {
+    "duplicate": "Duplicates",
+    "near-duplicate": "Duplicates up to signed zeros or number format",
+    "gap": "Steps missing from the grid",
+    "break": "Breaks in a trajectory",
+    "parentage": "Not from its own initialization",
+    "repeats": "Initializations that repeat themselves",
+    "init-law": "Initializations that contradict their configuration",
+    "one-per-run": "One checkpoint a run, by their names",
+    "unreadable": "Not readable",
+    "shared-birth": "Shared initializations (no defect)",
+    "idle-step": "Steps that changed no weight (no defect)",
+    "inconclusive": "Not decided (no defect)",
+}
+"""Headings of an audit, in the order of its report."""
 
 
 class Models(Record):
@@ -73,10 +89,10 @@ class Audit(Record):
         value = self.record
         kinds: Counter[Kind] = Counter(finding["kind"] for finding in value["findings"])
         defects = [
-            f"{TITLES[kind].lower()} ({kinds[kind]})" for kind in TITLES if kind not in INFORMATION and kinds[kind]
+            f"{_TITLES[kind].lower()} ({kinds[kind]})" for kind in _TITLES if kind not in INFORMATION and kinds[kind]
         ]
         checkpoints = f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}"
-        tested = sum(pair["p_value"] is not None for pair in value["pairs"])
+        tested = self._num_tested()
         scope = (
             "Copies and gaps are facts. No pair was tested in the weights, so shared initial weights were not looked "
             "for."
@@ -91,12 +107,40 @@ class Audit(Record):
 
     def title(self) -> str:
         """Return the heading of its page: the number of findings."""
-        defects = [finding for finding in self.record["findings"] if finding["kind"] not in INFORMATION]
-        return "Clean" if self.record["clean"] else count(len(defects), "finding")
+        num_defects = sum(finding["kind"] not in INFORMATION for finding in self.record["findings"])
+        return "Clean" if self.record["clean"] else count(num_defects, "finding")
+
+    def report(self) -> str:
+        """Write the findings by kind, then the runs, their steps and who shares their data, in Markdown.
+
+        >>> audit = {"source": "models", "clean": True, "findings": [], "checkpoints": [], "pairs": [], "runs": []}
+        >>> print(Audit({**audit, "basis": "digests"}).report().splitlines()[0])
+        ## Audit of `models`: clean
+        """
+        value, num_tested = self.record, self._num_tested()
+        lines = [
+            f"## Audit of `{value['source']}`: {self.title().lower()}",
+            "",
+            f"{len(value['checkpoints'])} checkpoints of {len(value['runs'])} runs; {value['basis']}."
+            + (f" {num_tested} pairs tested, family-wise level {value['alpha']:g} (Holm)." if num_tested else ""),
+        ]
+        # A section for each kind of finding.
+        for kind, title in _TITLES.items():
+            members = [finding for finding in value["findings"] if finding["kind"] == kind]
+            if members:
+                lines += ["", f"### {title}", ""]
+                lines += [f"- {finding['text']}{_p(finding['p_value'])}" for finding in members]
+        if value["runs"]:
+            lines += ["", "### Runs", "", "| run | steps | shares data with |", "| --- | --- | --- |"]
+            lines += map(_run_row, value["runs"])
+        return "\n".join(lines) + "\n"
+
+    def _num_tested(self) -> int:
+        return sum(pair["p_value"] is not None for pair in self.record["pairs"])
 
     def tables(self) -> list[Listing]:
         """List the findings, defects first."""
-        order = list(TITLES)
+        order = list(_TITLES)
         rows = sorted(self.record["findings"], key=lambda finding: order.index(finding["kind"]))
         columns = {"kind": "kind", "text": "what", "p_value": "p"}
         return [listing("Findings", columns, rows, "p after Holm's correction over the audit.")] if rows else []
@@ -110,6 +154,20 @@ class Audit(Record):
             "named by a finding."
         )
         return {} if graph is None else {"graph": Panel(graph, caption)}
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return " (p < 1e-300)" if value < 1e-300 else f" (p = {value:.2g})"
+
+
+def _run_row(run: RunRow) -> str:
+    steps = run["steps"]
+    span = f"{len(steps)} from {steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
+    sharing = run.get("shares_data_with", "not known")
+    sharing_text = sharing if isinstance(sharing, str) else ", ".join(sharing) or "none here"
+    return f"| {run['name'] or '(the folder)'} | {span} | {sharing_text} |"
 
 
 class SketchFile(Record):
