@@ -78,8 +78,6 @@ def last_outputs(
     check_overflow(cfg, params)
     if layer is not None and not 1 <= layer <= cfg.num_layers:
         raise InputError(f"layer {layer} is not within 1 to {cfg.num_layers}")
-    if options.batch_size is not None and options.batch_size < 1:
-        raise InputError(f"batch size {options.batch_size} is not at least 1")
     # Sizes and placement, before anything is computed.
     on_cpu = jax.default_backend() == "cpu"
     size = check_memory(cfg, inputs, options)

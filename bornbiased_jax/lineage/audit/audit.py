@@ -99,7 +99,11 @@ def audit_items(
         unit="tensors that are not constant",
         aliases=aliases,
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
-        initial_seeds=_initial_seeds(summaries),
+        initial_seeds={
+            item.label.run: item.record.seed
+            for item in items
+            if item.name in summaries and item.record is not None and item.record.is_initialized_here
+        },
     )
     # Copies up to signed zeros or number format; their parts are not listed again.
     near = find_near_copies({name: summary.forms for name, summary in summaries.items()}, aliases)
@@ -151,14 +155,6 @@ def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], l
     }, stepless
 
 
-def _initial_seeds(summaries: Mapping[str, Summary]) -> dict[str, int]:
-    return {
-        summary.item.label.run: summary.item.record.seed
-        for summary in summaries.values()
-        if summary.item.record is not None and summary.item.record.is_initialized_here
-    }
-
-
 def _checkpoint(summary: Summary) -> Row:
     item, reader = summary.item, summary.reader
     return {
@@ -188,13 +184,9 @@ def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Su
             "name": run,
             "steps": sorted(by_step),
             "data": data[run],
-            "shares_data_with": _sharing(run, data),
+            "shares_data_with": "not known"
+            if data[run] == "not known"
+            else [other for other, source in data.items() if other != run and source == data[run]],
         }
         for run, by_step in names.items()
     ]
-
-
-def _sharing(run: str, data: Mapping[str, Mapping[str, object] | str]) -> list[str] | str:
-    if data[run] == "not known":
-        return "not known"
-    return [name for name, source in data.items() if name != run and source == data[run]]

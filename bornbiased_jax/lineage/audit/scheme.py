@@ -273,14 +273,13 @@ def find_distributions(
         if initial.name not in repeating or group.constant is not None
     ]
     rows.sort(key=lambda row: row[1].p_value)
-    wrong: dict[str, list[tuple[Deviation, float]]] = defaultdict(list)
+    wrong: dict[Summary, list[tuple[Deviation, float]]] = defaultdict(list)
     # Holm over all; a deviation that is significant and small is no finding.
     adjusted = holm([group.p_value for _, group in rows]).tolist()
     for (initial, group), p_value in zip(rows, adjusted, strict=True):
         if p_value <= alpha and group.deviation > TOLERANCE:
-            wrong[initial.name].append((group, p_value))
-    named = {initial.name: initial for initial in initializations}
-    return [_finding(named[name], groups) for name, groups in wrong.items()]
+            wrong[initial].append((group, p_value))
+    return [_finding(initial, groups) for initial, groups in wrong.items()]
 
 
 def _finding(summary: Summary, groups: list[tuple[Deviation, float]]) -> Finding:

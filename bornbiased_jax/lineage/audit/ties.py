@@ -173,7 +173,7 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
     # Every checkpoint that is not tied to the first of its own run.
     for run, members in runs.items():
         root = initializations[run]
-        astray: dict[str, list[Summary]] = defaultdict(list)
+        astray: dict[Summary, list[Summary]] = defaultdict(list)
         undecided: list[Summary] = []
         for index, summary in enumerate(members[1:], 1):
             if _tied(ties, summary, root) is not False:
@@ -188,7 +188,7 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
             # Between two tied neighbors a missing tie is a break.
             neighbors = [members[index - 1], members[index + 1]] if index + 1 < len(members) else []
             if parents:
-                astray[parents[0].name].append(summary)
+                astray[parents[0]].append(summary)
             elif neighbors and all(summary is root or _tied(ties, summary, root) for summary in neighbors):
                 text = (
                     f"{summary.name} shows no shared initialization with {root.name}, to which "
@@ -198,7 +198,7 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
                 findings.append(Finding("break", (summary.name,), text))
             else:
                 undecided.append(summary)
-        findings += [_parentage(root, name, wrong, initializations, ties) for name, wrong in astray.items()]
+        findings += [_parentage(root, parent, children, ties) for parent, children in astray.items()]
         if undecided:
             names = tuple(summary.name for summary in undecided)
             text = (
@@ -219,24 +219,19 @@ def _tied(ties: Mapping[frozenset[str], Tie], first: Summary, second: Summary) -
 
 
 def _parentage(
-    root: Summary,
-    parent: str,
-    children: list[Summary],
-    initializations: Mapping[str, Summary],
-    ties: Mapping[frozenset[str], Tie],
+    root: Summary, parent: Summary, children: Sequence[Summary], ties: Mapping[frozenset[str], Tie]
 ) -> Finding:
-    parent_initialization = next(initial for initial in initializations.values() if initial.name == parent)
     names = tuple(summary.name for summary in children)
     # The weakest of the ties to the parent is quoted.
-    parent_ties = [ties[frozenset((name, parent))] for name in names]
+    parent_ties = [ties[frozenset((name, parent.name))] for name in names]
     p_value = max((tie.p_value or 0.0 for tie in parent_ties), default=0.0)
     # How much nearer the first child is to its parent than to the run's own root.
-    to_root, to_parent = (distances(initial, children[0]) for initial in (root, parent_initialization))
+    to_root, to_parent = (distances(initial, children[0]) for initial in (root, parent))
     ratios = [distance / to_parent[name] for name, distance in to_root.items() if to_parent.get(name, 0.0) > 0]
     whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
-    far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent}" if ratios else ""
+    far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent.name}" if ratios else ""
     text = (
-        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} an initialization with {parent}, and none is "
+        f"{listed(names)} {'shares' if len(names) == 1 else 'share'} an initialization with {parent.name}, and none is "
         f"found with {root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."
     )
     return Finding("parentage", names, text, p_value)
