@@ -52,10 +52,10 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
             # Vectors are kept in float16.
             if len(sizes) == 1:
                 total += 2 * sizes[0] + len(role.path)
-            if len(sizes) != 2 or ("residual",) not in role.axes:
+            axis = residual_axis(role)
+            if axis is None:
                 continue
             # Matrices are sketched across the residual stream, neuron by neuron.
-            axis = role.axes.index(("residual",))
             width, other = sizes[axis], sizes[1 - axis]
             cells.add((role.block, role.matrix))
             parts.add(role.group if role.block is None else "blocks")

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.labels import ALIASES, LAST, Label, by_run, last_part
+from bornbiased_jax.lineage.audit.labels import Label, by_run, last_part
 
 # So many checkpoints of a run that share a tensor show a frozen one, not a copy.
 _FROZEN = 3
@@ -141,7 +141,8 @@ def _stale_aliases(copies: Copies) -> list[Finding]:
     runs = by_run({name: label for name, label in copies.labels.items() if copies.digests.get(name)})
     findings = []
     for alias in copies.aliases:
-        if last_part(alias) not in LAST and last_part(alias) in ALIASES:
+        # The best need not be the last.
+        if last_part(alias) == "best":
             continue
         for names in runs.values():
             content = copies.digests.get(alias)

@@ -13,8 +13,6 @@ from bornbiased_jax.schema import shown
 
 ALIASES = frozenset(("main", "master", "latest", "final", "last", "best"))
 """Names that promise no content of their own: a copy under one of them is no defect."""
-LAST = ALIASES - {"best"}
-"""Names that promise the last step."""
 _WORD = r"(?:step|checkpoint|ckpt|iter)[-_=]?"
 _STEP = re.compile(rf"(?:global[-_]?)?{_WORD}(?P<step>\d+)(?P<unit>[km](?![a-z]))?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
