@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.verdict import Detail, Verdict, decide, undefined, unfit
+from bornbiased_jax.lineage.verdict import Detail, Verdict, certified_keys, decide, undefined, unfit
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.kendall import cross_kendall
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -172,16 +172,9 @@ def permutation_test(
         num_inputs=num_inputs,
         alpha=alpha,
         **facts,
-        log10_p_bound=certified.log10_p_bound,
-        log10_p_moments=certified.log10_p_moments,
-        statistic=certified.statistic,
-        null_mean=certified.mean,
-        null_std=certified.std,
+        **certified_keys(certified),
         mean_correlation=certified.statistic / width,
-        num_permutations=certified.num_permutations,
         exceedances=certified.exceedances,
-        enumerated=certified.enumerated,
-        null_histogram=certified.histogram,
         notes=[COVERED, MOMENTS],
     )
 

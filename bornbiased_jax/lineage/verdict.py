@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 import numpy as np
 
+from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.ranks import matched
 
 Decision = Literal["same-lineage", "unrelated", "undefined"]
@@ -141,6 +142,20 @@ def rests_on(permuted: str, invariant_to: Sequence[str], evaded_by: str) -> str:
     """Describe in one sentence which labels a null permutes, what the statistic is invariant to, and what evades it."""
     unchanged = ", ".join(invariant_to) or "nothing"
     return f"The null permutes {permuted}; the statistic is unchanged by {unchanged}; evaded by {evaded_by}."
+
+
+def certified_keys(certified: Certified) -> Detail:
+    """Return the JSON of a sum and its permutations, but for the p of the verdict."""
+    return {
+        "log10_p_bound": certified.log10_p_bound,
+        "log10_p_moments": certified.log10_p_moments,
+        "statistic": certified.statistic,
+        "null_mean": certified.mean,
+        "null_std": certified.std,
+        "num_permutations": certified.num_permutations,
+        "enumerated": certified.enumerated,
+        "null_histogram": certified.histogram,
+    }
 
 
 def with_choices(verdict: Verdict, chosen: Mapping[str, object]) -> Verdict:

@@ -9,7 +9,7 @@ from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.same_model import SAME_WEIGHTS, Identity
-from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, probability, rests_on
+from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, certified_keys, probability, rests_on
 from bornbiased_jax.lineage.weights_report import (
     BLOCK_LABELS,
     SCOPE,
@@ -263,19 +263,9 @@ def _evidence_keys(comparison: Comparison, deciding: Cell | None, decision: Deci
 
 
 def _certified_keys(cell: Cell) -> Detail:
-    certified = cell.certified
-    if certified is None:
+    if cell.certified is None:
         return {"log10_p_bound": cell.log10_p, "log10_p_moments": None, "null_histogram": None}
-    return {
-        "log10_p_bound": certified.log10_p_bound,
-        "log10_p_moments": certified.log10_p_moments,
-        "statistic": certified.statistic,
-        "null_mean": certified.mean,
-        "null_std": certified.std,
-        "num_permutations": certified.num_permutations,
-        "enumerated": certified.enumerated,
-        "null_histogram": certified.histogram,
-    }
+    return certified_keys(cell.certified)
 
 
 def _num_tokens(model: Fingerprint) -> int:
