@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
-from bornbiased_jax.lineage.audit.finding import INFORMATION, Kind
+from bornbiased_jax.lineage.audit.finding import INFORMATION, Kind, RunRow
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Record, listing
@@ -164,7 +162,7 @@ def _p(value: float | None) -> str:
     return " (p < 1e-300)" if value < 1e-300 else f" (p = {value:.2g})"
 
 
-def _run_row(run: Mapping[str, Any]) -> str:
+def _run_row(run: RunRow) -> str:
     steps = run["steps"]
     span = f"{len(steps)} from {steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
     sharing = run.get("shares_data_with", "not known")

@@ -12,7 +12,7 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
-from bornbiased_jax.lineage.audit.finding import Finding, Row, listed
+from bornbiased_jax.lineage.audit.finding import Finding, PairRow, listed
 from bornbiased_jax.lineage.audit.summary import Summary
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
@@ -55,7 +55,7 @@ class Tie:
         """Holm's p, as a number."""
         return None if self.log10_p_adjusted is None else 10.0**self.log10_p_adjusted
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> PairRow:
         """Return the pair as JSON has it."""
         return {
             "checkpoints": list(self.pair),
@@ -255,7 +255,7 @@ def find_shared_initializations(
     return findings
 
 
-def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Row]:
+def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, object]]:
     """List the edges of the lineage graph: tied pairs that say something.
 
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
@@ -264,7 +264,7 @@ def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[
     # Edges that say something: from a first checkpoint, between neighbors, copies, and what has no step.
     firsts = {run[0].name for run in runs.values()}
     adjacent = {frozenset((a.name, b.name)) for run in runs.values() for a, b in itertools.pairwise(run)}
-    rows: list[Row] = []
+    rows: list[dict[str, object]] = []
     for key, tie in ties.items():
         first, second = (summaries[name] for name in tie.pair)
         stepless = first.item.label.step is None or second.item.label.step is None
