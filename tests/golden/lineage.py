@@ -137,6 +137,29 @@ def _verdicts(name: str) -> Values:
     }
 
 
+def _rounding(name: str) -> dict[str, float]:
+    """Measure how far the verdicts on a trained suspect move with noise as training on another CPU leaves, times four.
+
+    Entries of a fingerprint are whole numbers: a weight's last bits may move one of them by a step.
+    """
+    pair, values = PAIRS[name], _verdicts(name)
+    rounding: dict[str, float] = {}
+    for noise in ("1e-6", "2e-6", "4e-6"):
+        moved = scratch() / f"{name}-{noise}"
+        command("derive", _place(pair.suspect), "--change", f"noise:{noise}", "--out", moved)
+        for test, options in pair.tests.items():
+            for key, value in _judge(_place(pair.base), str(moved), options).items():
+                moves = _moves(values[f"{test}.{key}"], value)
+                rounding[f"{test}.{key}"] = max(rounding.get(f"{test}.{key}", 0.0), 4 * moves)
+    return rounding
+
+
+def _moves(value: Any, moved: Any) -> float:
+    """The largest difference of two numbers, or of two lists entry by entry; 0 for anything else."""
+    pairs = zip(value, moved, strict=False) if isinstance(value, list) and isinstance(moved, list) else [(value, moved)]
+    return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
+
+
 def _fingerprints() -> Values:
     """Two stored fingerprints compared, and what is said of one; the bytes of a file depend on the machine."""
     found: dict[str, Any] = {}
@@ -217,9 +240,11 @@ DAILY = ("birth_and_itself", "disguised")
 OFTEN = ("rotated", "quantized", "merged", "birth_and_another_training")
 CASES: dict[str, Case] = {
     name: Case(
-        functools.partial(_verdicts, name), marks=() if name in DAILY else ("slow",) if name in OFTEN else NIGHTLY
+        functools.partial(_verdicts, name),
+        marks=() if name in DAILY else ("slow",) if name in OFTEN else NIGHTLY,
+        rounding=functools.partial(_rounding, name) if pair.suspect.startswith("RUN") else None,
     )
-    for name in PAIRS
+    for name, pair in PAIRS.items()
 }
 CASES |= {
     "fingerprints": Case(_fingerprints),
