@@ -6,16 +6,16 @@ with signs. Their results are added in canonical order, so that sums do not depe
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
-from bornbiased_jax.checkpoints.roles import RoleSource, canonical_key
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.component_sketches import ComponentSketches, Measurement
@@ -38,12 +38,30 @@ _LARGEST = float(np.finfo(np.float32).max)
 _Result = TypeVar("_Result")
 
 
+class WeightsDigests(NamedTuple):
+    """SHA-256 of every tensor of a model.
+
+    Attributes:
+        parameters: by the name under which a tensor enters the digest of all weights; experts that one parameter holds
+            together are one tensor.
+        tensors: by path, every expert by itself.
+    """
+
+    parameters: Mapping[str, str]
+    tensors: Mapping[str, str]
+
+    def of(self, name: str, group: Sequence[Role]) -> tuple[str, list[str]]:
+        """Return the digest of a parameter, and of each tensor in it."""
+        return self.parameters[name], [self.tensors[role.path] for role in group]
+
+
 def fingerprint(
     checkpoint: str | Path | RoleSource,
     settings: Settings | None = None,
     *,
     max_bytes: int | None = None,
     advance: Callable[[int], None] | None = None,
+    digests: WeightsDigests | None = None,
 ) -> Fingerprint:
     """Make the fingerprint of a model's weights.
 
@@ -54,6 +72,7 @@ def fingerprint(
         settings: dimension, neurons, sign key and labels of tokens; public signs of 16 numbers by default.
         max_bytes: store fewer neurons, so that the file has at most so many bytes.
         advance: called with the number of tensors done since the last call.
+        digests: of these weights, where they are known: computing them takes most of the time.
 
     Raises:
         InputError: the checkpoint cannot be read or holds NaN, or no fingerprint of it is that small.
@@ -79,18 +98,19 @@ def fingerprint(
 
     # Read on this thread, measure on others; the token space is made once the first block is asked for.
     def jobs() -> Iterator[Callable[[], tuple[str, list[str], list[Measurement]]]]:
-        for _, group in groups:
+        for name, group in groups:
             tensors = [source.read(role) for role in group]
             measures = [components[role.component].job(role, x) for role, x in zip(group, tensors, strict=True)]
-            yield functools.partial(_measure, tensors, measures)
-            del tensors, measures
+            hashes = partial(_digests, tensors) if digests is None else partial(digests.of, name, group)
+            yield partial(_measure, hashes, measures)
+            del tensors, measures, hashes
 
-    digests: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     records: list[TensorRecord] = []
     # Add the results in the order of reading.
     with reused_memory():
         for (name, _), (digest, slice_digests, measurements) in zip(groups, _in_order(jobs()), strict=True):
-            digests[name] = digest
+            parameters[name] = digest
             for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
                 components[measurement.role.component].add(measurement)
                 records.append(_record(measurement, slice_digest))
@@ -101,7 +121,7 @@ def fingerprint(
         components={name: component.finish() for name, component in components.items()},
         tensors=tuple(records),
         repeats=tuple(repeats for component in components.values() for repeats in component.repeats()),
-        weights_digest=combine(digests),
+        weights_digest=combine(parameters),
         tokenizer_digest=None if labels is None else _labels_digest(labels),
         source=Source(
             description=source.description,
@@ -112,21 +132,23 @@ def fingerprint(
     )
 
 
-def weights_digests(source: RoleSource) -> dict[str, str]:
-    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together.
+def weights_digests(source: RoleSource) -> WeightsDigests:
+    """Compute SHA-256 of every tensor of a model.
 
     Raises:
         InputError: the files cannot be read.
     """
     roles = sorted(source.roles, key=canonical_key)
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
-    jobs = (functools.partial(_digests, [source.read(role) for role in group]) for _, group in groups)
-    digests: dict[str, str] = {}
+    jobs = (partial(_digests, [source.read(role) for role in group]) for _, group in groups)
+    parameters: dict[str, str] = {}
+    tensors: dict[str, str] = {}
     with tensors_bar(source, "digest") as advance, reused_memory():
-        for (name, group), (digest, _) in zip(groups, _in_order(jobs), strict=True):
-            digests[name] = digest
+        for (name, group), (digest, slice_digests) in zip(groups, _in_order(jobs), strict=True):
+            parameters[name] = digest
+            tensors |= {role.path: slice_digest for role, slice_digest in zip(group, slice_digests, strict=True)}
             advance(len(group))
-    return digests
+    return WeightsDigests(parameters, tensors)
 
 
 def tensors_bar(source: RoleSource, label: str) -> AbstractContextManager[progress.Bar]:
@@ -150,9 +172,9 @@ def _in_order(jobs: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
 
 
 def _measure(
-    tensors: Sequence[np.ndarray], measures: Sequence[Callable[[], Measurement]]
+    hashes: Callable[[], tuple[str, list[str]]], measures: Sequence[Callable[[], Measurement]]
 ) -> tuple[str, list[str], list[Measurement]]:
-    return *_digests(tensors), [measure() for measure in measures]
+    return *hashes(), [measure() for measure in measures]
 
 
 def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:

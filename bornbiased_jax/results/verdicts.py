@@ -237,7 +237,8 @@ def sheet_of(base: Side, suspect: Side) -> Sheet | None:
     if any(model.sketches is not None or model.stored is not None for model in models):
         return None
     is_run = all(isinstance(model.roles, NativeRoles) for model in models)
-    return evidence_sheet(base.roles, suspect.roles, (base.checkpoint, suspect.checkpoint) if is_run else None)
+    checkpoints = (base.checkpoint, suspect.checkpoint) if is_run else None
+    return evidence_sheet(base.roles, suspect.roles, checkpoints, (base.records, suspect.records))
 
 
 def _config(side: Side) -> dict[str, FieldValue] | None:

@@ -229,7 +229,7 @@ def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
 @pytest.mark.parametrize("name", ["llama-tiny", "qwen2moe-tiny"])
 def test_digests_by_role_are_those_of_the_parameters(name):
     checkpoint = open_checkpoint(f"seed:42@{name},num_layers=2,vocab_size=64")
-    assert weights_digests(NativeRoles(checkpoint)) == checkpoint.tensor_digests()
+    assert weights_digests(NativeRoles(checkpoint)).parameters == checkpoint.tensor_digests()
 
 
 def test_work_on_large_models_shows_how_far_it_is(monkeypatch, capsys):
