@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits, tensor_difference
 from bornbiased_jax.model import apply
 from tests.lineage.descendants import config, descend, edited, everything, reader
 
@@ -78,3 +80,25 @@ def test_logits_block_by_block_are_those_of_the_whole_model(name):
     for kind in ("memory", "run"):
         streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
         np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
+
+
+def test_tensors_that_are_known_to_be_equal_are_not_read():
+    model = descend(config(num_layers=2, d_model=32), 1)
+
+    def edit(path, leaf):
+        return leaf.astype(ml_dtypes.bfloat16).astype(np.float32) if path == "blocks/mlp/up/kernel" else leaf
+
+    read = []
+    base, suspect = (
+        NativeRoles(reader(weights), observe=lambda name, _: read.append(name))
+        for weights in (model, edited(*model, edit))
+    )
+    whole = tensor_difference(base, suspect)
+    assert whole.rounding == "bfloat16" and 0 < whole.largest < 0.05 and "up" in whole.path
+    assert len(read) == 2 * len(base.roles)
+    # One of the two that differ is enough to say how far they do.
+    read.clear()
+    equal = {role.path for role in base.roles if role.path != whole.path}
+    counted = []
+    assert tensor_difference(base, suspect, counted.append, equal) == whole
+    assert len(read) == 2 and sum(counted) == len(base.roles)
