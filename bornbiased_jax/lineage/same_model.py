@@ -11,9 +11,10 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,10 @@ _SEQUENCES, _LENGTH = 4, 8
 _CONSTANT = 1e-5
 # Bytes a number takes at worst: as it is read, and a copy of it.
 _BYTES = 8
+# By model, tokens that the next pass over it takes too, and logits that such a pass left: most of its time is reading.
+_Tokens = tuple[tuple[int, ...], bytes]
+_EXPECTED: WeakKeyDictionary[Checkpoint, list[np.ndarray]] = WeakKeyDictionary()
+_COMPUTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, np.ndarray]] = WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,29 +341,63 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     return float(np.abs(base_PV - suspect_PV).max() / base_PV.std()) <= SAME_LOGITS
 
 
+def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
+    """Say that logits on these tokens will be asked for: the next pass over the model computes them too."""
+    _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
+
+
 def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
 
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
     """
+    computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
+    if computed is not None:
+        return computed
+    # One pass for these tokens and for those that are expected.
+    batches = [ids_ST, *_EXPECTED.pop(checkpoint, [])]
+    asked, *others = _all_logits(checkpoint, batches)
+    _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
+    return asked
+
+
+def _tokens(ids_ST: np.ndarray) -> _Tokens:
+    return ids_ST.shape, ids_ST.tobytes()
+
+
+def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Compute the logits of several batches of tokens, every parameter read once."""
     cfg = checkpoint.cfg
     if checkpoint.kind == "run":
-        logits_STV = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST)).logits_BTV
+        params = load_params(checkpoint)
+        logits = [models.apply(cfg, params, jnp.asarray(ids_ST)).logits_BTV for ids_ST in batches]
     else:
-        with reused_memory():
-            logits_STV = _streamed_logits(cfg, checkpoint.read, ids_ST)
-    logits_PV: np.ndarray = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
-    return logits_PV - logits_PV.mean(axis=1, keepdims=True)
+        logits = _streamed_logits(cfg, checkpoint.read, batches)
+    rows = [np.asarray(logits_STV).reshape(-1, cfg.vocab_size) for logits_STV in logits]
+    return [logits_PV - logits_PV.mean(axis=1, keepdims=True) for logits_PV in rows]
 
 
-def _streamed_logits(cfg: ModelConfig, read: Callable[..., np.ndarray], ids_ST: np.ndarray) -> jax.Array:
+def _streamed_logits(
+    cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray]
+) -> list[jax.Array]:
     # Embed, then block by block, each read when its turn comes.
-    positions_TD = read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
-    states_STD: np.ndarray | jax.Array = enter(cfg, read("embed/embedding")[ids_ST], positions_TD)
-    for layer in range(cfg.num_layers):
-        states_STD = _apply_block(cfg, read_block(cfg, read, layer), states_STD, np.int32(layer))
+    positions_TD = read("positions/embedding") if cfg.positions == "learned" else None
+    embedding_VD = read("embed/embedding")
+    states: list[np.ndarray | jax.Array] = [
+        enter(cfg, embedding_VD[ids_ST], None if positions_TD is None else positions_TD[: ids_ST.shape[1]])
+        for ids_ST in batches
+    ]
+    del embedding_VD
+    # Blocks are of one size, and take each other's memory; the next is read once this one is done.
+    with reused_memory():
+        for layer in range(cfg.num_layers):
+            weights = read_block(cfg, read, layer)
+            states = [_apply_block(cfg, weights, states_STD, np.int32(layer)) for states_STD in states]
+            jax.block_until_ready(states)
+            del weights
     outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
-    return _apply_head(cfg, unflatten({path: read(path) for path in outside}), states_STD).block_until_ready()
+    head = unflatten({path: read(path) for path in outside})
+    return [_apply_head(cfg, head, states_STD) for states_STD in states]
 
 
 @functools.partial(jax.jit, static_argnums=0)

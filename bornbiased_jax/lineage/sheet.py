@@ -40,6 +40,8 @@ Records = Mapping[str, TensorRecord]
 _ATTENTION = ("query", "key", "value", "output")
 # Widest matrix of which singular values are computed, and most tokens that embeddings are compared on.
 _WIDEST, _TOKENS = 1024, 20_000
+# Tokens whose rows are compared at once.
+_ROWS = 1024
 # Random sequences that both models are run on, and their length.
 _SEQUENCES, _LENGTH = 8, 16
 
@@ -356,13 +358,20 @@ def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | 
         return values
     # Rows of shared tokens in both tables.
     base_rows, suspect_rows = _shared_tokens(base.labels, suspect.labels, min(len(base_VD), len(suspect_VD)))
-    base_TD, suspect_TD = base_VD[base_rows].astype(np.float64), suspect_VD[suspect_rows].astype(np.float64)
-    norms_T = np.linalg.norm(base_TD, axis=1) * np.linalg.norm(suspect_TD, axis=1)
+    # Norms and products of some tokens at a time: in float64 both tables whole would take gigabytes.
+    norms, products = [], []
+    for start in range(0, len(base_rows), _ROWS):
+        base_tD = base_VD[base_rows[start : start + _ROWS]].astype(np.float64)
+        suspect_tD = suspect_VD[suspect_rows[start : start + _ROWS]].astype(np.float64)
+        norms.append(np.linalg.norm(base_tD, axis=1) * np.linalg.norm(suspect_tD, axis=1))
+        products.append((base_tD * suspect_tD).sum(axis=1))
+    norms_T = np.concatenate(norms or [np.zeros(0)])
     is_used_T = norms_T > 0.0
     if is_used_T.sum() < 2:
         return values
-    values["embedding_cosine"] = float(((base_TD * suspect_TD).sum(axis=1)[is_used_T] / norms_T[is_used_T]).mean())
+    values["embedding_cosine"] = float((np.concatenate(products)[is_used_T] / norms_T[is_used_T]).mean())
     if width <= _WIDEST:
+        base_TD, suspect_TD = base_VD[base_rows].astype(np.float64), suspect_VD[suspect_rows].astype(np.float64)
         # E_Aᵀ E_B = U S Vᵀ: the best rotation is U Vᵀ, and the cosine after it Σ S.
         left_DD, singular_D, right_DD = linalg.svd(base_TD.T @ suspect_TD)
         scale = float(np.linalg.norm(base_TD) * np.linalg.norm(suspect_TD))

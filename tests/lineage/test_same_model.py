@@ -9,7 +9,13 @@ import pytest
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits, tensor_difference
+from bornbiased_jax.lineage.same_model import (
+    differing_settings,
+    expect_logits,
+    probe_logits,
+    same_logits,
+    tensor_difference,
+)
 from bornbiased_jax.model import apply
 from tests.lineage.descendants import config, descend, edited, everything, reader
 
@@ -102,3 +108,23 @@ def test_tensors_that_are_known_to_be_equal_are_not_read():
     counted = []
     assert tensor_difference(base, suspect, counted.append, equal) == whole
     assert len(read) == 2 and sum(counted) == len(base.roles)
+
+
+def test_expected_logits_come_with_others_from_one_read(monkeypatch):
+    model = reader(descend(config(num_layers=2, d_model=32, vocab_size=64), 1))
+    few_ST, more_ST = (np.random.default_rng(0).integers(0, 64, shape, dtype=np.int32) for shape in ((2, 4), (3, 8)))
+    alone = [probe_logits(model, ids_ST) for ids_ST in (few_ST, more_ST)]
+    expect_logits(model, more_ST)
+    together = probe_logits(model, few_ST)
+    np.testing.assert_array_equal(together, alone[0])
+    # What was computed is given once, and nothing is read for it.
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "read", pytest.fail)
+        np.testing.assert_array_equal(probe_logits(model, more_ST), alone[1])
+        with pytest.raises(pytest.fail.Exception):
+            probe_logits(model, more_ST)
+    # Tokens of another shape are others, whatever their bytes.
+    expect_logits(model, more_ST)
+    probe_logits(model, few_ST)
+    assert probe_logits(model, more_ST.reshape(8, 3)).shape == (24, 64)
+    np.testing.assert_array_equal(probe_logits(model, more_ST), alone[1])
