@@ -30,8 +30,10 @@ from bornbiased_jax.lineage.component_sketches import ComponentSketches, Measure
 from bornbiased_jax.lineage.fingerprint_size import fitted
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, Source, TensorRecord
 
-# Tensors in memory at once beyond the tables: hashing takes longer than reading.
+# Large tensors in memory at once beyond the tables: hashing takes longer than reading.
 _TENSORS_AT_ONCE = 3
+# Tensors of fewer bytes are small, such as norm scales: they take no place of a large one, which every core waits for.
+_SMALL, _SMALL_AT_ONCE = 1 << 22, 64
 # Numbers of a model that takes seconds.
 _LARGE = 500_000_000
 _LARGEST = float(np.finfo(np.float32).max)
@@ -97,12 +99,12 @@ def fingerprint(
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
 
     # Read on this thread, measure on others; the token space is made once the first block is asked for.
-    def jobs() -> Iterator[Callable[[], tuple[str, list[str], list[Measurement]]]]:
+    def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str], list[Measurement]]]]]:
         for name, group in groups:
             tensors = [source.read(role) for role in group]
             measures = [components[role.component].job(role, x) for role, x in zip(group, tensors, strict=True)]
             hashes = partial(_digests, tensors) if digests is None else partial(digests.of, name, group)
-            yield partial(_measure, hashes, measures)
+            yield _num_bytes(tensors), partial(_measure, hashes, measures)
             del tensors, measures, hashes
 
     parameters: dict[str, str] = {}
@@ -140,11 +142,17 @@ def weights_digests(source: RoleSource) -> WeightsDigests:
     """
     roles = sorted(source.roles, key=canonical_key)
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
-    jobs = (partial(_digests, [source.read(role) for role in group]) for _, group in groups)
+
+    def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str]]]]]:
+        for _, group in groups:
+            tensors = [source.read(role) for role in group]
+            yield _num_bytes(tensors), partial(_digests, tensors)
+            del tensors
+
     parameters: dict[str, str] = {}
     tensors: dict[str, str] = {}
     with tensors_bar(source, "digest") as advance, reused_memory():
-        for (name, group), (digest, slice_digests) in zip(groups, _in_order(jobs), strict=True):
+        for (name, group), (digest, slice_digests) in zip(groups, _in_order(jobs()), strict=True):
             parameters[name] = digest
             tensors |= {role.path: slice_digest for role, slice_digest in zip(group, slice_digests, strict=True)}
             advance(len(group))
@@ -157,18 +165,26 @@ def tensors_bar(source: RoleSource, label: str) -> AbstractContextManager[progre
     return progress.bar(len(source.roles), f"{label} of {source.description}", unit="tensors", quiet=size < _LARGE)
 
 
-def _in_order(jobs: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
-    """Run jobs in threads and yield their results in order; a job is asked for once there is room for its tensor."""
-    pending: deque[Future[_Result]] = deque()
+def _num_bytes(tensors: Sequence[np.ndarray]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _in_order(jobs: Iterable[tuple[int, Callable[[], _Result]]]) -> Iterator[_Result]:
+    """Run jobs in threads and yield their results in order; a job is asked for once there is room for its tensor.
+
+    Args:
+        jobs: bytes of the tensors of each, and what to run.
+    """
+    pending: deque[tuple[bool, Future[_Result]]] = deque()
     with ThreadPoolExecutor(_TENSORS_AT_ONCE) as pool:
         # Submit ahead, as far as there is room, and yield in order.
-        for job in jobs:
-            pending.append(pool.submit(job))
+        for num_bytes, job in jobs:
+            pending.append((num_bytes >= _SMALL, pool.submit(job)))
             del job
-            if len(pending) == _TENSORS_AT_ONCE:
-                yield pending.popleft().result()
+            while sum(is_large for is_large, _ in pending) >= _TENSORS_AT_ONCE or len(pending) >= _SMALL_AT_ONCE:
+                yield pending.popleft()[1].result()
         while pending:
-            yield pending.popleft().result()
+            yield pending.popleft()[1].result()
 
 
 def _measure(

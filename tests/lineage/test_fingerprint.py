@@ -264,6 +264,30 @@ def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
     assert keyed.detail["suspect_digest"] == verdict.detail["suspect_digest"]
 
 
+def test_small_tensors_take_no_place_of_large_ones():
+    """Three large tensors are there at once, whatever norm scales stand between them; results come in order."""
+    large, small = fingerprint_pass._SMALL, 4096 * 4
+    sizes = [small, large, large, small, small, large, small, large] + [small] * 200
+    taken, done = [], []
+
+    def jobs():
+        for number, size in enumerate(sizes):
+            taken.append(size)
+            # What was yielded has left memory, and so has what is asked for now not come yet.
+            assert sum(each >= large for each in taken[:-1]) - sum(sizes[k] >= large for k in done) < 3
+            assert len(taken) - len(done) <= 64
+            yield size, lambda number=number: number
+
+    results = fingerprint_pass._in_order(jobs())
+    first = next(results)
+    # The third large one was asked for before the first result was.
+    assert taken == sizes[:6] and first == 0
+    done.append(first)
+    for result in results:
+        done.append(result)
+    assert done == list(range(len(sizes)))
+
+
 def test_work_on_large_models_shows_how_far_it_is(monkeypatch, capsys):
     models = [f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64" for seed in (1, 2)]
     trace(*models)
