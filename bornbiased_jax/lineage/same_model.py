@@ -368,6 +368,7 @@ def _tokens(ids_ST: np.ndarray) -> _Tokens:
 def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Compute the logits of several batches of tokens, every parameter read once."""
     cfg = checkpoint.cfg
+    logits: Sequence[jax.Array | None]
     if checkpoint.kind == "run":
         params = load_params(checkpoint)
         logits = [models.apply(cfg, params, jnp.asarray(ids_ST)).logits_BTV for ids_ST in batches]
