@@ -1,4 +1,7 @@
-"""Memory of large arrays, used again within a pass over a model: fresh pages cost more than the numbers in them."""
+"""Memory of large arrays: used again within a pass over a model, and copied into in the order that caches want.
+
+Fresh pages cost more than the numbers in them, and so does a transposed matrix that is read number by number.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from numpy.typing import DTypeLike
 
 # Smaller arrays come from memory that the allocator has at hand.
 _LEAST = 1 << 22
+# Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
+_TILE = 256
 _UNUSED: ContextVar[list[np.ndarray] | None] = ContextVar("unused", default=None)
 
 
@@ -43,3 +48,18 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     array: np.ndarray = np.frombuffer(buffer[:num_bytes].data, kind)
     weakref.finalize(array, unused.append, buffer).atexit = False
     return array.reshape(shape)
+
+
+def copy_to(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array into one of the same shape in C order; a transposed matrix tile by tile."""
+    if source.ndim != 2 or source.flags.c_contiguous:
+        target[...] = source
+        return
+    # Tiles stand in rows whose length is no power of two, which would fill a few sets of the cache alone.
+    room = np.empty((_TILE, _TILE + 16), source.dtype)
+    for start in range(0, source.shape[0], _TILE):
+        for first in range(0, source.shape[1], _TILE):
+            columns = source[start : start + _TILE, first : first + _TILE].T
+            tile = room[: columns.shape[0], : columns.shape[1]]
+            tile[...] = columns
+            target[start : start + _TILE, first : first + _TILE] = tile.T

@@ -32,8 +32,6 @@ ALIGNMENT = 64
 _HALF = (ml_dtypes.bfloat16, np.float16)
 # Numbers looked at together: they stay in a core's cache.
 _CHECKED = 1 << 16
-# Columns copied together where a matrix is transposed: as many as caches hold of both sides.
-_COLUMNS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,12 +317,7 @@ def read_block(cfg: ModelConfig, read: Callable[[str, int], np.ndarray], layer: 
 def _on_device(tensor: np.ndarray) -> jax.Array:
     """Copy a tensor in C order to where a device wants it; most matrices are transposed in their file."""
     buffer = aligned_zeros(list(tensor.shape), np.dtype(np.float32))
-    if tensor.ndim == 2 and not tensor.flags.c_contiguous:
-        # Some columns at a time: transposed as a whole, every number of a large matrix would come from memory alone.
-        for start in range(0, tensor.shape[1], _COLUMNS):
-            buffer[:, start : start + _COLUMNS] = tensor[:, start : start + _COLUMNS]
-    else:
-        buffer[...] = tensor
+    buffers.copy_to(buffer, tensor)
     # Nobody writes to the buffer any more, so that a CPU's array may be it.
     return jax.device_put(buffer, may_alias=True).block_until_ready()
 

@@ -39,7 +39,7 @@ def digest(
     outputs.prepare_json(json_file)
     roles_file = None if roles is None else Path(roles)
     source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
-    tensors, config = weights_digests(source), None
+    tensors, config = dict(weights_digests(source).parameters), None
     if isinstance(source, NativeRoles):
         config = open_checkpoint(checkpoint, file=file, ignore_fields=ignore_fields).cfg.to_dict()
     combined = combine(tensors)

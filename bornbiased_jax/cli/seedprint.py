@@ -128,6 +128,8 @@ def seedprint(
             raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
         if any(side.stored is not None for side in sides):
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
+    if places.page is not None and arguments["test"] in (None, "auto"):
+        verdicts.expect_sheet(*sides)
     # The test, and the verdict of each step.
     probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*sides, probe=probe, **arguments)

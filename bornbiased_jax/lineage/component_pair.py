@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import numpy as np
 
+from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.evidence import (
     COORDINATES,
     MATCHED,
@@ -23,9 +25,11 @@ from bornbiased_jax.lineage.evidence import (
     TOKEN_NEURONS,
     EvidenceError,
     Term,
+    TraceFacts,
+    z_from,
     z_of,
 )
-from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels
+from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, Neurons, RepeatLabels
 from bornbiased_jax.lineage.matching import Matching, match_neurons
 from bornbiased_jax.lineage.pairing import BlockPair, NeuronPair, by_block, pair_blocks, pair_neurons
 from bornbiased_jax.lineage.scores import (
@@ -297,11 +301,15 @@ def _module(block: int | None, kind: str) -> str:
 
 def _has_repeated_blocks(component: Component) -> bool:
     """Return whether blocks of one model repeat each other neuron by neuron."""
-    # Neighboring blocks, and every block with the first one.
+    # Neighboring blocks, and every block with the first one: wide scores, of which threads hold one pair each.
     first = [mlps[0] for mlps in by_block(component).values()]
-    terms = []
-    for left, right in [*zip(first, first[1:], strict=False), *((first[0], other) for other in first[2:])]:
-        if left.total == right.total:
-            with contextlib.suppress(EvidenceError):
-                terms.append(Term(neuron_scores(left, right, "coordinates", component.shape).combined))
-    return bool(terms) and z_of(terms) >= REPEATING
+    pairs = [*zip(first, first[1:], strict=False), *((first[0], other) for other in first[2:])]
+
+    def facts(pair: tuple[Neurons, Neurons]) -> TraceFacts | None:
+        with contextlib.suppress(EvidenceError):
+            return Term(neuron_scores(*pair, "coordinates", component.shape).combined).facts
+        return None
+
+    with ThreadPoolExecutor(cores()) as pool:
+        found = list(pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total]))
+    return z_from(each for each in found if each is not None) >= REPEATING

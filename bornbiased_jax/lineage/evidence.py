@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -138,6 +138,12 @@ class Term:
         return float(mean), float(variance)
 
     @cached_property
+    def facts(self) -> TraceFacts:
+        """What z needs of it."""
+        squares = float(np.vdot(self.scores_nn, self.scores_nn))
+        return TraceFacts(self.trace, *self.moments, squares / len(self.scores_nn))
+
+    @cached_property
     def rows(self) -> Rows:
         """Sorted rows for the certified bound."""
         return sorted_rows(self.scores_nn, top=_TOP if len(self.scores_nn) > 4 * _TOP else None)
@@ -157,13 +163,25 @@ class Term:
         return drawn_sums(self.scores_nn, num_permutations, seed=seed, group=stream)
 
 
+class TraceFacts(NamedTuple):
+    """What z needs of one term: its trace, mean and variance of it over permutations, and the sum of squares over n."""
+
+    trace: float
+    mean: float
+    variance: float
+    mean_square: float
+
+
 def z_of(terms: Sequence[Term]) -> float:
     """Compute how many standard deviations the summed traces lie above their mean; NaN where nothing varies."""
-    statistic = math.fsum(term.trace for term in terms)
-    mean = math.fsum(term.moments[0] for term in terms)
-    variance = math.fsum(term.moments[1] for term in terms)
+    return z_from(term.facts for term in terms)
+
+
+def z_from(facts: Iterable[TraceFacts]) -> float:
+    """Compute the z of summed traces as :func:`z_of` does, from facts of terms that need not be there together."""
+    columns = list(zip(*facts, strict=True)) or [()] * len(TraceFacts._fields)
+    statistic, mean, variance, scale = map(math.fsum, columns)
     # Rounding leaves a little variance where every score is the same.
-    scale = math.fsum(float(np.vdot(term.scores_nn, term.scores_nn)) / len(term.scores_nn) for term in terms)
     return (statistic - mean) / math.sqrt(variance) if variance > 1e-12 * scale else math.nan
 
 

@@ -6,16 +6,16 @@ with signs. Their results are added in canonical order, so that sums do not depe
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,19 +23,38 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import open_role_source
-from bornbiased_jax.checkpoints.roles import RoleSource, canonical_key
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.component_sketches import ComponentSketches, Measurement
 from bornbiased_jax.lineage.fingerprint_size import fitted
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, Source, TensorRecord
 
-# Tensors in memory at once beyond the tables: hashing takes longer than reading.
+# Large tensors in memory at once beyond the tables: hashing takes longer than reading.
 _TENSORS_AT_ONCE = 3
+# Tensors of fewer bytes are small, such as norm scales: they take no place of a large one, which every core waits for.
+_SMALL, _SMALL_AT_ONCE = 1 << 22, 64
 # Numbers of a model that takes seconds.
 _LARGE = 500_000_000
 _LARGEST = float(np.finfo(np.float32).max)
 _Result = TypeVar("_Result")
+
+
+class WeightsDigests(NamedTuple):
+    """SHA-256 of every tensor of a model.
+
+    Attributes:
+        parameters: by the name under which a tensor enters the digest of all weights; experts that one parameter holds
+            together are one tensor.
+        tensors: by path, every expert by itself.
+    """
+
+    parameters: Mapping[str, str]
+    tensors: Mapping[str, str]
+
+    def of(self, name: str, group: Sequence[Role]) -> tuple[str, list[str]]:
+        """Return the digest of a parameter, and of each tensor in it."""
+        return self.parameters[name], [self.tensors[role.path] for role in group]
 
 
 def fingerprint(
@@ -44,6 +63,7 @@ def fingerprint(
     *,
     max_bytes: int | None = None,
     advance: Callable[[int], None] | None = None,
+    digests: WeightsDigests | None = None,
 ) -> Fingerprint:
     """Make the fingerprint of a model's weights.
 
@@ -54,6 +74,7 @@ def fingerprint(
         settings: dimension, neurons, sign key and labels of tokens; public signs of 16 numbers by default.
         max_bytes: store fewer neurons, so that the file has at most so many bytes.
         advance: called with the number of tensors done since the last call.
+        digests: of these weights, where they are known: computing them takes most of the time.
 
     Raises:
         InputError: the checkpoint cannot be read or holds NaN, or no fingerprint of it is that small.
@@ -78,19 +99,20 @@ def fingerprint(
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
 
     # Read on this thread, measure on others; the token space is made once the first block is asked for.
-    def jobs() -> Iterator[Callable[[], tuple[str, list[str], list[Measurement]]]]:
-        for _, group in groups:
+    def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str], list[Measurement]]]]]:
+        for name, group in groups:
             tensors = [source.read(role) for role in group]
             measures = [components[role.component].job(role, x) for role, x in zip(group, tensors, strict=True)]
-            yield functools.partial(_measure, tensors, measures)
-            del tensors, measures
+            hashes = partial(_digests, tensors) if digests is None else partial(digests.of, name, group)
+            yield _num_bytes(tensors), partial(_measure, hashes, measures)
+            del tensors, measures, hashes
 
-    digests: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     records: list[TensorRecord] = []
     # Add the results in the order of reading.
     with reused_memory():
         for (name, _), (digest, slice_digests, measurements) in zip(groups, _in_order(jobs()), strict=True):
-            digests[name] = digest
+            parameters[name] = digest
             for slice_digest, measurement in zip(slice_digests, measurements, strict=True):
                 components[measurement.role.component].add(measurement)
                 records.append(_record(measurement, slice_digest))
@@ -101,7 +123,7 @@ def fingerprint(
         components={name: component.finish() for name, component in components.items()},
         tensors=tuple(records),
         repeats=tuple(repeats for component in components.values() for repeats in component.repeats()),
-        weights_digest=combine(digests),
+        weights_digest=combine(parameters),
         tokenizer_digest=None if labels is None else _labels_digest(labels),
         source=Source(
             description=source.description,
@@ -112,21 +134,29 @@ def fingerprint(
     )
 
 
-def weights_digests(source: RoleSource) -> dict[str, str]:
-    """Compute SHA-256 of every tensor by its path, those of experts that one parameter holds together.
+def weights_digests(source: RoleSource) -> WeightsDigests:
+    """Compute SHA-256 of every tensor of a model.
 
     Raises:
         InputError: the files cannot be read.
     """
     roles = sorted(source.roles, key=canonical_key)
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
-    jobs = (functools.partial(_digests, [source.read(role) for role in group]) for _, group in groups)
-    digests: dict[str, str] = {}
+
+    def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str]]]]]:
+        for _, group in groups:
+            tensors = [source.read(role) for role in group]
+            yield _num_bytes(tensors), partial(_digests, tensors)
+            del tensors
+
+    parameters: dict[str, str] = {}
+    tensors: dict[str, str] = {}
     with tensors_bar(source, "digest") as advance, reused_memory():
-        for (name, group), (digest, _) in zip(groups, _in_order(jobs), strict=True):
-            digests[name] = digest
+        for (name, group), (digest, slice_digests) in zip(groups, _in_order(jobs()), strict=True):
+            parameters[name] = digest
+            tensors |= {role.path: slice_digest for role, slice_digest in zip(group, slice_digests, strict=True)}
             advance(len(group))
-    return digests
+    return WeightsDigests(parameters, tensors)
 
 
 def tensors_bar(source: RoleSource, label: str) -> AbstractContextManager[progress.Bar]:
@@ -135,24 +165,32 @@ def tensors_bar(source: RoleSource, label: str) -> AbstractContextManager[progre
     return progress.bar(len(source.roles), f"{label} of {source.description}", unit="tensors", quiet=size < _LARGE)
 
 
-def _in_order(jobs: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
-    """Run jobs in threads and yield their results in order; a job is asked for once there is room for its tensor."""
-    pending: deque[Future[_Result]] = deque()
+def _num_bytes(tensors: Sequence[np.ndarray]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _in_order(jobs: Iterable[tuple[int, Callable[[], _Result]]]) -> Iterator[_Result]:
+    """Run jobs in threads and yield their results in order; a job is asked for once there is room for its tensor.
+
+    Args:
+        jobs: bytes of the tensors of each, and what to run.
+    """
+    pending: deque[tuple[bool, Future[_Result]]] = deque()
     with ThreadPoolExecutor(_TENSORS_AT_ONCE) as pool:
         # Submit ahead, as far as there is room, and yield in order.
-        for job in jobs:
-            pending.append(pool.submit(job))
+        for num_bytes, job in jobs:
+            pending.append((num_bytes >= _SMALL, pool.submit(job)))
             del job
-            if len(pending) == _TENSORS_AT_ONCE:
-                yield pending.popleft().result()
+            while sum(is_large for is_large, _ in pending) >= _TENSORS_AT_ONCE or len(pending) >= _SMALL_AT_ONCE:
+                yield pending.popleft()[1].result()
         while pending:
-            yield pending.popleft().result()
+            yield pending.popleft()[1].result()
 
 
 def _measure(
-    tensors: Sequence[np.ndarray], measures: Sequence[Callable[[], Measurement]]
+    hashes: Callable[[], tuple[str, list[str]]], measures: Sequence[Callable[[], Measurement]]
 ) -> tuple[str, list[str], list[Measurement]]:
-    return *_digests(tensors), [measure() for measure in measures]
+    return *hashes(), [measure() for measure in measures]
 
 
 def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:

@@ -11,8 +11,10 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ import numpy as np
 from bornbiased_jax import hardware
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.tensors import load_params, read_block
@@ -58,6 +61,10 @@ _SEQUENCES, _LENGTH = 4, 8
 _CONSTANT = 1e-5
 # Bytes a number takes at worst: as it is read, and a copy of it.
 _BYTES = 8
+# By model, tokens that the next pass over it takes too, and logits that such a pass left: most of its time is reading.
+_Tokens = tuple[tuple[int, ...], bytes]
+_EXPECTED: WeakKeyDictionary[Checkpoint, list[np.ndarray]] = WeakKeyDictionary()
+_COMPUTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, np.ndarray]] = WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +165,10 @@ def same_files(base: Checkpoint, suspect: Checkpoint) -> bool:
 
 
 def tensor_difference(
-    base: RoleSource, suspect: RoleSource, advance: Callable[[int], None] = lambda _count: None
+    base: RoleSource,
+    suspect: RoleSource,
+    advance: Callable[[int], None] = lambda _count: None,
+    equal: Collection[str] = (),
 ) -> Difference | None:
     """Measure how far two models differ, tensor by tensor; None where they are not even nearly equal.
 
@@ -167,6 +177,7 @@ def tensor_difference(
     Args:
         base, suspect: the models.
         advance: called with 1 for each tensor that was compared.
+        equal: paths of tensors that are known to be equal, which are not read.
     """
     # The same parameters with the same shapes, or no comparison.
     suspect_roles = {role.path: role for role in suspect.roles}
@@ -177,7 +188,10 @@ def tensor_difference(
         suspect_role = suspect_roles[role.path]
         if base.array_shape(role) != suspect.array_shape(suspect_role):
             return None
-        base_N, suspect_N = base.read(role).reshape(-1), suspect.read(suspect_role).reshape(-1)
+        if role.path in equal:
+            advance(1)
+            continue
+        base_N, suspect_N = _flat(base.read(role), suspect.read(suspect_role))
         # The largest difference of any entry, in pieces that fit a cache.
         difference = max(float(np.abs(first - second).max()) for first, second in _pieces(base_N, suspect_N))
         advance(1)
@@ -185,12 +199,20 @@ def tensor_difference(
             continue
         roundings = [name for name in roundings if _equal_rounded(base_N, suspect_N, _ROUNDINGS[name])]
         # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
-        size = math.sqrt(float(np.square(base_N, dtype=np.float64).mean())) or math.inf
+        squares = math.fsum(float(np.square(first, dtype=np.float64).sum()) for first, _ in _pieces(base_N, suspect_N))
+        size = math.sqrt(squares / base_N.size) or math.inf
         if difference > NEAR * size and not roundings:
             return None
         if difference / size >= largest:
             largest, path = difference / size, role.path
     return Difference(largest, path, roundings[0] if largest and roundings else None)
+
+
+def _flat(base: np.ndarray, suspect: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of two tensors in one order: that of memory, where both are transposed."""
+    if base.T.flags.c_contiguous and suspect.T.flags.c_contiguous:
+        base, suspect = base.T, suspect.T
+    return base.reshape(-1), suspect.reshape(-1)
 
 
 def _equal_rounded(base_N: np.ndarray, suspect_N: np.ndarray, dtype: type) -> bool:
@@ -299,13 +321,14 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     if base.cfg.vocab_size != suspect.cfg.vocab_size or (base.is_initial and suspect.is_initial):
         return None
     # Both models must fit in memory one after the other.
-    free = hardware.available_memory()
-    if free is not None and max(logits_memory(model) for model in (base, suspect)) > free:
+    free, needed = hardware.available_memory(), [logits_memory(model) for model in (base, suspect)]
+    if free is not None and max(needed) > free:
         return None
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
     ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
     # Logits on the same random tokens, each position less its mean.
-    base_PV, suspect_PV = probe_logits(base, ids_ST), probe_logits(suspect, ids_ST)
+    with ThreadPoolExecutor(2 if free is None or sum(needed) <= free else 1) as pool:
+        base_PV, suspect_PV = pool.map(probe_logits, (base, suspect), (ids_ST, ids_ST))
     if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
         return False
     # Logits that do not depend on the tokens identify nothing.
@@ -318,24 +341,64 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     return float(np.abs(base_PV - suspect_PV).max() / base_PV.std()) <= SAME_LOGITS
 
 
+def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
+    """Say that logits on these tokens will be asked for: the next pass over the model computes them too."""
+    _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
+
+
 def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
 
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
     """
-    cfg, read = checkpoint.cfg, checkpoint.read
+    computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
+    if computed is not None:
+        return computed
+    # One pass for these tokens and for those that are expected.
+    batches = [ids_ST, *_EXPECTED.pop(checkpoint, [])]
+    asked, *others = _all_logits(checkpoint, batches)
+    _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
+    return asked
+
+
+def _tokens(ids_ST: np.ndarray) -> _Tokens:
+    return ids_ST.shape, ids_ST.tobytes()
+
+
+def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Compute the logits of several batches of tokens, every parameter read once."""
+    cfg = checkpoint.cfg
+    logits: Sequence[jax.Array | None]
     if checkpoint.kind == "run":
-        logits_STV = models.apply(cfg, load_params(checkpoint), jnp.asarray(ids_ST)).logits_BTV
+        params = load_params(checkpoint)
+        logits = [models.apply(cfg, params, jnp.asarray(ids_ST)).logits_BTV for ids_ST in batches]
     else:
-        # Embed, then block by block, each read when its turn comes.
-        positions_TD = read("positions/embedding")[: ids_ST.shape[1]] if cfg.positions == "learned" else None
-        states_STD: np.ndarray | jax.Array = enter(cfg, read("embed/embedding")[ids_ST], positions_TD)
+        logits = _streamed_logits(cfg, checkpoint.read, batches)
+    rows = [np.asarray(logits_STV).reshape(-1, cfg.vocab_size) for logits_STV in logits]
+    return [logits_PV - logits_PV.mean(axis=1, keepdims=True) for logits_PV in rows]
+
+
+def _streamed_logits(
+    cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray]
+) -> list[jax.Array]:
+    # Embed, then block by block, each read when its turn comes.
+    positions_TD = read("positions/embedding") if cfg.positions == "learned" else None
+    embedding_VD = read("embed/embedding")
+    states: list[np.ndarray | jax.Array] = [
+        enter(cfg, embedding_VD[ids_ST], None if positions_TD is None else positions_TD[: ids_ST.shape[1]])
+        for ids_ST in batches
+    ]
+    del embedding_VD
+    # Blocks are of one size, and take each other's memory; the next is read once this one is done.
+    with reused_memory():
         for layer in range(cfg.num_layers):
-            states_STD = _apply_block(cfg, read_block(cfg, read, layer), states_STD, np.int32(layer))
-        outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
-        logits_STV = _apply_head(cfg, unflatten({path: read(path) for path in outside}), states_STD)
-    logits_PV: np.ndarray = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
-    return logits_PV - logits_PV.mean(axis=1, keepdims=True)
+            weights = read_block(cfg, read, layer)
+            states = [_apply_block(cfg, weights, states_STD, np.int32(layer)) for states_STD in states]
+            jax.block_until_ready(states)
+            del weights
+    outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
+    head = unflatten({path: read(path) for path in outside})
+    return [_apply_head(cfg, head, states_STD) for states_STD in states]
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -11,12 +11,14 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Literal
 
 import numpy as np
 
 from bornbiased_jax.checkpoints.roles import Shape
+from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, unit_rows
@@ -76,13 +78,21 @@ def _defined_terms(makers: Iterable[Callable[[], Term]], if_none: str) -> list[T
     Raises:
         EvidenceError: none is; the first reason.
     """
-    terms, reasons = [], []
-    for make in makers:
+
+    def term_or_reason(make: Callable[[], Term]) -> Term | str:
         try:
-            terms.append(make())
+            term = make()
+            # Needed by every cell that the term is in, and by several threads sooner than by one.
+            _ = term.facts
+            return term
         except EvidenceError as error:
-            reasons.append(str(error))
+            return str(error)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        results = list(pool.map(term_or_reason, makers))
+    terms = [result for result in results if isinstance(result, Term)]
     if not terms:
+        reasons = [result for result in results if isinstance(result, str)]
         raise EvidenceError(reasons[0] if reasons else if_none)
     return terms
 
@@ -145,7 +155,8 @@ def neuron_scores(
     zero = np.zeros_like(cosine[names[0]])
     gate, up, down = (cosine.get(name, zero) for name in ("gate", "up", "down"))
     if "gate" in base_parts:
-        second = np.abs(up + down)
+        second = up + down
+        np.abs(second, out=second)
         return NeuronScores(gate, second, gate + second, is_live_base, is_live_suspect)
     size: Callable[[np.ndarray], np.ndarray] = np.abs if shape.has_odd_activation else np.asarray
     return NeuronScores(size(up), size(down), size(up + down), is_live_base, is_live_suspect)

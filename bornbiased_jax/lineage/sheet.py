@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
+from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.same_model import logits_memory, probe_logits
 
 KINDS = ("untrained", "trained on one text", "trained on other texts", "of two widths")
@@ -32,9 +35,13 @@ QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 CALIBRATION = Path(__file__).with_name("unrelated_models.json")
 NORM_SCALES = Path(__file__).with_name("synthetic_norm_scales.json")
 VectorPair = tuple[np.ndarray, np.ndarray]
+Records = Mapping[str, TensorRecord]
+"""Records of the tensors of a model, by path."""
 _ATTENTION = ("query", "key", "value", "output")
 # Widest matrix of which singular values are computed, and most tokens that embeddings are compared on.
 _WIDEST, _TOKENS = 1024, 20_000
+# Tokens whose rows are compared at once.
+_ROWS = 1024
 # Random sequences that both models are run on, and their length.
 _SEQUENCES, _LENGTH = 8, 16
 
@@ -173,19 +180,26 @@ class Sheet:
     sizes: str
 
 
-def evidence_sheet(base: RoleSource, suspect: RoleSource, checkpoints: tuple[Checkpoint, Checkpoint] | None) -> Sheet:
+def evidence_sheet(
+    base: RoleSource,
+    suspect: RoleSource,
+    checkpoints: tuple[Checkpoint, Checkpoint] | None,
+    records: tuple[Records, Records] | None = None,
+) -> Sheet:
     """Compute every statistic of a pair, next to its range over unrelated models.
 
     Args:
         base, suspect: the models.
         checkpoints: the same, where this package runs both.
+        records: of the tensors of each, where fingerprints were made.
     """
     calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
     # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
     with ThreadPoolExecutor(2) as pool:
-        values = compare(*pool.map(read_model, (base, suspect), (first, second), (ids_ST, ids_ST)))
+        readings = pool.map(read_model, (base, suspect), (first, second), (ids_ST, ids_ST), records or ({}, {}))
+        values = compare(*readings)
     synthetic = synthetic_releases()
     rows = []
     for key in STATISTICS:
@@ -215,13 +229,20 @@ def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
     return np.random.default_rng(0).integers(0, first.config.vocab_size, (_SEQUENCES, length), dtype=np.int32)
 
 
-def read_model(source: RoleSource, checkpoint: Checkpoint | None, ids_ST: np.ndarray | None) -> Reading:
+def read_model(
+    source: RoleSource,
+    checkpoint: Checkpoint | None,
+    ids_ST: np.ndarray | None,
+    records: Records = MappingProxyType({}),
+) -> Reading:
     """Read all that the statistics need of one model.
 
     Args:
         source: the model by role; its language component is read.
         checkpoint: the same, where this package runs it.
         ids_ST: what it is run on; None runs nothing.
+        records: digests and statistics of its tensors by path, of those that are known; such a tensor is read only
+            where its numbers are asked for.
     """
     vectors: dict[str, np.ndarray] = {}
     stds: dict[str, float] = {}
@@ -231,20 +252,26 @@ def read_model(source: RoleSource, checkpoint: Checkpoint | None, ids_ST: np.nda
     for role in source.roles:
         if role.component != LANGUAGE:
             continue
-        # One tensor at a time: its digest, and by kind its values, scale and spectrum.
-        tensor = source.read(role)
-        if tensor.size > 1 and tensor.min() < tensor.max():
-            digests[role.path] = tensor_digest(tensor)
         # Norm scales and biases of attention drift little: kept as they are.
-        if role.leaf == "scale" or (role.leaf == "bias" and role.module in _ATTENTION[:3]):
-            vectors[role.path] = tensor.reshape(-1).astype(np.float64)
+        is_vector = role.leaf == "scale" or (role.leaf == "bias" and role.module in _ATTENTION[:3])
+        is_block_kernel = role.leaf == "kernel" and role.block is not None
+        shape = source.array_shape(role)
+        has_spectrum = is_block_kernel and len(shape) == 2 and max(shape) <= _WIDEST
+        # One tensor at a time: its digest, and by kind its values, scale and spectrum.
+        record = records.get(role.path)
+        is_read = record is None or is_vector or has_spectrum
+        tensor = source.read(role) if is_read else np.empty(0, np.float32)
+        is_constant = tensor.min() == tensor.max() if record is None else record.minimum == record.maximum
+        if math.prod(shape) > 1 and not is_constant:
+            digests[role.path] = tensor_digest(tensor) if record is None else record.digest
         if role.group == "embedding":
             embedding = role
-        elif role.leaf == "kernel" and role.block is not None:
-            if role.group in _ATTENTION:
-                stds[role.path] = float(tensor.std())
-            if tensor.ndim == 2 and max(tensor.shape) <= _WIDEST:
-                spectra[role.path] = linalg.svdvals(tensor)
+        if is_block_kernel and role.group in _ATTENTION:
+            stds[role.path] = float(tensor.std()) if record is None else record.std
+        if is_vector:
+            vectors[role.path] = tensor.reshape(-1).astype(np.float64)
+        if has_spectrum:
+            spectra[role.path] = linalg.svdvals(tensor)
     settings = None if checkpoint is None else checkpoint.config.to_dict()
     logits_PV = None if checkpoint is None or ids_ST is None else probe_logits(checkpoint, ids_ST)
     return Reading(source, embedding, vectors, stds, spectra, digests, settings, logits_PV)
@@ -331,13 +358,20 @@ def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | 
         return values
     # Rows of shared tokens in both tables.
     base_rows, suspect_rows = _shared_tokens(base.labels, suspect.labels, min(len(base_VD), len(suspect_VD)))
-    base_TD, suspect_TD = base_VD[base_rows].astype(np.float64), suspect_VD[suspect_rows].astype(np.float64)
-    norms_T = np.linalg.norm(base_TD, axis=1) * np.linalg.norm(suspect_TD, axis=1)
+    # Norms and products of some tokens at a time: in float64 both tables whole would take gigabytes.
+    norms, products = [], []
+    for start in range(0, len(base_rows), _ROWS):
+        base_tD = base_VD[base_rows[start : start + _ROWS]].astype(np.float64)
+        suspect_tD = suspect_VD[suspect_rows[start : start + _ROWS]].astype(np.float64)
+        norms.append(np.linalg.norm(base_tD, axis=1) * np.linalg.norm(suspect_tD, axis=1))
+        products.append((base_tD * suspect_tD).sum(axis=1))
+    norms_T = np.concatenate(norms or [np.zeros(0)])
     is_used_T = norms_T > 0.0
     if is_used_T.sum() < 2:
         return values
-    values["embedding_cosine"] = float(((base_TD * suspect_TD).sum(axis=1)[is_used_T] / norms_T[is_used_T]).mean())
+    values["embedding_cosine"] = float((np.concatenate(products)[is_used_T] / norms_T[is_used_T]).mean())
     if width <= _WIDEST:
+        base_TD, suspect_TD = base_VD[base_rows].astype(np.float64), suspect_VD[suspect_rows].astype(np.float64)
         # E_Aᵀ E_B = U S Vᵀ: the best rotation is U Vᵀ, and the cosine after it Σ S.
         left_DD, singular_D, right_DD = linalg.svd(base_TD.T @ suspect_TD)
         scale = float(np.linalg.norm(base_TD) * np.linalg.norm(suspect_TD))

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from bornbiased_jax.checkpoints import buffers
+
 PERIODS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Numbers of equal parts of an axis that may repeat each other: sizes of shards."""
 _CHUNK = 1 << 18
 # Terms that one float32 product adds up.
 _TERMS = 4096
-# Rows and columns of a matrix that are transposed at once: a tile fits in the cache.
-_STRIP, _TILE = 256, 256
+# Rows of a matrix that are put in order at once.
+_STRIP = 256
 # Numbers of a row that are compared first to find equal rows.
 _BEGINNING = 64
 # Other shifts than those of periods that give a null to the score of a shift.
@@ -94,17 +96,9 @@ def rows_in_order(matrix: np.ndarray) -> Iterable[np.ndarray]:
         yield np.ascontiguousarray(matrix)
         return
     strip = np.empty((min(_STRIP, len(matrix)), *matrix.shape[1:]), matrix.dtype)
-    # Tiles stand in rows whose length is no power of two, which would fill a few sets of the cache alone.
-    tile = np.empty((_TILE, _STRIP + 16), matrix.dtype)
     for start in range(0, len(matrix), _STRIP):
         rows = strip[: len(matrix) - start]
-        if matrix.ndim > 2:
-            rows[...] = matrix[start : start + _STRIP]
-        for first in range(0, matrix.shape[1] if matrix.ndim == 2 else 0, _TILE):
-            columns = matrix[start : start + _STRIP, first : first + _TILE].T
-            part = tile[: len(columns), : len(rows)]
-            part[...] = columns
-            rows[:, first : first + _TILE] = part.T
+        buffers.copy_to(rows, matrix[start : start + _STRIP])
         yield rows
 
 

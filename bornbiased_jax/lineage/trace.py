@@ -24,8 +24,8 @@ from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
-from bornbiased_jax.lineage.fingerprint_pass import weights_digests
-from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests, fingerprint, tensors_bar, weights_digests
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, TensorRecord
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.outputs import OutputOptions
@@ -55,6 +55,7 @@ class Side:
         file: which set of weights, where a folder holds several.
         roles_file: what tensors are that no convention of names knows; for tests of weights.
         ignore_fields: fields of ``config.json`` that are left out.
+        made: fingerprints of its weights that were made of it, the last one last.
     """
 
     source: Source
@@ -62,6 +63,7 @@ class Side:
     file: str | None = None
     roles_file: Path | None = None
     ignore_fields: Sequence[str] = ()
+    made: list[Fingerprint] = dataclasses.field(default_factory=list, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -130,9 +132,31 @@ class Side:
         """The digest of its weights, as ``bornbiased digest`` prints it."""
         if self.stored is not None:
             return self.stored.weights_digest
+        sketches = self.sketches or next(iter(self.made), None)
+        return combine(dict(self.digests.parameters)) if sketches is None else sketches.weights_digest
+
+    @cached_property
+    def digests(self) -> WeightsDigests:
+        """The digests of all its tensors."""
+        return weights_digests(self.roles)
+
+    @property
+    def records(self) -> dict[str, TensorRecord]:
+        """Digests and statistics of its tensors by path, once a fingerprint was made; nothing before."""
+        return {record.path: record for made in self.made[:1] for record in made.tensors}
+
+    def fingerprint(self, settings: Settings) -> Fingerprint:
+        """Return the stored fingerprint of its weights, or make one; digests that are there are not computed again.
+
+        Raises:
+            InputError: its weights cannot be read.
+        """
         if self.sketches is not None:
-            return self.sketches.weights_digest
-        return combine(weights_digests(self.roles))
+            return self.sketches
+        with tensors_bar(self.roles, "fingerprint") as advance:
+            made = fingerprint(self.roles, settings, advance=advance, digests=self.__dict__.get("digests"))
+        self.made.append(made)
+        return made
 
     @property
     def cfg(self) -> ModelConfig:

@@ -12,7 +12,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint, tensors_bar
+from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.same_model import identify, tensor_difference
 from bornbiased_jax.lineage.verdict import Verdict
@@ -62,7 +62,7 @@ def auto(
     difference = None
     if not is_stored and not has_untrained:
         with tensors_bar(base.roles, "comparing the tensors") as advance:
-            difference = tensor_difference(base.roles, suspect.roles, advance)
+            difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
     identity = identify(*checkpoints, difference, with_logits=True)
     near = difference.sentence if difference is not None and identity is None else ""
     verdict = auto_verdict(*sketches, options, identity=identity, outputs=outputs_verdict, near=near)
@@ -129,30 +129,28 @@ def _fingerprint_pair(
     else:
         # A key from both digests, unless one is given.
         count = NEURONS if neurons is None else None if neurons == "all" else int(neurons)
-        digests = f"{base.digest} {suspect.digest}"
-        settings = Settings(
-            neurons=count, sign_key=hashlib.blake2b(digests.encode(), digest_size=16).digest() if key is None else key
-        )
-    first = _fingerprint(base, settings)
+        if key is None:
+            key = hashlib.blake2b(f"{base.digest} {suspect.digest}".encode(), digest_size=16).digest()
+        settings = Settings(neurons=count, sign_key=key)
+    first = base.fingerprint(settings)
     if base is suspect:
         return first, first
-    second = _fingerprint(suspect, settings)
+    second = suspect.fingerprint(settings)
     # Where one model comes without a tokenizer, numbers are all that both name their tokens by.
     if stored is None and _token_labels(first) != _token_labels(second):
         by_ids = dataclasses.replace(settings, token_labels="ids")
-        return _fingerprint(base, by_ids), _fingerprint(suspect, by_ids)
+        return base.fingerprint(by_ids), suspect.fingerprint(by_ids)
     return first, second
+
+
+def _equal_tensors(base: Side, suspect: Side) -> set[str]:
+    """Return the paths of tensors that have one digest in two models of which fingerprints were made."""
+    others = suspect.records
+    return {path for path, record in base.records.items() if path in others and others[path].digest == record.digest}
 
 
 def _token_labels(model: Fingerprint) -> set[str]:
     return {component.token_labels for component in model.components.values() if component.token_labels is not None}
-
-
-def _fingerprint(side: Side, settings: Settings) -> Fingerprint:
-    if side.sketches is not None:
-        return side.sketches
-    with tensors_bar(side.roles, "fingerprint") as advance:
-        return fingerprint(side.roles, settings, advance=advance)
 
 
 def _checkpoint(side: Side) -> Checkpoint | None:

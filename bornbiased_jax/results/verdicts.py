@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reference import parse_ref
@@ -15,7 +16,8 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
-from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, evidence_sheet
+from bornbiased_jax.lineage.same_model import expect_logits
+from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, evidence_sheet, probe_ids
 from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
@@ -233,11 +235,34 @@ def models_of(base: Side, suspect: Side) -> dict[str, dict[str, FieldValue] | No
 
 def sheet_of(base: Side, suspect: Side) -> Sheet | None:
     """Compute the sheet of two checkpoints; None where one of them is a stored fingerprint."""
-    models = (base, suspect)
-    if any(model.sketches is not None or model.stored is not None for model in models):
+    if not _has_sheet(base, suspect):
         return None
-    is_run = all(isinstance(model.roles, NativeRoles) for model in models)
-    return evidence_sheet(base.roles, suspect.roles, (base.checkpoint, suspect.checkpoint) if is_run else None)
+    checkpoints = _checkpoints(base, suspect)
+    return evidence_sheet(base.roles, suspect.roles, checkpoints, (base.records, suspect.records))
+
+
+def expect_sheet(base: Side, suspect: Side) -> None:
+    """Have what the sheet of two checkpoints needs computed along with the verdict, where that reads the same.
+
+    Raises:
+        InputError: a model cannot be opened.
+    """
+    checkpoints = _checkpoints(base, suspect) if _has_sheet(base, suspect) else None
+    ids_ST = None if checkpoints is None else probe_ids(*checkpoints)
+    if checkpoints is None or ids_ST is None:
+        return
+    for checkpoint in dict.fromkeys(checkpoints):
+        expect_logits(checkpoint, ids_ST)
+
+
+def _has_sheet(base: Side, suspect: Side) -> bool:
+    return all(model.sketches is None and model.stored is None for model in (base, suspect))
+
+
+def _checkpoints(base: Side, suspect: Side) -> tuple[Checkpoint, Checkpoint] | None:
+    """Return two models that this package runs; None where it does not run both."""
+    is_run = all(isinstance(model.roles, NativeRoles) for model in (base, suspect))
+    return (base.checkpoint, suspect.checkpoint) if is_run else None
 
 
 def _config(side: Side) -> dict[str, FieldValue] | None:

@@ -182,7 +182,10 @@ class _Centered:
         rows = max(1, _CHUNK // self.size)
         for start in range(0, self.size, rows):
             span = slice(start, min(self.size, start + rows))
-            chunk_rn = self.scores_nn[span].astype(np.float64, order="C")
+            # Columns are copied as they lie first: gathered one after the other they would share few sets of the cache.
+            rows_rn = self.scores_nn[span]
+            rows_rn = rows_rn if rows_rn.flags.c_contiguous else np.ascontiguousarray(rows_rn.T).T
+            chunk_rn = rows_rn.astype(np.float64, order="C")
             chunk_rn -= self.row_n[span, None]
             chunk_rn -= offset_n[None, :]
             yield span, chunk_rn

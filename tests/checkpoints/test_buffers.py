@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from bornbiased_jax.checkpoints.buffers import empty, reused_memory
+from bornbiased_jax.checkpoints.buffers import copy_to, empty, reused_memory
 from bornbiased_jax.checkpoints.tensors import as_float32
 
 SHAPE = (1024, 1024)
@@ -39,6 +39,15 @@ def test_no_kind_of_view_loses_its_memory():
         others = [empty(SHAPE, np.float32) for _ in held]
         for name, view in held.items():
             assert not any(np.shares_memory(np.asarray(view), other) for other in others), name
+
+
+def test_copies_are_in_c_order_whatever_lies_where():
+    rng = np.random.default_rng(0)
+    matrix, stack = rng.standard_normal((300, 700)), rng.standard_normal((3, 20, 10))
+    for source in (matrix, matrix.T, matrix[::2, 5:].T, matrix[:0].T, stack, stack.T, stack[0, 0]):
+        target = np.full(source.shape, np.nan)
+        copy_to(target, source)
+        np.testing.assert_array_equal(target, source)
 
 
 def test_upcast_keeps_numbers_and_layout_in_memory_that_is_used_again():

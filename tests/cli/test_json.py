@@ -13,6 +13,7 @@ from bornbiased_jax.cli import options
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.runner import Outcome
+from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests
 from bornbiased_jax.lineage.scan import ScanResult
 from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.results import initialization, lineage_reports, run_reports
@@ -77,8 +78,8 @@ LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
     "bornbiased_jax.checkpoints.naming:open_role_source": SimpleNamespace(description="m"),
-    "bornbiased_jax.lineage.fingerprint_pass:weights_digests": {},
-    "bornbiased_jax.lineage.trace:weights_digests": {},
+    "bornbiased_jax.lineage.fingerprint_pass:weights_digests": WeightsDigests({}, {}),
+    "bornbiased_jax.lineage.trace:weights_digests": WeightsDigests({}, {}),
     "bornbiased_jax.lineage.fingerprint_pass:fingerprint": SimpleNamespace(repeats=()),
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),

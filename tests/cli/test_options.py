@@ -17,6 +17,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
+from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests
 from bornbiased_jax.lineage.verdict import undefined
 from tests.cli.commands import commands, locate
 from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROWS
@@ -118,7 +119,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         OPEN: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
-        "bornbiased_jax.lineage.trace:weights_digests": lambda roles: {},
+        "bornbiased_jax.lineage.trace:weights_digests": lambda roles: WeightsDigests({}, {}),
         "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=()),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",

@@ -14,11 +14,13 @@ from bornbiased_jax.checkpoints.naming import open_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass
+from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass, sheet
+from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
-from bornbiased_jax.lineage.trace import trace
+from bornbiased_jax.lineage.trace import Side, trace
 from bornbiased_jax.parameters import Params, flatten, unflatten
+from bornbiased_jax.results.verdicts import sheet_of
 from tests.lineage.fingerprinted import CONFIGS, Labeled, Model, model, sketched
 
 QWEN2_MOE = Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "qwen2_moe"
@@ -229,7 +231,61 @@ def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
 @pytest.mark.parametrize("name", ["llama-tiny", "qwen2moe-tiny"])
 def test_digests_by_role_are_those_of_the_parameters(name):
     checkpoint = open_checkpoint(f"seed:42@{name},num_layers=2,vocab_size=64")
-    assert weights_digests(NativeRoles(checkpoint)) == checkpoint.tensor_digests()
+    assert weights_digests(NativeRoles(checkpoint)).parameters == checkpoint.tensor_digests()
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "qwen2moe-tiny"])
+def test_known_digests_are_not_computed_again_and_the_payload_is_the_same(name, monkeypatch):
+    source = NativeRoles(open_checkpoint(f"seed:42@{name},num_layers=2,vocab_size=64"))
+    expected, digests = payload_digest(fingerprint(source)), weights_digests(source)
+    monkeypatch.setattr(fingerprint_pass, "_digests", pytest.fail)
+    assert payload_digest(fingerprint(source, digests=digests)) == expected
+    # They are taken as they are, whoever computed them.
+    first = next(iter(digests.tensors))
+    digests.tensors[first] = "0" * 64
+    assert payload_digest(fingerprint(source, digests=digests)) != expected
+
+
+def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
+    sides = [Side(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
+    hashed = []
+    compute = fingerprint_pass._digests
+    monkeypatch.setattr(fingerprint_pass, "_digests", lambda tensors: hashed.append(len(tensors)) or compute(tensors))
+    monkeypatch.setattr(sheet, "tensor_digest", pytest.fail)
+    verdict = trace(*sides)
+    assert sheet_of(*sides) is not None
+    assert len(hashed) == sum(len(side.roles.roles) for side in sides)
+    assert verdict.detail["base_digest"] == open_checkpoint(sides[0].source).digest()
+    # A key that is given asks for no digests beforehand, and those of the fingerprint are the model's.
+    hashed.clear()
+    sides = [Side(side.source) for side in sides]
+    keyed = trace(*sides, sign_key="ab")
+    assert len(hashed) == sum(len(side.roles.roles) for side in sides)
+    assert keyed.detail["suspect_digest"] == verdict.detail["suspect_digest"]
+
+
+def test_small_tensors_take_no_place_of_large_ones():
+    """Three large tensors are there at once, whatever norm scales stand between them; results come in order."""
+    large, small = fingerprint_pass._SMALL, 4096 * 4
+    sizes = [small, large, large, small, small, large, small, large] + [small] * 200
+    taken, done = [], []
+
+    def jobs():
+        for number, size in enumerate(sizes):
+            taken.append(size)
+            # What was yielded has left memory, and so has what is asked for now not come yet.
+            assert sum(each >= large for each in taken[:-1]) - sum(sizes[k] >= large for k in done) < 3
+            assert len(taken) - len(done) <= 64
+            yield size, lambda number=number: number
+
+    results = fingerprint_pass._in_order(jobs())
+    first = next(results)
+    # The third large one was asked for before the first result was.
+    assert taken == sizes[:6] and first == 0
+    done.append(first)
+    for result in results:
+        done.append(result)
+    assert done == list(range(len(sizes)))
 
 
 def test_work_on_large_models_shows_how_far_it_is(monkeypatch, capsys):

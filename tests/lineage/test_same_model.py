@@ -2,12 +2,20 @@
 
 import dataclasses
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.lineage.same_model import differing_settings, probe_logits, same_logits
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.lineage.same_model import (
+    differing_settings,
+    expect_logits,
+    probe_logits,
+    same_logits,
+    tensor_difference,
+)
 from bornbiased_jax.model import apply
 from tests.lineage.descendants import config, descend, edited, everything, reader
 
@@ -78,3 +86,45 @@ def test_logits_block_by_block_are_those_of_the_whole_model(name):
     for kind in ("memory", "run"):
         streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
         np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
+
+
+def test_tensors_that_are_known_to_be_equal_are_not_read():
+    model = descend(config(num_layers=2, d_model=32), 1)
+
+    def edit(path, leaf):
+        return leaf.astype(ml_dtypes.bfloat16).astype(np.float32) if path == "blocks/mlp/up/kernel" else leaf
+
+    read = []
+    base, suspect = (
+        NativeRoles(reader(weights), observe=lambda name, _: read.append(name))
+        for weights in (model, edited(*model, edit))
+    )
+    whole = tensor_difference(base, suspect)
+    assert whole.rounding == "bfloat16" and 0 < whole.largest < 0.05 and "up" in whole.path
+    assert len(read) == 2 * len(base.roles)
+    # One of the two that differ is enough to say how far they do.
+    read.clear()
+    equal = {role.path for role in base.roles if role.path != whole.path}
+    counted = []
+    assert tensor_difference(base, suspect, counted.append, equal) == whole
+    assert len(read) == 2 and sum(counted) == len(base.roles)
+
+
+def test_expected_logits_come_with_others_from_one_read(monkeypatch):
+    model = reader(descend(config(num_layers=2, d_model=32, vocab_size=64), 1))
+    few_ST, more_ST = (np.random.default_rng(0).integers(0, 64, shape, dtype=np.int32) for shape in ((2, 4), (3, 8)))
+    alone = [probe_logits(model, ids_ST) for ids_ST in (few_ST, more_ST)]
+    expect_logits(model, more_ST)
+    together = probe_logits(model, few_ST)
+    np.testing.assert_array_equal(together, alone[0])
+    # What was computed is given once, and nothing is read for it.
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "read", pytest.fail)
+        np.testing.assert_array_equal(probe_logits(model, more_ST), alone[1])
+        with pytest.raises(pytest.fail.Exception):
+            probe_logits(model, more_ST)
+    # Tokens of another shape are others, whatever their bytes.
+    expect_logits(model, more_ST)
+    probe_logits(model, few_ST)
+    assert probe_logits(model, more_ST.reshape(8, 3)).shape == (24, 64)
+    np.testing.assert_array_equal(probe_logits(model, more_ST), alone[1])

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from bornbiased_jax.stats import bound, certified
-from bornbiased_jax.stats.bound import joint_bound, sorted_rows, tail_bound
+from bornbiased_jax.stats.bound import _Centered, joint_bound, sorted_rows, tail_bound
 from bornbiased_jax.stats.certified import certified_p
 from bornbiased_jax.stats.permutations import TIE, all_permutations, moments, permuted_sums
 from bornbiased_jax.stats.tails import LN10
@@ -156,6 +156,15 @@ def test_constants_of_rows_and_columns_change_nothing():
     scores = rng.standard_normal((80, 80)) + 1.5 * np.eye(80)
     moved = scores + 1e3 * rng.standard_normal((80, 1)) + 1e3 * rng.standard_normal((1, 80))
     assert tail_bound(moved).log10_p == pytest.approx(tail_bound(scores).log10_p, rel=1e-6)
+
+
+def test_a_transposed_view_has_the_rows_of_its_copy():
+    """Columns are the rows of a view: strips of it are copied in the order of memory, and hold the same numbers."""
+    scores = np.random.default_rng(0).standard_normal((700, 700), dtype=np.float32)
+    centered = [_Centered(view) for view in (scores.T, np.ascontiguousarray(scores.T))]
+    for (span, chunk), (other_span, other) in zip(*(c.chunks(np.arange(700.0)) for c in centered), strict=True):
+        assert span == other_span and chunk.flags.c_contiguous
+        np.testing.assert_array_equal(chunk, other)
 
 
 def test_both_orientations_are_tried():
