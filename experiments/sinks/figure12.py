@@ -11,7 +11,7 @@ from bornbiased_jax.experiments.sinks import sink_training
 from bornbiased_jax.experiments.sinks.settings import EPSILON, FIGURE_12, settings_of
 from bornbiased_jax.report import sink_figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
-from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
+from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
 
 SMALL = (
     "At this scale the baseline grows no sink, so nothing is shown about mitigations: compare the largest score "
@@ -46,7 +46,7 @@ def tables(record: Record) -> Sequence[Table]:
     result, lengths = record["result"]["cures"], record["settings"]["lengths"]
     rows = []
     for name, run in result.items():
-        measured = {
+        measured: Cells = {
             f"T = {length}": (
                 percent(1),
                 sink_training.over_seeds(run, lambda seed, at=str(length): seed["sink_rate"][at]),

@@ -211,7 +211,7 @@ def _order_of_data() -> Values:
 
 CASES: dict[str, Case] = {
     "unbroken": Case(_unbroken, marks=("slow",)),
-    "killed_and_resumed": Case(_killed_and_resumed, marks=("slow",)),
+    "killed_and_resumed": Case(_killed_and_resumed, marks=NIGHTLY),
     "stopped_and_extended": Case(_stopped_and_extended, marks=NIGHTLY),
     "in_one_program": Case(_in_one_program, marks=NIGHTLY),
     "order_of_data": Case(_order_of_data, marks=NIGHTLY),

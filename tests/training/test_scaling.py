@@ -116,6 +116,7 @@ def test_widths_keep_proportions():
         at_width(preset("gpt2-tiny", **SMALL), 17)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_logits_at_step_zero_follow_the_scheme():
     """A head of standard deviation 0.02 has logits that grow as √D; LeCun's does not."""
