@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from bornbiased_jax.stats.certified import Certified, certify_sums, constant_sum
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 from bornbiased_jax.stats.permutations import drawn_sums, moments
 
+_Value = TypeVar("_Value")
 SCREEN = 3.0
 """Below this z a cell counts as p = 1 without a bound: valid, and enough for most cells of unrelated models."""
 # Narrower terms never share permutations: fewer labels have too few orders for a p.
@@ -104,6 +104,24 @@ class EvidenceError(Exception):
     """A label set gives no evidence for a pair of models; the text says why."""
 
 
+class _Cached(Generic[_Value]):
+    """A value computed once for each object: ``functools.cached_property`` as it is from Python 3.12 on.
+
+    Before, one lock is shared by all objects of a class: threads that compute a value of different objects wait for
+    one another.
+    """
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        self._compute, self._name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: object, owner: type | None = None) -> _Value:
+        # Found on the object itself from then on, before this is asked.
+        value = self._compute(instance)
+        instance.__dict__[self._name] = value
+        return value
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Term:
     """Scores of one set of labels that is permuted on its own.
@@ -129,7 +147,7 @@ class Term:
         """The score of every label with itself, summed."""
         return float(np.trace(self.scores_nn, dtype=np.float64))
 
-    @cached_property
+    @_Cached
     def moments(self) -> tuple[float, float]:
         """Mean and variance of the trace over all permutations."""
         if self.nested_groups is not None:
@@ -137,13 +155,13 @@ class Term:
         mean, variance = moments(self.scores_nn)
         return float(mean), float(variance)
 
-    @cached_property
+    @_Cached
     def facts(self) -> TraceFacts:
         """What z needs of it."""
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
         return TraceFacts(self.trace, *self.moments, squares / len(self.scores_nn))
 
-    @cached_property
+    @_Cached
     def rows(self) -> Rows:
         """Sorted rows for the certified bound."""
         return sorted_rows(self.scores_nn, top=_TOP if len(self.scores_nn) > 4 * _TOP else None)
