@@ -79,8 +79,8 @@ def match_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> Ma
         for mlp in (base, suspect):
             if not mlp.is_complete:
                 raise EvidenceError(
-                    f"{mlp.stored:,} of {mlp.total:,} neurons stored: name the checkpoints, or make fingerprints with "
-                    "--neurons all"
+                    f"{mlp.stored:,} of {mlp.total:,} neurons stored: compare the checkpoints with --neurons all, or "
+                    "fingerprints made with it"
                 )
         scores = neuron_scores(base, suspect, space, shape)
         num_agreeing, scores_KK = _match(scores)
