@@ -98,12 +98,14 @@ behind: rotating the residual stream.
             return "That is a fact about the numbers, in which no chance enters."
         if self.log10_p is None:
             return "No p-value stands behind it: it rests on how far unrelated models were seen to agree."
+        # What lies below the last probability that is written needs no "at most".
+        is_bound = self.verdict != "unrelated" and self.log10_p >= _LEAST_LOG10
         chance = f"Unrelated models agree as much with probability {format_probability(self.log10_p)}"
         approximation = " by this test's approximation" if self.detail.get("null") == "approximate" else ""
         if self.verdict == "unrelated":
             nothing = "nothing speaks for a shared initialization, which is no proof that there is none"
             return f"{chance}{approximation}: {nothing}."
-        return f"{chance} at most{approximation}."
+        return f"{chance}{' at most' if is_bound else ''}{approximation}."
 
     def text(self) -> str:
         """Format the verdict for a reader: the decision, three plain sentences, then the evidence, point by point."""
@@ -239,9 +241,18 @@ def probability(log10_p: float) -> float:
 
 
 def format_probability(log10_p: float) -> str:
-    """Format a probability in digits that say something, however small.
+    """Format a probability in digits that say something; below 10⁻³⁰⁰ only that it is.
 
     >>> format_probability(-0.4), format_probability(-7.3), format_probability(-2027.7)
-    ('0.4', '5e-08', '10^-2027.7')
+    ('0.4', '5e-08', '< 10^-300')
     """
-    return f"10^{log10_p:.1f}" if log10_p < _LEAST_LOG10 else f"{10.0**log10_p:.2g}"
+    return f"< 10^{_LEAST_LOG10:.0f}" if log10_p < _LEAST_LOG10 else f"{10.0**log10_p:.2g}"
+
+
+def format_p(log10_p: float) -> str:
+    """Format a p-value for a bracket.
+
+    >>> format_p(-7.3), format_p(-2027.7)
+    ('p = 5e-08', 'p < 10^-300')
+    """
+    return f"p {'' if log10_p < _LEAST_LOG10 else '= '}{format_probability(log10_p)}"

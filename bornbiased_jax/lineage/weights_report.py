@@ -21,7 +21,7 @@ from bornbiased_jax.lineage.evidence import (
     kind_of,
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.verdict import Decision, Detail, format_probability, probability, rests_on
+from bornbiased_jax.lineage.verdict import Decision, Detail, format_p, probability, rests_on
 
 SCOPE = (
     "The test finds a shared initialization, not theft: it cannot say who copied from whom, and two people who chose "
@@ -296,8 +296,7 @@ def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list
         if not defined:
             undefined.append(f"the {_title(name)} is undefined ({members[0]['reason']})")
         elif comparison.is_significant(min(defined)):
-            p = "p < 10^-300" if min(defined) < -300 else f"p = {format_probability(min(defined))}"
-            shared.append(f"the {_title(name)} shares its initialization with the base's ({p})")
+            shared.append(f"the {_title(name)} shares its initialization with the base's ({format_p(min(defined))})")
         else:
             others.append(f"nothing of the {_title(name)} does")
     if not further or not shared:

@@ -14,7 +14,7 @@ from bornbiased_jax.lineage.mixture import ILL_CONDITIONED, Coefficient, Mixture
 from bornbiased_jax.lineage.mixture import mixture as fit_mixture
 from bornbiased_jax.lineage.permutation import check_alpha
 from bornbiased_jax.lineage.scan import Match, ScanResult
-from bornbiased_jax.lineage.verdict import format_probability
+from bornbiased_jax.lineage.verdict import format_p
 from bornbiased_jax.lineage.weights_compare import check_count
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.tables import Panel
@@ -80,7 +80,7 @@ class Scan(Result):
         named = ", ".join(
             f"{match.base} (the same weights)"
             if match.is_identical
-            else f"{match.base} (p {format_probability(match.log10_p or 0.0)})"
+            else f"{match.base} ({format_p(match.log10_p or 0.0)})"
             for match in related
         )
         return [

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from bornbiased_jax.config import PRESETS, FieldValue
+from bornbiased_jax.report.numbers import LEAST_LOG10_P
 
 LEVEL = 0.01
 """A p-value below this, divided by the number of results it was chosen among, is called more than chance."""
@@ -15,13 +16,13 @@ _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 def chance(log10_p: float) -> str:
     """Write a probability that is given as its log₁₀.
 
-    >>> chance(-0.4), chance(-2.3), chance(-183.2), chance(0.0)
-    ('0.4', '0.005', '10⁻¹⁸³', '1')
+    >>> chance(-0.4), chance(-2.3), chance(-183.2), chance(-4000.0), chance(0.0)
+    ('0.4', '0.005', '10⁻¹⁸³', '10⁻³⁰⁰', '1')
     """
     if log10_p > -4:
         return f"{10.0**log10_p:.2g}"
-    # Rounded up, so that no more is claimed than was found.
-    return f"10{str(math.ceil(log10_p)).translate(_SUPERSCRIPT)}"
+    # Rounded up, so that no more is claimed than was found; nobody needs less than 10⁻³⁰⁰.
+    return f"10{str(max(math.ceil(log10_p), LEAST_LOG10_P)).translate(_SUPERSCRIPT)}"
 
 
 def named(model: Mapping[str, FieldValue] | None) -> str:
