@@ -21,6 +21,7 @@ from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, ev
 from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
+from bornbiased_jax.results.model_facts import ModelFacts, facts_listing, model_facts
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.stats.multiple import holm_log10
 
@@ -49,6 +50,7 @@ class Lineage(Result):
         models: their configurations, null of a model that this package does not run.
         steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:func:`by_step`).
         sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
+        facts: what the page says of both models.
     """
 
     question = "Do two models share an initialization?"
@@ -60,6 +62,7 @@ class Lineage(Result):
     models: Mapping[str, Any] | None = None
     steps: Sequence[StepVerdict] | None = None
     sheet: Sheet | None = None
+    facts: tuple[ModelFacts, ModelFacts] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
@@ -82,8 +85,13 @@ class Lineage(Result):
         return sentences
 
     def notes(self) -> list[str]:
-        """Return the points that the verdict rests on."""
-        return self.verdict.notes
+        """Return the points that the verdict rests on, how often such a verdict is wrong, and what it does not show."""
+        value: Mapping[str, Any] = self.verdict.to_json()
+        notes = list(self.verdict.notes)
+        if value.get("null") == "exact" and not value.get("identity"):
+            one_in = f"{1 / value['alpha']:,.0f}"
+            notes.append(f"Of unrelated models at most one pair in {one_in} is called same-lineage at this level.")
+        return [*notes, value["scope"]]
 
     def title(self) -> str:
         """Return the heading of its page: the verdict."""
@@ -105,26 +113,23 @@ class Lineage(Result):
         return tables if self.steps is None else [*tables, self.step_table()]
 
     def appendix(self) -> list[Listing]:
-        """List the statistics of the sheet, each next to its range over unrelated models."""
+        """List both models; then the sheet: what each statistic is worth, and its range over unrelated models."""
+        listings = [] if self.facts is None else [facts_listing(*self.facts)]
         if self.sheet is None:
-            return []
-        kinds = (*KINDS, SYNTHETIC)
-        columns = ["statistic", "this pair", *(f"unrelated, {kind}" for kind in kinds), "within", "what it is worth"]
-        rows = [
-            [
-                STATISTICS[row.key].title,
-                row.value,
-                *(_range(row.ranges.get(kind)) for kind in kinds),
-                {None: None, True: "yes", False: "no"}[row.is_within],
-                STATISTICS[row.key].worth,
-            ]
-            for row in self.sheet.rows
+            return listings
+        rows = self.sheet.rows
+        within = {None: None, True: "yes", False: "no"}
+        worth = [
+            [STATISTICS[row.key].title, STATISTICS[row.key].worth, row.value, within[row.is_within]] for row in rows
         ]
-        note = (
-            "Medians of unrelated models and, in brackets, 5% and 95% of them. None of these numbers is part of the "
-            f"verdict. {self.sheet.sizes}"
-        )
-        return [Listing("What is this evidence worth?", columns, rows, note)]
+        columns = ["statistic", "what it is worth", "this pair", "as of unrelated models"]
+        note = "None of these numbers is part of the verdict."
+        listings.append(Listing("What is this evidence worth?", columns, worth, note))
+        # Ranges stand apart: beside the sentences no page is wide enough for them.
+        kinds = (*KINDS, SYNTHETIC)
+        ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in rows]
+        note = f"Medians of unrelated models and, in brackets, 5% and 95% of them. {self.sheet.sizes}"
+        return [*listings, Listing("The same statistics of unrelated models", ["statistic", *kinds], ranges, note)]
 
     def step_table(self) -> Listing:
         """List a row for each step: z and the corrected log10 p of each component."""
@@ -231,6 +236,16 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
 def models_of(base: Side, suspect: Side) -> dict[str, dict[str, FieldValue] | None]:
     """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
     return {"base": _config(base), "suspect": _config(suspect)}
+
+
+def facts_of(base: Side, suspect: Side, verdict: Verdict) -> tuple[ModelFacts, ModelFacts]:
+    """Collect what a page says of both models."""
+    configs = models_of(base, suspect)
+    value: Mapping[str, Any] = verdict.to_json()
+    return (
+        model_facts(base, configs["base"], value.get("base_digest")),
+        model_facts(suspect, configs["suspect"], value.get("suspect_digest")),
+    )
 
 
 def sheet_of(base: Side, suspect: Side) -> Sheet | None:
