@@ -139,7 +139,7 @@ def seedprint(
         arguments["base_digest"] = None
         steps = verdicts.by_step(base, sides[1], probe=probe, **arguments)
     sheet = None if places.page is None else verdicts.sheet_of(*sides)
-    facts = None if places.page is None else verdicts.facts_of(*sides, verdict)
+    facts = None if places.page is None else verdicts.facts_of(sides[0], sides[1], verdict)
     result = Lineage(base, suspect, verdict, scores, verdicts.models_of(*sides), steps, sheet, facts)
     drawn = places.write(result, f"{base} and {suspect}")
     to_stderr = places.json_file == "-"

@@ -14,12 +14,13 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
@@ -27,6 +28,8 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.report.hover import spots
 
+# Steps of the colors of a matrix.
+_COLORS = 256
 # Okabe and Ito's colors, the two palest ones darkened until they show on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5659b", "#c98a00", "#3d9bd1")
 DARK_SERIES = ("#5fb0e5", "#f2935a", "#45c9a2", "#e29ccb", "#e8b84a", "#8fcdf2")
@@ -286,6 +289,19 @@ def qq(ax: Axes, log10_p: ArrayLike) -> None:
     label(ax, "−log₁₀ p of uniform draws", "−log₁₀ p observed")
 
 
+class Scale(NamedTuple):
+    """What the colors of a matrix stand for.
+
+    Attributes:
+        low, high: the values at their ends.
+        gray_below: values nearer to zero say nothing, and are gray.
+    """
+
+    low: float
+    high: float
+    gray_below: float = 0.0
+
+
 @style()
 def heatmap(
     ax: Axes,
@@ -295,7 +311,7 @@ def heatmap(
     name: str = "",
     diverging: bool = False,
     digits: int | None = None,
-    limits: tuple[float, float] | None = None,
+    scale: Scale | None = None,
 ) -> None:
     """Draw a matrix [rows, columns] in color.
 
@@ -307,17 +323,21 @@ def heatmap(
         name: of what the colors mean.
         digits: decimals of the numbers that are written into the cells; None: no numbers.
         diverging: colors that part at zero, for values with a sign.
-        limits: the values at the ends of the colors; the matrix's own if not given.
+        scale: what the colors stand for; the matrix's own values if not given.
     """
     values = np.asarray(matrix, dtype=float)
-    low, high = limits or (float(np.nanmin(values)), float(np.nanmax(values)))
+    low, high, gray_below = scale or Scale(float(np.nanmin(values)), float(np.nanmax(values)))
     if diverging:
         high = max(abs(low), abs(high))
         low = -high
+    # The colors, one for each of as many equal steps.
+    colors = matplotlib.colormaps["RdBu_r" if diverging else "cividis"](np.linspace(0, 1, _COLORS))
+    middles = low + (high - low) * (np.arange(_COLORS) + 0.5) / _COLORS
+    colors[np.abs(middles) < gray_below] = to_rgba("0.8")
     # The cells and their labels.
     image = ax.imshow(
         values,
-        cmap="RdBu_r" if diverging else "cividis",
+        cmap=ListedColormap(colors),
         vmin=low,
         vmax=high,
         aspect="auto",
@@ -339,7 +359,9 @@ def heatmap(
             bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
             text = f"{value:.{digits}f}".replace("-", "−")
             ax.text(column, row, text, ha="center", va="center", size=8, color="black" if bright else "white")
-    bar = ax.figure.colorbar(image, ax=ax, label=name, pad=0.02)
+    is_below, is_above = bool(np.nanmin(values) < low), bool(np.nanmax(values) > high)
+    extend = "both" if is_below and is_above else "min" if is_below else "max" if is_above else "neither"
+    bar = ax.figure.colorbar(image, ax=ax, label=name, pad=0.02, extend=extend)
     bar.outline.set_visible(False)
 
 

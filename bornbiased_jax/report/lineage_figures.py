@@ -14,6 +14,8 @@ from bornbiased_jax.report import figures
 
 # Runs drawn at most: a figure of more rows is not read.
 _MOST_RUNS = 40
+# Colors of z: below 4 a matrix says nothing, for of thousands of unrelated ones few reach it.
+_Z = figures.Scale(-40.0, 40.0, gray_below=4.0)
 
 
 def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -> Figure | None:
@@ -32,7 +34,8 @@ def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
     figure, ax = figures.new(width=1.8 + 0.85 * len(modules), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
     digits = 0 if len(blocks) <= 40 else None
     labels = [module.replace("/", "\n") for module in modules]
-    figures.heatmap(ax, z_LM, x_labels=labels, y_labels=list(blocks), name="z", diverging=True, digits=digits)
+    # One scale for all pairs, so that pages compare.
+    figures.heatmap(ax, z_LM, labels, list(blocks), name="z", diverging=True, digits=digits, scale=_Z)
     figures.label(ax, "", "block")
     return figure
 

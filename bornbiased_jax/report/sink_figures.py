@@ -29,7 +29,7 @@ def sink_map(score_LH: ArrayLike, *, epsilon: float, length: int, position: int 
     scores = np.asarray(score_LH, dtype=float)
     L, H = scores.shape
     figure, ax = figures.new(width=max(3.6, 0.32 * H + 1.8), height=max(2.6, 0.17 * L + 1.2), ax=ax)
-    figures.heatmap(ax, scores, name=f"score of position {position}", limits=(0.0, 1.0))
+    figures.heatmap(ax, scores, name=f"score of position {position}", scale=figures.Scale(0.0, 1.0))
     rows, columns = np.nonzero(scores > epsilon)
     ax.plot(
         columns,
@@ -101,7 +101,7 @@ def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
         values = np.asarray(weights, dtype=float)
         # Above the diagonal nothing may attend: left blank.
         shown = np.where(np.tril(np.ones(values.shape, bool)), values, np.nan)
-        figures.heatmap(ax, shown, limits=(0.0, 1.0))
+        figures.heatmap(ax, shown, scale=figures.Scale(0.0, 1.0))
         ticks = _ticks(len(values))
         ax.set_xticks(ticks, [str(tick + 1) for tick in ticks])
         ax.set_yticks(ticks, [str(tick + 1) for tick in ticks])

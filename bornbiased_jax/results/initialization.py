@@ -169,8 +169,8 @@ def _panel(plane: Plane, sentence: str) -> Panel:
             matrix = np.log10(np.where(matrix > 0, matrix, np.nan))
         x_labels, y_labels = ([f"{value:g}" for value in values] for values in (plane["x_values"], plane["y_values"]))
         if np.any(np.isfinite(matrix)):
-            limits = None if is_ratio else (0.0, 1.0)
-            figures.heatmap(ax, matrix, x_labels, y_labels, name=label, diverging=is_ratio, digits=2, limits=limits)
+            scale = None if is_ratio else figures.Scale(0.0, 1.0)
+            figures.heatmap(ax, matrix, x_labels, y_labels, name=label, diverging=is_ratio, digits=2, scale=scale)
         figures.label(ax, plane["x"], plane["y"], label)
     layers = "" if plane["num_layers"] is None else f" {plane['num_layers']} blocks."
     return Panel(figure, _CAPTION.format(plane=sentence + layers))

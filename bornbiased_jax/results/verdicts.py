@@ -152,7 +152,7 @@ class Lineage(Result):
         panels = {}
         modules = lineage_figures.module_map(value["by_module"] or [])
         if modules is not None:
-            caption = "z of each matrix by block: where in the weights the two models agree. z describes; it is no p."
+            caption = "z of each matrix by block: where in the weights the two models agree; gray below 4. It is no p."
             panels["modules"] = Panel(modules, caption)
         if value.get("null_histogram") and value["z"] is not None:
             caption = (
