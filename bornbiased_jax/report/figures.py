@@ -357,7 +357,8 @@ def heatmap(
             # Black letters on bright cells, white ones on dark cells.
             red, green, blue, _ = image.to_rgba(np.array([value]))[0]
             bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-            text = f"{value:.{digits}f}".replace("-", "−")
+            # Zero has no sign.
+            text = f"{round(float(value), digits) + 0.0:.{digits}f}".replace("-", "−")
             ax.text(column, row, text, ha="center", va="center", size=8, color="black" if bright else "white")
     is_below, is_above = bool(np.nanmin(values) < low), bool(np.nanmax(values) > high)
     extend = "both" if is_below and is_above else "min" if is_below else "max" if is_above else "neither"

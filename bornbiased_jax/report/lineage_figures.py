@@ -40,6 +40,35 @@ def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
     return figure
 
 
+def block_map(
+    components: Sequence[Mapping[str, Any]], pairs: Sequence[Sequence[int]], ax: Axes | None = None
+) -> Figure | None:
+    """Draw z of each block by the evidence that decides about it; None where no block has any.
+
+    Args:
+        components: rows with "component" ("blocks/3"), "evidence" and "z".
+        pairs: blocks of the base and of the suspect that correspond, which label the rows.
+        ax: axes to draw into; a figure of their own if not given.
+    """
+    z_by_place = {
+        (int(row["component"].removeprefix("blocks/")), row["evidence"]): row["z"]
+        for row in components
+        if row["component"].startswith("blocks/") and row["z"] is not None
+    }
+    if not z_by_place:
+        return None
+    kinds = list(dict.fromkeys(kind for _, kind in z_by_place))
+    blocks = sorted({block for block, _ in z_by_place})
+    z_LK = np.array([[z_by_place.get((block, kind), np.nan) for kind in kinds] for block in blocks])
+    partner = {base: suspect for base, suspect in pairs}
+    labels = [f"{block} – {partner[block]}" if block in partner else f"{block} – none" for block in blocks]
+    figure, ax = figures.new(width=2.4 + 1.6 * len(kinds), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
+    digits = 0 if len(blocks) <= 40 else None
+    figures.heatmap(ax, z_LK, kinds, labels, name="z", diverging=True, digits=digits, scale=_Z)
+    figures.label(ax, "", "block, base – suspect")
+    return figure
+
+
 def null_figure(histogram: Mapping[str, Any], z: float, ax: Axes | None = None) -> Figure:
     """Draw counts of permuted statistics, in their standard deviations, and the observed one.
 

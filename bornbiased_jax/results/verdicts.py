@@ -152,8 +152,12 @@ class Lineage(Result):
         panels = {}
         modules = lineage_figures.module_map(value["by_module"] or [])
         if modules is not None:
-            caption = "z of each matrix by block: where in the weights the two models agree; gray below 4. It is no p."
+            caption = "z of the coordinates of each matrix: where the two models agree; gray below 4. It is no p."
             panels["modules"] = Panel(modules, caption)
+        blocks = lineage_figures.block_map(value.get("components") or [], value.get("blocks") or [])
+        if blocks is not None:
+            caption = "z of each block by the evidence that decides about it, and its partner; gray below 4."
+            panels["blocks"] = Panel(blocks, caption)
         if value.get("null_histogram") and value["z"] is not None:
             caption = (
                 "The statistic of the deciding test under permutations of labels, in standard deviations from its "

@@ -9,7 +9,7 @@ import pytest
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.lineage_figures import module_map, null_figure
+from bornbiased_jax.report.lineage_figures import block_map, module_map, null_figure
 
 INITIAL = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
@@ -43,6 +43,22 @@ def test_colors_of_z_mean_the_same_on_every_page_and_nothing_below_four():
     assert is_gray.tolist() == [False, True, True, False, False]
     # Red above, blue below.
     assert found[0][0][0] > found[0][0][2] and found[0][4][0] < found[0][4][2]
+
+
+def test_blocks_stand_beside_their_partners_with_the_evidence_that_decides():
+    rows = [
+        {"component": "all", "evidence": "heads in token space", "z": 9.0},
+        {"component": "blocks/2", "evidence": "neurons in token space", "z": 30.0},
+        {"component": "blocks/1", "evidence": "neurons in token space", "z": 5.0},
+        {"component": "blocks/3", "evidence": "heads in token space", "z": 6.0},
+        {"component": "blocks/4", "evidence": "coordinates", "z": None},
+    ]
+    ax = block_map(rows, [[1, 1], [2, 3]]).axes[0]
+    expected = [[30.0, np.nan], [np.nan, 6.0]]
+    np.testing.assert_array_equal(ax.images[0].get_array().filled(np.nan), [[5.0, np.nan], *expected])
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1 – 1", "2 – 3", "3 – none"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["neurons in token space", "heads in token space"]
+    assert block_map(rows[:1], []) is None
 
 
 def test_the_histogram_shows_counts_and_the_observed_statistic():
