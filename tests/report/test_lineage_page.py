@@ -78,7 +78,8 @@ def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     assert sum(verdict["null_histogram"]["counts"]) == 9_999
     assert f'<h2 id="lineage-title">Verdict: {verdict["verdict"]}</h2>' in html
     assert f"bornbiased seedprint {INITIAL} {suspect} --alpha 0.001" in html and "--page" not in html
-    assert html.count("<svg") == 2 and "Outside the blocks" in html
+    assert html.count("<svg") == 3 and "Outside the blocks" in html
+    assert "by the evidence that decides" in html
     for row in verdict["tests"]:
         assert row["name"] in html and row["permuted"] in html
     assert not re.findall(r"(?:src|href)=[\"']https?:", html)
