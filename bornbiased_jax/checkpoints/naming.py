@@ -272,13 +272,15 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
     adapter = adapters.read_adapter(folder) if adapters.is_adapter(folder) else None
     place = folder if adapter is None else adapters.base_folder(folder, adapter)
     config = _read_config(place)
-    tensors = decode(open_chosen(place, choose_weights(place, file)), config)
+    chosen = choose_weights(place, file)
+    tensors = decode(open_chosen(place, chosen), config)
     source = NamedRoles(
         tensors if adapter is None else adapters.adapt(tensors, adapter),
         config,
         rows=() if roles_file is None else read_roles_file(roles_file),
         tokenizer_files=find_tokenizers(folder) or find_tokenizers(place),
     )
+    source.files = tuple(chosen.paths) if adapter is None else (*chosen.paths, folder / adapters.WEIGHTS)
     for note in source.notes:
         progress.once(progress.note, f"{place}: {note}")
     return source

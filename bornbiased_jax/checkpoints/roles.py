@@ -103,13 +103,15 @@ class RoleSource:
     Attributes:
         naming: the convention of names that was applied; "native" where this package runs the model.
         description: one line on where the model came from.
+        files: the files that hold the weights; none of initial weights, or of a run.
         unread: names of tensors that no convention understands.
     """
 
     naming = ""
 
-    def __init__(self, description: str, tokenizer_files: Sequence[Path]) -> None:
+    def __init__(self, description: str, tokenizer_files: Sequence[Path], files: Sequence[Path] = ()) -> None:
         self.description = description
+        self.files = tuple(files)
         self.unread: tuple[str, ...] = ()
         self._tokenizer_files = tokenizer_files
         self._parts: dict[Role, Part] = {}

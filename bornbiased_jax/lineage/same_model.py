@@ -354,8 +354,9 @@ def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
     if computed is not None:
         return computed
-    # One pass for these tokens and for those that are expected.
-    batches = [ids_ST, *_EXPECTED.pop(checkpoint, [])]
+    # One pass for these tokens and for others that are expected.
+    expected = [ids for ids in _EXPECTED.pop(checkpoint, []) if _tokens(ids) != _tokens(ids_ST)]
+    batches = [ids_ST, *expected]
     asked, *others = _all_logits(checkpoint, batches)
     _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
     return asked

@@ -9,13 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bornbiased_jax import __version__, io, record
-from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.config import FieldValue
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.results.result import Listing
 
-_WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".npz", ".distcp", ".fingerprint")
 # Fields of a configuration that tell a reader what a model is, in the order in which they are read.
 _FIELDS = {
     "num_layers": "{:,} blocks",
@@ -116,17 +113,7 @@ def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:
 
 
 def _weight_files(side: Side) -> list[Path]:
-    """Return the files that a model was read from; none of an initialization or of what is open already."""
-    if not isinstance(side.source, str | Path):
-        return []
-    try:
-        given = io.user_path(side.source)
-        path = given if given.exists() else parse_ref(side.source).fetched().path
-    except InputError:
-        return []
-    if path is None or not path.exists():
-        return []
-    if path.is_file():
-        return [path]
-    chosen = [path / side.file] if side.file is not None else sorted(path.iterdir())
-    return [file for file in chosen if file.is_file() and file.suffix in _WEIGHTS]
+    """Return the files that hold a model's weights, or its stored fingerprint."""
+    if side.sketches is None and side.stored is None:
+        return sorted(side.roles.files)
+    return [io.user_path(side.source)] if isinstance(side.source, str | Path) else []

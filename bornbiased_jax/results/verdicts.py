@@ -90,7 +90,9 @@ class Lineage(Result):
         notes = list(self.verdict.notes)
         if value.get("null") == "exact" and not value.get("identity"):
             one_in = f"{1 / value['alpha']:,.0f}"
-            notes.append(f"Of unrelated models at most one pair in {one_in} is called same-lineage at this level.")
+            notes.append(
+                f"An exact p-value lies below this level for at most one pair of unrelated models in {one_in}."
+            )
         return [*notes, value["scope"]]
 
     def title(self) -> str:

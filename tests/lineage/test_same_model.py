@@ -9,6 +9,7 @@ import pytest
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.lineage import same_model
 from bornbiased_jax.lineage.same_model import (
     differing_settings,
     expect_logits,
@@ -108,6 +109,21 @@ def test_tensors_that_are_known_to_be_equal_are_not_read():
     counted = []
     assert tensor_difference(base, suspect, counted.append, equal) == whole
     assert len(read) == 2 and sum(counted) == len(base.roles)
+
+
+def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch):
+    model = reader(descend(config(num_layers=1, d_model=32, vocab_size=64), 1))
+    ids_ST = np.arange(8, dtype=np.int32).reshape(2, 4)
+    computed, compute = [], same_model._all_logits
+
+    def counted(checkpoint, batches):
+        computed.extend(batches)
+        return compute(checkpoint, batches)
+
+    monkeypatch.setattr(same_model, "_all_logits", counted)
+    expect_logits(model, ids_ST)
+    probe_logits(model, ids_ST.copy())
+    assert len(computed) == 1
 
 
 def test_expected_logits_come_with_others_from_one_read(monkeypatch):
