@@ -85,6 +85,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         tokenizer=FakeTokenizer("its tokenizer"),
         info={},
         tokenizer_files=(),
+        files=(),
         digest=lambda: "digest",
         close=lambda: None,
     )
