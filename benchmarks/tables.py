@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks import parity
 from benchmarks.sweep_vs_torch import LENGTH, config_of
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.experiments.lineage import disputes_tables
 from bornbiased_jax.model.memory import loop_operations, needed_operations
 from bornbiased_jax.report.numbers import fixed, integer, percent, times
 from bornbiased_jax.report.tables import Table, tabulate
@@ -240,6 +241,30 @@ def weights_fingerprint(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def peers_in_disputes(record: Record) -> list[Table]:
+    """Tabulate the scores of installed tools, what they decide, and the area under the curve by kind."""
+    tests, settings = record["tests"], record["settings"]
+    kinds, count = len(tests[0]["kinds"]), settings["models"]
+    guilty, innocent = kinds * count, kinds * count * (count - 1)
+    decisions = [
+        (
+            [test["test"]],
+            {
+                f"of {guilty} guilty pairs": (integer, sum(kind["guilty"] for kind in test["decisions"])),
+                f"of {innocent:,} innocent pairs": (integer, sum(kind["innocent"] for kind in test["decisions"])),
+            },
+        )
+        for test in tests
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    note = (
+        f"{versions}. Called “Confirmed Match” or “High-Confidence Match” (weights alone: the second, by the "
+        "tool's own limit of 0.75); “derived_from_base” or “likely_descendant” by `weightscope lineage`."
+    )
+    called = tabulate("Pairs that installed tools call related", ["score"], decisions, note)
+    return [disputes_tables.scores(tests), called, disputes_tables.areas(tests)]
+
+
 def stored_fingerprints(record: Record) -> list[Table]:
     """Tabulate what comparing and scanning stored fingerprints takes."""
     work = {
@@ -291,6 +316,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         streamed,
         weights_fingerprint,
         stored_fingerprints,
+        peers_in_disputes,
         kill_resume,
     )
 } | {
@@ -299,6 +325,9 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
 """Name of a record in ``benchmarks/results`` -> its tables."""
 
 COMMANDS = {
+    "peers_in_disputes": (
+        "python -m benchmarks peers_in_disputes --peers PEERS/bin --json benchmarks/results/peers_in_disputes.json"
+    ),
     "loading": "python -m benchmarks loading --checkpoint FILE --text FILE --json benchmarks/results/loading.json",
 }
 """What makes a record of ``benchmarks/results``, where it needs more than its name."""

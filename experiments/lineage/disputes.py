@@ -76,7 +76,7 @@ def run(context: Context) -> Entry:
             "innocent": sum(row["base"] != row["suspect"] for row in rows),
         },
         "verdicts": [verdicts_of(kind, [row for row in rows if row["kind"] == kind]) for kind in KINDS],
-        "tests": [summarize(name, rows, settings["models"]) for name in SOURCES],
+        "tests": [summarize(name, source, rows, settings["models"]) for name, source in SOURCES.items()],
         "false_positives": [rejections(name, rows) for name in EVIDENCE if any(row["p"][name] for row in rows)],
         "accused": called_related(rows),
         "agreement": [agreement_of(kind, rows) for kind in KINDS],
@@ -157,11 +157,12 @@ def _pairs(rows: Rows, name: str) -> Pairs:
     )
 
 
-def summarize(name: str, rows: Rows, count: int) -> Entry:
+def summarize(name: str, source: str, rows: Rows, count: int) -> Entry:
     """Summarize one score: power and ROC over all kinds, then AUC and power by kind.
 
     Args:
         name: of the score.
+        source: where the score comes from.
         rows: of all kinds.
         count: number of bases.
     """
@@ -184,7 +185,7 @@ def summarize(name: str, rows: Rows, count: int) -> Entry:
         )
     return {
         "test": name,
-        "source": SOURCES[name],
+        "source": source,
         "auc": area(guilty, innocent, count),
         "power": float((guilty.scores_N > threshold).mean()),
         "roc": roc(guilty, innocent),

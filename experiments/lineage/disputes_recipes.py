@@ -305,5 +305,10 @@ def _tokens(settings: Entry, cfg: ModelConfig) -> Iterator[np.ndarray]:
 
 def _renamed_tokens(settings: Entry, cfg: ModelConfig) -> Iterator[np.ndarray]:
     """Yield the same batches under a vocabulary in another order."""
-    order_V = np.random.default_rng(0).permutation(cfg.vocab_size).astype(np.int32)
+    order_V = vocabulary_order(cfg.vocab_size)
     return (order_V[rows_BT1] for rows_BT1 in _tokens(settings, cfg))
+
+
+def vocabulary_order(vocab_size: int) -> np.ndarray:
+    """Return the new id of every token, int32 [V]."""
+    return np.random.default_rng(0).permutation(vocab_size).astype(np.int32)

@@ -25,7 +25,8 @@ _PARTS = {
 
 def tables(record: Record) -> Sequence[Table]:
     """Tabulate verdicts by kind; every score over all kinds; its own scores by kind; false positives; AUC by kind."""
-    return [_verdicts(record), _scores(record), _power(record), _false_positives(record), _areas(record)]
+    tests = record["result"]["tests"]
+    return [_verdicts(record), scores(tests), _power(record), _false_positives(record), areas(tests)]
 
 
 def _verdicts(record: Record) -> Table:
@@ -65,9 +66,10 @@ def _about(record: Record) -> str:
     )
 
 
-def _scores(record: Record) -> Table:
+def scores(tests: Sequence[Entry]) -> Table:
+    """Tabulate what :func:`.disputes.summarize` found of each score, over all kinds."""
     rows = []
-    for test in record["result"]["tests"]:
+    for test in tests:
         kinds = test["kinds"]
         missed = [kind["kind"] for kind in kinds if kind["power"] < _POWERFUL]
         measured: Cells = {
@@ -119,9 +121,10 @@ def _false_positives(record: Record) -> Table:
     return tabulate("False positives", ["evidence", "innocent pairs"], rows, note)
 
 
-def _areas(record: Record) -> Table:
+def areas(tests: Sequence[Entry]) -> Table:
+    """Tabulate the area under the ROC curve of each score, by kind of dispute."""
     rows = []
-    for test in record["result"]["tests"]:
+    for test in tests:
         cells: Cells = {}
         for kind in test["kinds"]:
             cells[kind["kind"]] = (fixed(2), None if _is_undefined(kind) else kind["auc"]["rate"])
