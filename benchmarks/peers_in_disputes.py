@@ -165,9 +165,20 @@ def benchmark(settings: Entry, peers: Path, folder: Path) -> Findings:
     findings: Findings = {
         "settings": settings,
         "versions": scored["versions"],
-        "tests": [test | {"decisions": _called_related(test["test"], rows)} for test in tests],
+        "tests": [
+            test | _ends(test["test"], rows) | {"decisions": _called_related(test["test"], rows)} for test in tests
+        ],
     }
     return jsonable(findings)
+
+
+def _ends(name: str, rows: Sequence[Entry]) -> Findings:
+    """Return the least score of a guilty pair and the largest of an innocent one; None without any score."""
+    scored = [(row["base"] == row["suspect"], row["scores"][name]) for row in rows if row["scores"][name] is not None]
+    return {
+        "least_guilty": min((score for is_guilty, score in scored if is_guilty), default=None),
+        "largest_innocent": max((score for is_guilty, score in scored if not is_guilty), default=None),
+    }
 
 
 def _called_related(name: str, rows: Sequence[Entry]) -> list[Findings]:

@@ -252,6 +252,8 @@ def peers_in_disputes(record: Record) -> list[Table]:
             {
                 f"of {guilty} guilty pairs": (integer, sum(kind["guilty"] for kind in test["decisions"])),
                 f"of {innocent:,} innocent pairs": (integer, sum(kind["innocent"] for kind in test["decisions"])),
+                "least score of a guilty pair": (fixed(2), test["least_guilty"]),
+                "largest of an innocent pair": (fixed(2), test["largest_innocent"]),
             },
         )
         for test in tests

@@ -52,11 +52,11 @@ def test_a_tower_is_written_beside_the_language_model_and_the_tokenizer_has_its_
 
 
 def fake_scores(peers, pairs, folder):
-    """The first tool tells guilty pairs apart, the second has no score for some."""
+    """The first tool tells guilty pairs of the first kind apart and goes by their order, the second has no score."""
     rows = []
-    for base, suspect in pairs:
+    for index, (base, suspect) in enumerate(pairs):
         same = int(base.name) == int(suspect.name) - SMOKE["models"]
-        row = {name: {"score": float(same), "decision": decided[0]} for name, decided in RELATED.items()}
+        row = {name: {"score": same + index / 1000, "decision": decided[0]} for name, decided in RELATED.items()}
         row["weightscope (unchanged entries)"] = {"score": None, "decision": "architecture_mismatch"}
         rows.append(row)
     return {"versions": {"tool": "1.0"}, "rows": rows}
@@ -79,6 +79,8 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     assert all(kind["guilty"] == count and kind["innocent"] == count * (count - 1) for kind in kit["decisions"])
     assert all(kind["num_undefined"] == count for kind in scope["kinds"])
     assert all(kind["guilty"] == kind["innocent"] == 0 for kind in scope["decisions"])
+    assert (kit["least_guilty"], kit["largest_innocent"]) == (0.004, 0.05)
+    assert scope["least_guilty"] is scope["largest_innocent"] is None
     shown = tables.peers_in_disputes(found)
     assert [len(table.rows) for table in shown] == [len(RELATED)] * 3
     pairs = len(list(disputes.pairs_of(count)))
