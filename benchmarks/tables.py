@@ -11,7 +11,7 @@ from benchmarks.sweep_vs_torch import LENGTH, config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments.lineage import disputes_tables
 from bornbiased_jax.model.memory import loop_operations, needed_operations
-from bornbiased_jax.report.numbers import fixed, integer, percent, times
+from bornbiased_jax.report.numbers import fixed, integer, percent, significant, times
 from bornbiased_jax.report.tables import Table, tabulate
 
 Record = Mapping[str, Any]
@@ -252,8 +252,8 @@ def peers_in_disputes(record: Record) -> list[Table]:
             {
                 f"of {guilty} guilty pairs": (integer, sum(kind["guilty"] for kind in test["decisions"])),
                 f"of {innocent:,} innocent pairs": (integer, sum(kind["innocent"] for kind in test["decisions"])),
-                "least score of a guilty pair": (fixed(2), test["least_guilty"]),
-                "largest of an innocent pair": (fixed(2), test["largest_innocent"]),
+                "least score of a guilty pair": (significant(2), test["least_guilty"]),
+                "largest of an innocent pair": (significant(2), test["largest_innocent"]),
             },
         )
         for test in tests
