@@ -9,6 +9,17 @@ class InputError(ValueError):
     """
 
 
+def cut_short(what: str) -> InputError:
+    """Return the error of a file that ends before what it announces, for the caller to raise.
+
+    Fetching mends that alone, so that no other message advises it.
+
+    Args:
+        what: the file, and what of it is known to be missing.
+    """
+    return InputError(f"{what} is cut short: fetch it again")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memory of the machine or of a device ran out, as Python and XLA say it."""
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)

@@ -118,14 +118,15 @@ def _deeper(value: object, levels: int) -> bool:
     return True
 
 
-def check(kind: type[T], value: object, where: str, remedy: str = "fetch it again") -> T:
+def check(kind: type[T], value: object, where: str, remedy: str = "") -> T:
     """Return the value, if pydantic reads it as the type, strictly: no text is a number, no number a flag.
 
     Args:
         kind: a type with its ranges: a ``TypedDict``, a dataclass, a pydantic model.
         value: parsed JSON.
         where: what to call it in an error.
-        remedy: what the error advises.
+        remedy: what the error advises; by default to add what is missing, to leave out what is not understood, and to
+            correct what does not fit.
 
     Raises:
         InputError: the first field that does not fit, its value, and what it should be.
@@ -139,7 +140,7 @@ def check(kind: type[T], value: object, where: str, remedy: str = "fetch it agai
         {'x': 3}
         >>> check(Point, {"x": 30}, "p.json")
         Traceback (most recent call last):
-        bornbiased_jax.errors.InputError: p.json has x=30, but input should be less than or equal to 9: fetch it again
+        bornbiased_jax.errors.InputError: p.json has x=30, but input should be less than or equal to 9: correct it
     """
     from pydantic import ValidationError
 
@@ -151,15 +152,17 @@ def check(kind: type[T], value: object, where: str, remedy: str = "fetch it agai
     path, part = _reached(value, errors[0]["loc"])
     name = ".".join(map(str, path))
     if errors[0]["type"] == "missing":
-        raise InputError(f"{where} has no field {name!r}: {remedy}")
+        raise InputError(f"{where} has no field {name!r}: {remedy or 'add it'}")
     if errors[0]["type"] == "extra_forbidden":
-        raise InputError(f"{where} has {name}={shown(part)}, a field that is not understood: {remedy}")
+        raise InputError(
+            f"{where} has {name}={shown(part)}, a field that is not understood: {remedy or 'leave it out'}"
+        )
     # One message for each type that the value might have had.
     messages = [
         error["msg"][0].lower() + error["msg"][1:] for error in errors if _reached(value, error["loc"])[0] == path
     ]
     place = f"{where} has {name}={shown(part)}, but" if path else f"{where} cannot be used:"
-    raise InputError(f"{place} {' or '.join(dict.fromkeys(messages))}: {remedy}")
+    raise InputError(f"{place} {' or '.join(dict.fromkeys(messages))}: {remedy or 'correct it'}")
 
 
 @functools.cache

@@ -34,8 +34,8 @@ def test_matching_value_accepted():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"inner": 3}, "f has inner=3, but input should be a valid dictionary: fetch it again"),
-        ({"inner": {}}, "f has no field 'inner.seeds': fetch it again"),
+        ({"inner": 3}, "f has inner=3, but input should be a valid dictionary: correct it"),
+        ({"inner": {}}, "f has no field 'inner.seeds': add it"),
         ({"inner": {"seeds": [1, 10]}}, "f has inner.seeds.1=10, but input should be less than or equal to 9"),
         ({"inner": {"seeds": [True]}}, "f has inner.seeds.0=True, but input should be a valid integer"),
         ({"inner": {"seeds": [1, 2, 3, 4]}}, "f has inner.seeds=[1, 2, 3, 4], but list should have at most 3 items"),

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
-from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, open_weights
+from bornbiased_jax.checkpoints.weight_files import open_weights
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut, shown
 
@@ -212,23 +212,28 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def weights_file(folder: Path) -> Path:
+    """Return the file of an adapter's weights: safetensors, or where there is none what ``torch.save`` wrote."""
+    is_pickled = not (folder / WEIGHTS).is_file() and (folder / PICKLE).is_file()
+    return folder / (PICKLE if is_pickled else WEIGHTS)
+
+
 def read_adapter(folder: str | Path) -> Adapter:
     """Read an adapter as ``save_pretrained`` of PEFT writes it.
 
     Raises:
-        InputError: a file is missing, corrupted or a pickle; a field is not understood, or changes what the adapter
+        InputError: a file is missing or corrupted; a field is not understood, or changes what the adapter
             computes in a way that is not supported; a matrix is missing, of a wrong shape, or not finite.
     """
     folder = io.user_path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: name an adapter's, with its {CONFIG}")
     config = _read_config(folder / CONFIG)
-    if not (folder / WEIGHTS).is_file():
-        if (folder / PICKLE).is_file():
-            raise InputError(f"{folder / PICKLE} {HOW_TO_CONVERT}")
+    weights = weights_file(folder)
+    if not weights.is_file():
         raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
     # Factors by module; everything else is a tensor of a module that was trained whole.
-    source = open_weights(folder, [folder / WEIGHTS])
+    source = open_weights(folder, [weights])
     modules: dict[str, dict[str, np.ndarray]] = {}
     tensors: dict[str, np.ndarray] = {}
     tokens: dict[str, tuple[list[int], np.ndarray]] = {}
@@ -248,7 +253,7 @@ def read_adapter(folder: str | Path) -> Adapter:
             tensors[plain] = _read(source, name)
     updates = {module: _update(folder, config, module, factors) for module, factors in modules.items()}
     if not updates and not tensors and not tokens:
-        raise InputError(f"{folder / WEIGHTS} holds no matrix: fetch the adapter again")
+        raise InputError(f"{weights} holds no matrix: save it with PEFT again")
     base = config.get("base_model_name_or_path") or ""
     return Adapter(str(folder), base, updates, tensors, tokens, bool(config.get("fan_in_fan_out")))
 
@@ -263,10 +268,10 @@ def _update(folder: Path, config: AdapterFile, module: str, factors: dict[str, n
         if (first in factors) != (second in factors):
             missing = first if second in factors else second
             present = second if second in factors else first
-            raise InputError(f"{folder} has only {present} of {module}, and no {missing}: fetch the adapter again")
+            raise InputError(f"{folder} has only {present} of {module}, and no {missing}: save it with PEFT again")
     is_embedding = "lora_embedding_A" in factors
     if not is_embedding and "lora_A" not in factors:
-        raise InputError(f"{folder} has no lora_A of {module}: fetch the adapter again")
+        raise InputError(f"{folder} has no lora_A of {module}: save it with PEFT again")
     a_rI, b_Or = (factors[f"lora_{'embedding_' if is_embedding else ''}{name}"] for name in "AB")
     rank = _of_module(config.get("rank_pattern"), module, config["r"])
     alpha = _of_module(config.get("alpha_pattern"), module, config["lora_alpha"])
@@ -281,7 +286,7 @@ def _update(folder: Path, config: AdapterFile, module: str, factors: dict[str, n
         raise InputError(f"{folder} has DoRA norms of {module} that do not fit its matrix: merge it with PEFT")
     if config.get("use_dora") and norms_O is None:
         raise InputError(
-            f"{folder} has no lora_magnitude_vector of {module}, which DoRA needs: fetch the adapter again"
+            f"{folder} has no lora_magnitude_vector of {module}, which DoRA needs: save it with PEFT again"
         )
     # Rank-stabilized scaling divides by the root of the rank.
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
@@ -310,7 +315,7 @@ def _token_rows(folder: Path, config: AdapterFile, module: str) -> list[int]:
         stated = next((rows for name, rows in stated.items() if module.endswith(str(name))), None)
     if not isinstance(stated, list):
         raise InputError(
-            f"{folder / CONFIG} says of no tokens which rows of {module} they are: fetch the adapter again"
+            f"{folder / CONFIG} says of no tokens which rows of {module} they are: save it with PEFT again"
         )
     return stated
 
@@ -340,7 +345,9 @@ def _read_config(path: Path) -> AdapterFile:
         try:
             re.compile(ending)
         except (re.error, RecursionError, OverflowError) as error:
-            raise InputError(f"{path} has the pattern {shown(ending)}, which is none: fetch it again") from error
+            raise InputError(
+                f"{path} has the pattern {shown(ending)}, which is no regular expression: correct it"
+            ) from error
     return checked
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bornbiased_jax import hub, io, progress, schema
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
-from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, INDEX, PICKLES, TOKENIZERS, WEIGHTS, IndexFile
+from bornbiased_jax.checkpoints.weight_files import INDEX, PICKLES, TOKENIZERS, WEIGHTS, IndexFile
 from bornbiased_jax.errors import InputError
 
 MAIN = "main"
@@ -165,7 +165,10 @@ def _weights(api: ModuleType, name: HubName, commit: str, listed: dict[str, Remo
         return [WEIGHTS]
     pickles = sorted(file for file in listed if _matches(file, PICKLES))
     if pickles:
-        raise InputError(f"{pickles[0]} of {name} {HOW_TO_CONVERT}")
+        raise InputError(
+            f"{pickles[0]} of {name} is a pickle, which is never fetched because it can run code: convert it, with "
+            f"AutoModelForCausalLM.from_pretrained({name.repository!r}).save_pretrained(DIR), and name DIR"
+        )
     raise InputError(f"{name} has neither {WEIGHTS} nor {INDEX}: name a model whose weights are in safetensors")
 
 

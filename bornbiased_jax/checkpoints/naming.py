@@ -213,7 +213,7 @@ class NamedRoles(RoleSource):
             array = as_float32(self._tensors.read(name))
             if not np.all(np.isfinite(array)):
                 raise InputError(
-                    f"tensor {name} of {self._tensors.where} holds NaN or infinite values: fetch or train it again"
+                    f"tensor {name} of {self._tensors.where} holds NaN or infinite values: train or export it again"
                 )
             self._last = name, array
         return self._last[1]
@@ -294,7 +294,7 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
         rows=() if roles_file is None else read_roles_file(roles_file),
         tokenizer_files=find_tokenizers(folder) or find_tokenizers(place),
     )
-    source.files = tuple(chosen.paths) if adapter is None else (*chosen.paths, folder / adapters.WEIGHTS)
+    source.files = tuple(chosen.paths) if adapter is None else (*chosen.paths, adapters.weights_file(folder))
     for note in source.notes:
         progress.once(progress.note, f"{place}: {note}")
     return source

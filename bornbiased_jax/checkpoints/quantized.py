@@ -120,7 +120,7 @@ def _consistent(name: str, where: str) -> Iterator[None]:
         raise
     except (ValueError, IndexError, TypeError, KeyError, OverflowError) as error:
         raise InputError(
-            f"the parts of the quantized tensor {name} of {where} contradict each other: fetch or quantize it again"
+            f"the parts of the quantized tensor {name} of {where} contradict each other: quantize it again"
         ) from error
 
 
@@ -226,7 +226,7 @@ def _read_gptq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarr
     if f"{base}.g_idx" in source.shapes:
         group_I = source.read(f"{base}.g_idx").astype(np.int64)
         if group_I.shape != numbers_IO.shape[:1] or not np.all((group_I >= 0) & (group_I < len(scales_GO))):
-            raise InputError(f"{base}.g_idx of {source.where} names groups that are not there: fetch it again")
+            raise InputError(f"{base}.g_idx of {source.where} names groups that are not there: quantize it again")
     else:
         group_I = np.arange(len(numbers_IO)) // -(-len(numbers_IO) // len(scales_GO))
     return np.asarray(scales_GO[group_I] * (numbers_IO - zeros_GO[group_I]).astype(np.float32), np.float32).T

@@ -12,7 +12,7 @@ from bornbiased_jax.checkpoints import hub
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE
 from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
-from bornbiased_jax.checkpoints.weight_files import HOW_TO_CONVERT, check_pointer
+from bornbiased_jax.checkpoints.weight_files import PICKLE, check_pointer
 from bornbiased_jax.config import PRESETS, ModelConfig, parse_setting, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
@@ -175,9 +175,9 @@ def _kind_of_file(path: Path) -> Kind:
     # The first two bytes of a pickle are also those of a llama2.c model of width 640, but then the third is zero.
     pickled = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and head[2:3] != b"\x00"
     if pickled or zipfile.is_zipfile(path):
-        raise InputError(f"{path} {HOW_TO_CONVERT}")
+        raise _pickled(path)
     if path.suffix == ".gguf":
-        raise InputError(f"{path} is no GGUF file, as it does not begin with those letters: fetch it again")
+        raise InputError(f"{path} is no GGUF file, as it does not begin with those letters: name one that does")
     if path.suffix == ".safetensors":
         raise InputError(f"{path} has weights without their configuration: name the folder, with its config.json")
     if path.suffix == ".bin":
@@ -186,3 +186,16 @@ def _kind_of_file(path: Path) -> Kind:
             f"`python docs/guides/convert_llama2c.py {path} DIR` and name DIR"
         )
     raise InputError(f"{path} is no checkpoint of a known kind: {FORMS}")
+
+
+def _pickled(path: Path) -> InputError:
+    """Return the error of a pickle that is named by itself, without the folder that says what model it is of."""
+    if (path.parent / "config.json").is_file():
+        choice = "" if path.name.startswith(PICKLE.partition(".")[0]) else f" with --file {path.name}"
+        remedy = f"name its folder{choice}, which has the model's config.json"
+    else:
+        remedy = (
+            "save its tensors with safetensors.torch.save_file as DIR/model.safetensors, put the model's config.json "
+            "beside them (with model_type), and name DIR"
+        )
+    return InputError(f"{path} is a pickle, which alone does not say what model it is of: {remedy}")

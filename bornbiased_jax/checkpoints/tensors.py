@@ -197,7 +197,7 @@ def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None =
         raise wrong_type(name, source.where, kind)
     tensor = source.read(name) if first is None else source.first(name, *first)
     if not _is_finite(tensor):
-        raise InputError(f"tensor {name} of {source.where} holds NaN or infinite values: fetch or train it again")
+        raise InputError(f"tensor {name} of {source.where} holds NaN or infinite values: train or export it again")
     return tensor
 
 

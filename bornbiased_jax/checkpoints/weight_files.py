@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -28,10 +29,8 @@ PICKLE = "pytorch_model.bin"
 Tensor = SafeTensor | TorchTensor | ShardedTensor | TreeTensor
 _POINTER = b"version https://git-lfs.github.com/spec/"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-HOW_TO_CONVERT = (
-    "is a pickle, which is never opened here because it can run code: convert it with transformers, "
-    "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)"
-)
+# What trainers save beside the weights.
+_BESIDE = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^/]*")
 TOKENIZERS = (
     "tokenizer.json",
     "tokenizer.bytes.json",
@@ -97,6 +96,12 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
     if len(others) > 1:
         names = f"{others[0].name} and {others[1].name}" + (f" and {len(others) - 2} more" if len(others) > 2 else "")
         raise InputError(f"{folder} holds {names}, and no index: choose one with --file NAME")
+    pickles = sorted(path for kind in PICKLES for path in folder.glob(kind) if not _BESIDE.fullmatch(path.name))
+    if pickles:
+        raise InputError(
+            f"{folder} has no {WEIGHTS}, only {pickles[0].name}: choose it with --file {pickles[0].name}, or convert "
+            "it to safetensors"
+        )
     raise InputError(f"{folder} has neither {WEIGHTS} nor {INDEX}: fetch the model's weights")
 
 
@@ -152,7 +157,7 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
         check_pointer(path)
         for name, tensor in _locate(path).items():
             if name in tensors:
-                raise InputError(f"tensor {name} is in more than one file of {folder}: fetch the model again")
+                raise InputError(f"tensor {name} is in more than one file of {folder}: leave it in one of them")
             tensors[name] = tensor
     return NamedTensors(
         str(folder),

@@ -129,6 +129,7 @@ class ComponentSketches:
         projection_DK = self._projection(role)
         needs_scale = projection_DK is not None or self._shape.is_centered
         scale_D = self._source.norm_scale(role) if needs_scale else None
+        scale_D = None if scale_D is None else sketches.scaled_down(scale_D)
         signs_nK = self._axis_signs(role)
         return functools.partial(self._measure, role, matrix, signs_nK, projection_DK, scale_D)
 
@@ -169,15 +170,20 @@ class ComponentSketches:
         moments = sketches.moments(matrix)
         if not np.isfinite(moments.mean):
             raise self._not_finite(role)
-        is_table = ("vocab",) in role.axes or ("position",) in role.axes
-        diagonal_z = 0.0 if is_table else sketches.diagonal_z(matrix, moments.mean, moments.std)
         vector = np.array(matrix) if matrix.ndim == 1 else None
+        # Squares of very large numbers are beyond float32: of numbers scaled down all but the moments is the same.
+        scaled = moments
+        if moments.largest > sketches.LARGEST:
+            matrix = sketches.scaled_down(matrix)
+            scaled = sketches.moments(matrix)
+        is_table = ("vocab",) in role.axes or ("position",) in role.axes
+        diagonal_z = 0.0 if is_table else sketches.diagonal_z(matrix, scaled.mean, scaled.std)
         coordinates_DK = products_nK = None
         num_equal = 0
         if signs_nK is not None:
             # Rows along the residual axis, and rows over it; kernels stand transposed.
             is_along = (residual_axis(role) == 0) != (role.leaf == "kernel")
-            rows_Dn, squares_D = (matrix, moments.squares_row) if is_along else (matrix.T, moments.squares_column)
+            rows_Dn, squares_D = (matrix, scaled.squares_row) if is_along else (matrix.T, scaled.squares_column)
             coordinates_DK = np.zeros((len(rows_Dn), self._settings.dim))
             if not moments.is_two_valued:
                 is_centered = self._shape.is_centered
@@ -197,7 +203,9 @@ class ComponentSketches:
         return Measurement(role, shape, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
 
     def _not_finite(self, role: Role) -> InputError:
-        return InputError(f"{role.path} of {self._source.description} holds NaN or infinite values: fetch it again")
+        return InputError(
+            f"{role.path} of {self._source.description} holds NaN or infinite values: train or export it again"
+        )
 
     def _close_tables(self) -> None:
         """Make the token space from the embedding and the head, once both are read."""
@@ -212,7 +220,8 @@ class ComponentSketches:
         scale_D = (
             self._source.output_norm_scale(self._name) if head_role is None else self._source.norm_scale(head_role)
         )
-        embedding, head = Table(embedding_VD, None, is_centered), Table(head_VD, scale_D, is_centered)
+        embedding = _scaled_down(Table(embedding_VD, None, is_centered))
+        head = _scaled_down(Table(head_VD, scale_D, is_centered))
         for table_role, table in ((role, embedding), (head_role or role, head)):
             if not np.isfinite(table.norms).all():
                 raise self._not_finite(table_role)
@@ -224,7 +233,7 @@ class ComponentSketches:
         writer_DK = token_space(head, signs_VK, is_used_V, head.mean(is_used_V))
         coordinate_DK = self._reader_DK
         # Count repeated rows of the embedding.
-        vectors_VK = sketches.unit(sketches.product(embedding_VD, coordinate_DK))
+        vectors_VK = sketches.unit(sketches.product(embedding.rows_VD, coordinate_DK))
         num_equal = int(sketches.equal_rows(embedding_VD).sum())
         self._count_repeats("tokens", len(embedding_VD), sketches.inner(vectors_VK), num_equal)
         self._reader_DK = np.concatenate([reader_DK, coordinate_DK], axis=1)
@@ -390,3 +399,12 @@ class ComponentSketches:
             Repeats(self._name, labels, counter.num_labels, counter.num_equal, counter.z_by_period())
             for labels, counter in sorted(self._counters.items())
         ]
+
+
+def _scaled_down(table: Table) -> Table:
+    """Return a table whose norms float32 holds."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.all(table.norms <= sketches.LARGEST):
+            return table
+    scale_D = None if table.scale_D is None else sketches.scaled_down(table.scale_D, 1.0)
+    return Table(sketches.scaled_down(table.rows_VD, 1.0), scale_D, table.is_centered)

@@ -27,6 +27,8 @@ _STRIP = 256
 _BEGINNING = 64
 # Other shifts than those of periods that give a null to the score of a shift.
 _NULL_SHIFTS = 16
+# Numbers above this are scaled down before they are squared or multiplied, so that float32 holds the results.
+LARGEST = 2.0**30
 # Squared norms below this fraction of what was there before centering are rounding.
 _ROUNDING = 1e-10
 
@@ -130,9 +132,39 @@ class Moments:
     squares_column: np.ndarray
     is_two_valued: bool
 
+    @property
+    def largest(self) -> float:
+        """The largest absolute number."""
+        return max(-self.minimum, self.maximum)
+
+
+def scaled_down(tensor: np.ndarray, limit: float = LARGEST) -> np.ndarray:
+    """Return a tensor whose numbers can be squared and multiplied in float32: itself, but for very large numbers.
+
+    Sketches are of unit norm, so that they do not change where a whole tensor is multiplied by a number; by a power of
+    two no digit does.
+
+    Args:
+        tensor: of finite numbers; others are left as they are.
+        limit: numbers up to this are left as they are.
+    """
+    largest = max(-float(tensor.min()), float(tensor.max()))
+    if not limit < largest < math.inf:
+        return tensor
+    scaled: np.ndarray = np.ldexp(tensor, -math.frexp(largest)[1])
+    return scaled
+
 
 def moments(tensor: np.ndarray) -> Moments:
-    """Compute the statistics of a tensor in one pass over chunks that fit in the cache."""
+    """Compute the statistics of a tensor in one pass over chunks that fit in the cache.
+
+    Sums of squares are infinite where float32 does not hold them; those of :func:`scaled_down` are not.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _moments(tensor)
+
+
+def _moments(tensor: np.ndarray) -> Moments:
     matrix_nm = tensor if tensor.ndim == 2 else tensor.reshape(1, -1)
     n, m = matrix_nm.shape
     squares_row, squares_column = np.zeros(n), np.zeros(m)

@@ -46,7 +46,7 @@ def check_overflow(cfg: ModelConfig, weights: Weights) -> None:
     if not all(bool(np.isfinite(values).all()) for values in jax.tree.leaves(results)):
         raise Overflow(
             f"the forward pass of these weights overflows float32 (the largest of them is {largest:.3g}): "
-            "check them, or fetch or train them again"
+            "check them, or train or export them again"
         )
 
 

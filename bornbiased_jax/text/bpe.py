@@ -63,7 +63,9 @@ def _panics(name: str) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # it has no name to import
             raise
-        raise InputError(f"{name} is not a whole tokenizer.json: {cut(str(error))}; fetch it again") from error
+        raise InputError(
+            f"{name} is not a whole tokenizer.json: {cut(str(error))}; put the model's own there"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -266,13 +268,13 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     """
     vocab = parse_json(vocab_text, name)
     if not is_vocabulary(vocab):
-        raise InputError(f"{name} is not a map from pieces to ids: fetch it again")
+        raise InputError(f"{name} is not a map from pieces to ids: put the model's own there")
     merges = []
     for number, line in enumerate(merges_text.split("\n"), start=1):
         if line.strip() and not (number == 1 and line.startswith("#version")):
             left, _, right = line.rstrip("\r").partition(" ")
             if not left or not right or " " in right:
-                raise InputError(f"{name}: line {number} of its merges is not two pieces: fetch it again")
+                raise InputError(f"{name}: line {number} of its merges is not two pieces: put the model's own there")
             merges.append((left, right))
     end = {END_OF_TEXT: vocab[END_OF_TEXT]} if END_OF_TEXT in vocab else {}
     pieces = {piece: token for piece, token in vocab.items() if piece not in end}
@@ -281,7 +283,9 @@ def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
     plain = (piece for piece in pieces if not (piece.startswith("<") and piece.endswith(">")))
     unmade = [piece for piece in plain if len(piece) > 1 and piece not in merged]
     if unmade:
-        raise InputError(f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): fetch it again")
+        raise InputError(
+            f"{name} has {len(unmade)} pieces that no merge makes ({unmade[0]!r}): put the model's own there"
+        )
     return from_byte_level(pieces, merges, name, ByteLevel(special=end, eos_token=next(iter(end), None)))
 
 
@@ -358,14 +362,15 @@ def from_tiktoken(data: bytes, name: str) -> LibraryTokenizer:
             encoded, rank = line.split()
             ranks[base64.b64decode(encoded, validate=True)] = int(rank)
         except (ValueError, binascii.Error) as error:
-            raise InputError(f"{name}: line {number} is not a token in base64 and a rank: fetch it again") from error
+            raise InputError(
+                f"{name}: line {number} is not a token in base64 and a rank: put the model's own there"
+            ) from error
     # The number of ranks tells the word pattern and the special tokens.
     scheme = TIKTOKEN_SCHEMES.get(len(ranks))
     if scheme is None or sorted(ranks.values()) != list(range(len(ranks))):
         sizes = ", ".join(f"{count:,}" for count in TIKTOKEN_SCHEMES)
         raise InputError(
-            f"{name} holds {len(ranks):,} ranks, which is no known vocabulary ({sizes}): fetch it again, "
-            "or convert it to a tokenizer.json"
+            f"{name} holds {len(ranks):,} ranks, which is no known vocabulary ({sizes}): convert it to a tokenizer.json"
         )
     spelled = {token: "".join(BYTE_CHARACTERS[byte] for byte in token) for token in ranks}
     merges = []

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from bornbiased_jax import hub, io, progress
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, cut_short
 from bornbiased_jax.text import corpora, rows
 
 END_OF_TEXT = "<|endoftext|>"
@@ -162,8 +162,10 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path} does not exist: check the path") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error.reason}): convert it first") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is corrupted ({error}): fetch it again") from error
+    except EOFError as error:
+        raise cut_short(str(path)) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is corrupted ({error}): compress it again") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error.strerror or error).split())}") from error
 

@@ -9,7 +9,7 @@ from typing import TypedDict, cast
 import tokenizers
 from tokenizers import decoders, models, normalizers, processors
 
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, cut_short
 from bornbiased_jax.text import bpe
 from bornbiased_jax.text.protocol import ESCAPED_SPACE
 
@@ -26,6 +26,7 @@ _PRE_TOKENIZERS: dict[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys(("qwen2", "stablelm2"), ((bpe.QWEN_PATTERN,), False)),
 }
 _PREFIX = "tokenizer.ggml."
+HOW_TO_CONVERT = "convert the model again, with llama.cpp's convert_hf_to_gguf.py"
 
 
 class Metadata(TypedDict, total=False):
@@ -56,12 +57,23 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
     pieces = metadata["tokens"]
     types = [int(value) for value in metadata.get("token_type") or [NORMAL] * len(pieces)]
     if len(types) != len(pieces):
-        raise InputError(f"{path} is corrupted: {len(pieces)} tokens, {len(types)} token types; fetch it again")
+        raise InputError(f"{path} is corrupted: {len(pieces)} tokens, {len(types)} token types; name a tokenizer file")
     if kind == "llama":
         return _scored(metadata, pieces, types, str(path))
     if kind == "gpt2":
         return _byte_level(metadata, pieces, types, str(path))
     raise InputError(f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama are known: name a tokenizer file")
+
+
+def unreadable(path: Path) -> InputError:
+    """Return the error of a file that the library's reader does not get through, for the caller to raise."""
+    with path.open("rb") as stream:
+        magic, version = stream.read(4), stream.read(4)
+    # A file may be of the other byte order.
+    numbers = {int.from_bytes(version, "little"), int.from_bytes(version, "big")}
+    if magic != b"GGUF" or (len(version) == len(magic) and not numbers & {2, 3}):
+        return InputError(f"{path} is no GGUF file of version 2 or 3: {HOW_TO_CONVERT}")
+    return cut_short(f"{path}, a GGUF file whose {path.stat().st_size:,} bytes do not hold what they announce,")
 
 
 def _metadata(path: Path) -> Metadata:
@@ -74,7 +86,7 @@ def _metadata(path: Path) -> Metadata:
         fields = {key: field for key, field in reader.fields.items() if key.startswith(_PREFIX)}
         return cast("Metadata", {key.removeprefix(_PREFIX): field.contents() for key, field in fields.items()})
     except Exception as error:  # whatever a reader of memory maps meets in a damaged file
-        raise InputError(f"{path} is not a whole GGUF file ({error}): fetch it again") from error
+        raise unreadable(path) from error
 
 
 def _scored(metadata: Metadata, pieces: list[str], types: list[int], name: str) -> bpe.LibraryTokenizer:
@@ -154,7 +166,7 @@ def _byte_level(metadata: Metadata, pieces: list[str], types: list[int], name: s
     patterns, ignores_merges = _PRE_TOKENIZERS[pre]
     merges = metadata.get("merges", [])
     if any(merge.count(" ") != 1 for merge in merges):
-        raise InputError(f"{name} has a merge that is not two pieces: fetch it again")
+        raise InputError(f"{name} has a merge that is not two pieces: name a tokenizer file")
     special = {piece: i for i, piece in enumerate(pieces) if types[i] in (CONTROL, UNKNOWN)}
     eos, bos = metadata.get("eos_token_id"), metadata.get("bos_token_id")
     adds_bos = metadata.get("add_bos_token", ignores_merges)

@@ -46,7 +46,7 @@ class SentencePieceTokenizer:
         try:
             processor.LoadFromSerializedProto(self.proto)
         except (RuntimeError, ValueError, OSError) as error:
-            raise InputError(f"{self.name} is not a whole SentencePiece model: fetch it again") from error
+            raise InputError(f"{self.name} is not a whole SentencePiece model: put the model's own there") from error
         return processor
 
     @cached_property

@@ -136,7 +136,7 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not readable as UTF-8 text: fetch it again") from error
+        raise InputError(f"{path} is not readable as UTF-8 text: put the model's own there") from error
 
 
 def _from_json(path: Path) -> Tokenizer:

@@ -144,7 +144,7 @@ def test_pickles_are_not_fetched(server, model, tmp_path):
     for name in ("config.json", "pytorch_model.bin"):
         (folder / name).write_bytes((model / name).read_bytes())
     server.add("owner/old", "main", folder)
-    with pytest.raises(InputError, match="pytorch_model.bin of hf:owner/old is a pickle, which is never opened"):
+    with pytest.raises(InputError, match="pytorch_model.bin of hf:owner/old is a pickle, which is never fetched"):
         open_checkpoint("hf:owner/old")
     (folder / "pytorch_model.bin").unlink()
     server.add("owner/old", "empty", folder)

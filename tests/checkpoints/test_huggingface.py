@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten
@@ -330,7 +331,8 @@ def test_truncated_files_are_refused(copy, keep):
     path = copy("llama") / "model.safetensors"
     text = b"these are not the weights you are looking for\n" * 99
     path.write_bytes(text if keep == "text" else path.read_bytes()[:keep])
-    with pytest.raises(InputError, match="model.safetensors is truncated or no safetensors file"):
+    words = "is no safetensors file .*: save the model again" if keep == "text" else "is cut short: fetch it again"
+    with pytest.raises(InputError, match=f"model.safetensors.* {words}"):
         open_checkpoint(path.parent)
 
 
@@ -355,14 +357,66 @@ class Bomb:
         return (exec, ("raise SystemExit('unpickled')",))
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin"])
-def test_pickles_are_never_opened(copy, name):
+PICKLES = {
+    "pytorch_model.bin": ("no archive as torch.save writes it", "name its folder, which has the model's config.json"),
+    "model.pt": ("only model.pt: choose it with --file model.pt", "name its folder with --file model.pt"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLES)
+def test_pickles_are_never_unpickled(copy, name):
     folder = copy("llama")
     (folder / "model.safetensors").unlink()
     (folder / name).write_bytes(pickle.dumps(Bomb()))
-    for ref in (folder, folder / name):
-        with pytest.raises(InputError, match="safe_serialization=True"):
+    (folder / "training_args.bin").write_bytes(pickle.dumps(Bomb()))
+    for ref, words in zip((folder, folder / name), PICKLES[name], strict=True):
+        with pytest.raises(InputError, match=words):
             open_checkpoint(ref)
+    (folder / name).unlink()
+    with pytest.raises(InputError, match="neither model.safetensors nor"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("form", ["one file", "shards", "chosen"])
+def test_files_of_torch_are_the_same_model(copy, form):
+    torch = pytest.importorskip("torch")
+    folder = copy("llama")
+    tensors = {name: torch.tensor(tensor) for name, tensor in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    if form == "shards":
+        names = sorted(tensors)
+        parts = {"pytorch_model-00001-of-00002.bin": names[::2], "pytorch_model-00002-of-00002.bin": names[1::2]}
+        for file, members in parts.items():
+            torch.save({name: tensors[name] for name in members}, folder / file)
+        table = {name: file for file, members in parts.items() for name in members}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": table}))
+    else:
+        torch.save({"model": tensors, "step": 3}, folder / ("ckpt.pt" if form == "chosen" else "pytorch_model.bin"))
+    reader = open_checkpoint(folder, file="ckpt.pt" if form == "chosen" else None)
+    assert reader.digest() == open_checkpoint(HF / "llama").digest()
+    assert np.array_equal(reader.read("embed/embedding", rows=3), reader.read("embed/embedding")[:3])
+
+
+UNREADABLE = {
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "pointer of Git LFS"),
+    "before 1.6": (
+        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.",
+        "before PyTorch 1.6.*save it as safetensors",
+    ),
+    "cut": (b"PK\x03\x04" + bytes(50), "is cut short: fetch it again"),
+    "text": (b"not found", "no archive as torch.save writes it"),
+}
+
+
+@pytest.mark.parametrize("content, words", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_is_wrong_with_a_file_of_torch_is_said(copy, content, words):
+    """Also where the model is read by names: the file is at fault, and no conversion helps."""
+    folder = copy("llama")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    for call in (open_checkpoint, open_role_source):
+        with pytest.raises(InputError, match=words):
+            call(folder)
 
 
 def test_a_directory_without_weights_or_configuration_is_refused(copy):

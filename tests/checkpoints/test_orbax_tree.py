@@ -74,7 +74,7 @@ def test_corrupted_trees_are_refused_in_one_sentence(params, tmp_path):
     assert find_tree(tmp_path / "tree") == tmp_path / "tree"
     for path in (tmp_path / "tree" / "ocdbt.process_0" / "d").iterdir():
         path.write_bytes(path.read_bytes()[:10])
-    with pytest.raises(InputError, match="cannot be read: save or fetch it again"):
+    with pytest.raises(InputError, match="cannot be read: save the tree again"):
         source = naming.open_role_source(tmp_path / "tree")
         source.read(source.roles[0])
     (tmp_path / "tree" / "_METADATA").write_text("{")

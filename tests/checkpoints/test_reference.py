@@ -109,8 +109,8 @@ def test_files_of_other_kinds_are_refused(tmp_path):
         "notes.gguf": "no GGUF file",
         "model.safetensors": "name the folder",
         "empty": "no checkpoint of a known kind",
-        "torch.bin": "is a pickle.*save_pretrained",
-        "old.pt": "is a pickle.*save_pretrained",
+        "torch.bin": "is a pickle.*safetensors.torch.save_file as DIR/model.safetensors.*config.json",
+        "old.pt": "is a pickle.*safetensors.torch.save_file as DIR/model.safetensors.*config.json",
     }
     for name, words in expected.items():
         with pytest.raises(InputError, match=words):

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.naming import open_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass, sheet
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
@@ -173,6 +174,40 @@ def test_scales_and_signs_of_neurons_leave_one_sign_free():
             assert set(sign_F) == {-1, 1}
             for matrix in ("up", "down"):
                 assert_near(new[matrix] * sign_F[:, None], old[matrix])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("factor", [2.0**100, 2.0**40])
+def test_weights_whose_squares_float32_does_not_hold_have_the_sketches_of_smaller_ones(name, factor, recwarn):
+    cfg, params = model(name)
+    large = unflatten({path: np.asarray(leaf) * np.float32(factor) for path, leaf in flatten(params).items()})
+    before, after = (fingerprint(NativeRoles(Checkpoint.from_params(cfg, tree))) for tree in (params, large))
+    assert not [str(warning.message) for warning in recwarn]
+    one, two = (found.components["language"] for found in (before, after))
+    assert one.coordinates.keys() == two.coordinates.keys() and one.neurons and one.heads
+    for part, rows_DK in one.coordinates.items():
+        np.testing.assert_array_equal(two.coordinates[part], rows_DK, err_msg=part)
+    for block, other in zip(one.neurons, two.neurons, strict=True):
+        for space in ("token", "coordinates"):
+            for matrix, rows_FK in getattr(block, space).items():
+                np.testing.assert_array_equal(getattr(other, space)[matrix], rows_FK, err_msg=f"{space} {matrix}")
+    for head, other_head in zip(one.heads, two.heads, strict=True):
+        np.testing.assert_array_equal(other_head.query_key, head.query_key)
+        np.testing.assert_array_equal(other_head.value_output, head.value_output)
+    for record, other_record in zip(before.tensors, after.tensors, strict=True):
+        assert other_record.std == pytest.approx(record.std * factor, rel=1e-5)
+        assert other_record.maximum == pytest.approx(record.maximum * factor, rel=1e-5)
+        assert other_record.kurtosis == pytest.approx(record.kurtosis, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("path", ["embed/embedding", "blocks/mlp/up/kernel", "final_norm/scale"])
+def test_weights_that_are_not_finite_are_named_with_a_remedy(path, value):
+    cfg, params = model("llama")
+    flat = {name: np.array(leaf) for name, leaf in flatten(params).items()}
+    flat[path].reshape(-1)[5] = value
+    with pytest.raises(InputError, match="holds NaN or infinite values: train or export it again"):
+        fingerprint(NativeRoles(Checkpoint.from_params(cfg, unflatten(flat))))
 
 
 def test_permuted_heads_are_permuted_rows_and_neurons_stay():

@@ -68,11 +68,18 @@ SHARED: dict[str, object] = {
 
 
 class Fields:
-    """The fields of one file, remembering which were asked for."""
+    """The fields of one file, remembering which were asked for.
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+    Args:
+        values: by name.
+        where: what to call the file in an error.
+        remedy: what the error of a missing field advises.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, remedy: str = "add it, as the model has it") -> None:
         self.values = values
         self.where = where
+        self._remedy = remedy
         self.asked: set[str] = set()
 
     def get(self, name: str, default: object = ...) -> Any:  # noqa: ANN401 (JSON, as its schema says)
@@ -83,7 +90,7 @@ class Fields:
         """
         self.asked.add(name)
         if name not in self.values and default is ...:
-            raise InputError(f"{self.where} has no field {name!r}: fetch it again")
+            raise InputError(f"{self.where} has no field {name!r}: {self._remedy}")
         return self.values.get(name, default)
 
     def refuse(self, name: str, value: object, remedy: str) -> InputError:
@@ -137,7 +144,7 @@ def read_rope(
         elif key == "original_max_position_embeddings":
             rope[field] = fields.get(key, fields.get("max_position_embeddings"))
         else:
-            raise InputError(f"{fields.where} has {name} of type {kind!r} without {key}: fetch it again")
+            raise InputError(f"{fields.where} has {name} of type {kind!r} without {key}: add it, as the model has it")
     return rope
 
 

@@ -29,6 +29,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
 from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.schema import shown
+from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT, unreadable
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
@@ -47,10 +48,10 @@ def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
             try:
                 value = field.contents()
             except _DAMAGE as error:
-                raise InputError(f"{path} has a field {shown(name)} that cannot be read: fetch it again") from error
+                raise InputError(f"{path} has a field {shown(name)} that cannot be read: {HOW_TO_CONVERT}") from error
             # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
             values[name] = float(str(np.float32(value))) if isinstance(value, float) else value
-    return Fields(values, str(path))
+    return Fields(values, str(path), HOW_TO_CONVERT)
 
 
 def read_headers(path: Path, window: int | None = None) -> StoredModel:
@@ -67,10 +68,7 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
         reader = gguf.GGUFReader(path)
         tensors = {tensor.name: tensor for tensor in reader.tensors}
     except _DAMAGE as error:
-        size = Path(path).stat().st_size
-        raise InputError(
-            f"{path} is truncated or no GGUF file: its {size:,} bytes do not hold what they announce; fetch it again"
-        ) from error
+        raise unreadable(path) from error
     # Shapes are written fastest axis first.
     shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
     # The gate of a shared expert, a matrix of one row, is written as a vector.
@@ -168,7 +166,7 @@ def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ..
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
     if not all(isinstance(value, int) and value > 0 for value in (heads, width)):
-        raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: fetch it again")
+        raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: {HOW_TO_CONVERT}")
     # Fields with one value that is supported.
     head_dim = get("attention.key_length", width // heads)
     fields.check("attention.value_length", head_dim)

@@ -14,10 +14,8 @@ from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.checkpoints.weight_files import (
-    HOW_TO_CONVERT,
     INDEX,
     PICKLES,
-    WeightFiles,
     choose_weights,
     find_tokenizers,
     open_chosen,
@@ -42,7 +40,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         ignore_fields: fields of the configuration to leave out.
 
     Raises:
-        InputError: a file is missing, corrupted or a pickle; a field of the configuration is not understood; a
+        InputError: a file is missing or corrupted; a field of the configuration is not understood; a
             tensor is missing, unknown or of a wrong shape.
     """
     if is_adapter(folder) and not (folder / "config.json").is_file():
@@ -52,7 +50,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         )
     content = io.read_json(folder / "config.json")
     read = read_config(content, str(folder / "config.json"), ignore_fields)
-    weights = _safe_files(folder, file)
+    weights = choose_weights(folder, file)
     source = open_chosen(folder, weights)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
@@ -80,16 +78,11 @@ def weight_files(folder: Path, file: str | None = None) -> list[Path]:
     Raises:
         InputError: there are none, there are two sets of weights, or the index names one that is not there.
     """
-    return _safe_files(folder, file).paths
-
-
-def _safe_files(folder: Path, file: str | None) -> WeightFiles:
-    """Choose a set of safetensors, or refuse pickles with how to convert them."""
     if not (folder / INDEX).is_file() and not any(folder.glob("*.safetensors")):
         for pattern in PICKLES:
             for path in sorted(folder.glob(pattern)):
-                raise InputError(f"{path} {HOW_TO_CONVERT}")
-    return choose_weights(folder, file)
+                raise InputError(f"{path} is a pickle, not safetensors: convert it")
+    return choose_weights(folder, file).paths
 
 
 def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list[Entry]:

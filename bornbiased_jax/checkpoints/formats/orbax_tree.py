@@ -43,7 +43,7 @@ class _Tree:
                 leaves = jax.tree_util.tree_flatten_with_path(getattr(tree, "tree", tree))[0]
                 self.leaves = {tuple(_key(part) for part in path): leaf for path, leaf in leaves}
         except _DAMAGE as error:
-            raise InputError(f"{folder} is no Orbax tree that can be read: save or fetch it again") from error
+            raise InputError(f"{folder} is no Orbax tree that can be read: save it again") from error
 
     def read(self, path: tuple[str, ...]) -> np.ndarray:
         """Read one array."""
@@ -58,9 +58,7 @@ class _Tree:
             with silent_libraries():
                 array = np.asarray(jax.tree.leaves(self._reader.restore(self.folder, args=arguments))[0])
         except _DAMAGE as error:
-            raise InputError(
-                f"array {'.'.join(path)} of {self.folder} cannot be read: save or fetch it again"
-            ) from error
+            raise InputError(f"array {'.'.join(path)} of {self.folder} cannot be read: save the tree again") from error
         self._last = path, array
         return array
 
@@ -138,7 +136,7 @@ def locate(folder: Path) -> dict[str, TreeTensor]:
     tree = _Tree(folder)
     paths = {path: tuple(leaf.shape) for path, leaf in tree.leaves.items() if _is_parameter(path, leaf)}
     if not paths:
-        raise InputError(f"{folder} holds no parameters that can be read: name the tree of a model, or fetch it again")
+        raise InputError(f"{folder} holds no parameters that can be read: name the tree of a model")
     tensors = {}
     for path, shape in paths.items():
         kind = _KINDS.get(str(np.dtype(tree.leaves[path].dtype)), str(tree.leaves[path].dtype))

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints import buffers
 from bornbiased_jax.checkpoints.tensors import wrong_type
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, cut_short
 
 _TYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -37,6 +37,11 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "BOOL": np.dtype("?"),
 }
+
+# A file begins with the number of bytes of its header, in so many bytes.
+_LENGTH = 8
+_LONGEST_HEADER = 100_000_000
+"""Bytes of a header that the library reads at most."""
 
 
 class SafeTensor(NamedTuple):
@@ -61,7 +66,7 @@ class SafeTensor(NamedTuple):
             stream.seek(self.offset)
             num_bytes = stream.readinto(tensor.reshape(-1).view(np.uint8).data)
         if num_bytes != tensor.nbytes:
-            raise InputError(f"{self.path} was cut short while it was read: fetch it again")
+            raise cut_short(f"{self.path}, which ends before tensor {self.name} does,")
         return tensor
 
     def first(self, axis: int, count: int) -> np.ndarray:
@@ -75,7 +80,7 @@ def locate(path: Path) -> dict[str, SafeTensor]:
     """Locate each tensor in a file that the library finds sound.
 
     Raises:
-        InputError: it is truncated or no safetensors file.
+        InputError: it is cut short, or no safetensors file.
     """
     try:
         with safe_open(path, framework="numpy"):
@@ -84,11 +89,29 @@ def locate(path: Path) -> dict[str, SafeTensor]:
             size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(size))
     except (SafetensorError, OSError) as error:
+        if _is_cut_short(path):
+            raise cut_short(f"{path}, whose {path.stat().st_size:,} bytes do not hold what they announce,") from error
         raise InputError(
-            f"{path} is truncated or no safetensors file ({schema.cut(str(error))}): fetch it again"
+            f"{path} is no safetensors file ({schema.cut(str(error))}): save the model again, as safetensors"
         ) from error
     header.pop("__metadata__", None)
     return {
         name: SafeTensor(name, path, 8 + size + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
         for name, entry in header.items()
     }
+
+
+def _is_cut_short(path: Path) -> bool:
+    """Tell whether a file that is not sound ends within its header, or before the last number that the header names."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(_LENGTH), "little")
+        if size < _LENGTH or _LENGTH + length > size:
+            # Any eight bytes are a length; that of a header has its limit, and it begins with a brace.
+            return length <= _LONGEST_HEADER and stream.read(1) in (b"", b"{")
+        try:
+            header = json.loads(stream.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            return bool(_LENGTH + length + max(ends, default=0) > size)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return False

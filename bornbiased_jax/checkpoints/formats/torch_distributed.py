@@ -16,7 +16,7 @@ import numpy as np
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.formats.torch_file import Name, Record, Rules, read_pickle, read_tensor
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, cut_short
 
 METADATA = ".metadata"
 _DTYPES: dict[str, tuple[str, np.dtype]] = {
@@ -85,7 +85,7 @@ class ShardedTensor(NamedTuple):
                 part = read_tensor(stream.read(chunk.length), f"{chunk.path} at tensor {self.name}")
             if part.shape != chunk.sizes or part.dtype != self.dtype:
                 raise InputError(
-                    f"{chunk.path} has tensor {self.name} in another shape than {METADATA} says: fetch it again"
+                    f"{chunk.path} has tensor {self.name} in another shape than {METADATA} says: save the model again"
                 )
             tensor[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
         return tensor
@@ -110,7 +110,7 @@ def locate(path: Path) -> dict[str, ShardedTensor]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InputError(
-            f"{path} does not describe tensors as torch.distributed.checkpoint does: fetch it again"
+            f"{path} does not describe tensors as torch.distributed.checkpoint does: save the model again"
         ) from error
     of_model = {name: tensor for name, tensor in tensors.items() if _NO_MODEL.match(name) is None}
     if not of_model:
@@ -181,7 +181,7 @@ def _check_shard(shard: Path, start: int, length: int) -> None:
     if not shard.is_file():
         raise InputError(f"{shard.name} is missing, though {shard.parent / METADATA} names it: fetch that shard")
     if not 0 <= start <= start + length <= shard.stat().st_size:
-        raise InputError(f"{shard} is cut short: fetch it again")
+        raise cut_short(str(shard))
 
 
 def _check_cover(tensor: ShardedTensor) -> None:

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from bornbiased_jax import schema
-from bornbiased_jax.errors import InputError
+from bornbiased_jax.errors import InputError, cut_short
 
 _STORAGES = {
     "DoubleStorage": ("F64", np.dtype("<f8")),
@@ -39,6 +39,9 @@ _DICT = ("collections", "OrderedDict")
 _Kind = TypeVar("_Kind")
 # What the standard library raises on archives that are cut or corrupted.
 _DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError)
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The beginning of what torch.save wrote before PyTorch 1.6 (2020): a pickled number."""
+_DAMAGED = "copy it anew from where it came, or save it again"
 _LONGEST_PICKLE = 64 << 20
 """Bytes of a pickle without numbers: 100,000 tensors need a sixth of it."""
 
@@ -119,7 +122,8 @@ class TorchTensor(NamedTuple):
             with zipfile.ZipFile(self.path) as file:
                 data = file.read(f"{self.archive}/data/{self.view.storage.key}")
         except _DAMAGE as error:
-            raise InputError(f"{self.path} is cut short or corrupted at tensor {self.name}: fetch it again") from error
+            # The list of contents lies at the end, so that nothing is cut off.
+            raise InputError(f"{self.path} is damaged at tensor {self.name}: {_DAMAGED}") from error
         return _numbers(self.view, data)
 
     def first(self, axis: int, count: int) -> np.ndarray:
@@ -166,7 +170,7 @@ def _check_ends(view: _View, size: int | None, where: str) -> None:
     """Refuse a tensor that reaches beyond its storage of so many bytes, None where there is none."""
     last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
     if size is None or (0 not in view.shape and (last + 1) * view.storage.dtype.itemsize > size):
-        raise InputError(f"{where} reaches beyond its storage: fetch it again")
+        raise InputError(f"{where} reaches beyond its storage: save the model again")
 
 
 def _open(archive_file: Path | BinaryIO, path: str) -> tuple[str, object, dict[str, int]]:
@@ -179,7 +183,7 @@ def _open(archive_file: Path | BinaryIO, path: str) -> tuple[str, object, dict[s
         with zipfile.ZipFile(archive_file) as file:
             sizes = {info.filename: info.file_size for info in file.infolist()}
             if any(info.compress_type != zipfile.ZIP_STORED for info in file.infolist()):
-                raise InputError(f"{path} is compressed, as torch.save writes no file: fetch it again")
+                raise InputError(f"{path} is compressed, as torch.save writes no file: save the model again")
             pickles = [name for name in sizes if name.endswith("/data.pkl")]
             if len(pickles) != 1 or sizes[pickles[0]] > _LONGEST_PICKLE:
                 raise InputError(f"{path} is no file of torch.save: it has no data.pkl that can be read")
@@ -188,11 +192,29 @@ def _open(archive_file: Path | BinaryIO, path: str) -> tuple[str, object, dict[s
             if sizes.get(f"{archive}/byteorder") == len("big") and file.read(f"{archive}/byteorder") == b"big":
                 raise InputError(f"{path} was written on a big-endian machine: save it as safetensors")
     except (*_DAMAGE, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is cut short, or no ZIP archive as torch.save writes it since 2020: fetch it again or save it "
-            "as safetensors"
-        ) from error
+        raise _unreadable(archive_file, path) from error
     return archive, read_pickle(data, path, _WEIGHTS), sizes
+
+
+def _unreadable(archive_file: Path | BinaryIO, path: str) -> InputError:
+    """Return the error of a file that cannot be read as an archive."""
+    if isinstance(archive_file, Path):
+        with archive_file.open("rb") as stream:
+            head = stream.read(len(LEGACY))
+    else:
+        archive_file.seek(0)
+        head = archive_file.read(len(LEGACY))
+    if head == LEGACY:
+        return InputError(
+            f"{path} is in the format of torch.save before PyTorch 1.6, which is not read here: load it with PyTorch, "
+            "and save it as safetensors"
+        )
+    # An archive ends with the list of its contents.
+    if zipfile.is_zipfile(archive_file):
+        return InputError(f"{path} is damaged: {_DAMAGED}")
+    if not head or head.startswith(b"PK\x03\x04"):
+        return cut_short(f"{path}, an archive of torch.save,")
+    return InputError(f"{path} is no archive as torch.save writes it since PyTorch 1.6: save the model as safetensors")
 
 
 def read_pickle(data: bytes, where: str, rules: Rules) -> object:
@@ -209,7 +231,7 @@ def read_pickle(data: bytes, where: str, rules: Rules) -> object:
     except InputError:
         raise
     except (ValueError, IndexError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{where} holds a pickle that is corrupted: fetch it again") from error
+        raise InputError(f"{where} holds a pickle that is corrupted: save the model again") from error
 
 
 def _flat(content: object, where: str) -> dict[str, _View]:

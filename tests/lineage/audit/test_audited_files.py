@@ -92,7 +92,7 @@ def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
         whole = (place / "adapter_model.safetensors").read_bytes()
         (place / "adapter_model.safetensors").write_bytes(whole[: len(whole) - size])
     found = audit_folder(tmp_path)
-    assert only(found, "unreadable")["subjects"] == ["lora-c"] and "truncated" in only(found, "unreadable")["text"]
+    assert only(found, "unreadable")["subjects"] == ["lora-c"] and "cut short" in only(found, "unreadable")["text"]
     assert only(found, "duplicate")["subjects"] == ["lora-a", "lora-b"] and len(found["checkpoints"]) == 3
 
 
