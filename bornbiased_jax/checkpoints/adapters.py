@@ -24,6 +24,7 @@ from annotated_types import Ge, Gt
 from typing_extensions import TypedDict
 
 from bornbiased_jax import io, schema
+from bornbiased_jax.checkpoints.conventions import OTHER_HEADS
 from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
 from bornbiased_jax.checkpoints.weight_files import open_weights
 from bornbiased_jax.errors import InputError
@@ -46,6 +47,7 @@ _READ = frozenset(
     runtime_config target_modules target_parameters task_type
     """.split()
 )
+_OF_MLX = {"fine_tune_type", "lora_parameters"}
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(\.default)?(?P<leaf>\.weight|\.bias|)"
@@ -133,7 +135,8 @@ class Adapter:
     def names_in(self, names: Iterable[str], where: str) -> dict[str, str]:
         """Return the names of a base's tensors that are others with the adapter, with the adapter's names for them.
 
-        Files of models without a head have names without the first prefix; so have the adapters of such models.
+        Files of models without a head have names without the first prefix; so have the adapters of such models. Heads
+        of classifiers and reward models that the base lacks have none: the language model does without them.
 
         Args:
             names: of the base's tensors.
@@ -149,10 +152,17 @@ class Adapter:
         for name in (*weights, *biases, *self.tensors, *self.tokens):
             candidates = (name, f"model.{name}", f"transformer.{name}", name.partition(".")[2])
             place = next((candidate for candidate in candidates if candidate in available), None)
+            if place is None and _is_other_head(name):
+                continue
             if place is None:
                 raise InputError(f"{self.where} adapts {name}, which is no matrix of {where}: it is another model's")
             adapted[place] = name
         return adapted
+
+    def left_out(self, adapted: Mapping[str, str]) -> str:
+        """Return what to say of heads that are not in a base, from the names that are (:meth:`names_in`); or ""."""
+        heads = sorted({name for name in self.tensors if _is_other_head(name)} - set(adapted.values()))
+        return f"left out of the adapter, as no part of a language model: {', '.join(heads)}" if heads else ""
 
     def merged(self, name: str, tensor: np.ndarray, *, is_conv1d: bool = False) -> np.ndarray:
         """Return a tensor of the base with the adapter merged into it, float32.
@@ -205,6 +215,10 @@ class Adapter:
                 f"{self.where} adapts {name} as a matrix of {sizes}, but the model's is {own}: it is another model's "
                 "adapter"
             )
+
+
+def _is_other_head(name: str) -> bool:
+    return re.fullmatch(OTHER_HEADS, name.rpartition(".")[0]) is not None
 
 
 def is_adapter(folder: Path) -> bool:
@@ -327,7 +341,13 @@ def _read_config(path: Path) -> AdapterFile:
         InputError: there is none, or a field is not understood, not supported or no number.
     """
     config: dict[str, object] = schema.check(dict[str, object], io.read_json(path), str(path))
-    for name, value in config.items():
+    if "peft_type" not in config and _OF_MLX & config.keys():
+        raise InputError(
+            f"{path} is of an adapter of mlx-lm, not of PEFT: merge it with `mlx_lm.fuse --model MODEL --adapter-path "
+            f"{path.parent} --save-path DIR`, and name DIR"
+        )
+    # What kind of adapter it is first: other fields follow from it.
+    for name, value in sorted(config.items(), key=lambda entry: entry[0] != "peft_type"):
         if not value and name not in ("peft_type", "r", "lora_alpha"):
             continue
         if name in _SUPPORTED:
@@ -366,8 +386,10 @@ def adapt(base: NamedTensors, adapter: Adapter) -> NamedTensors:
         is_conv1d = adapter.has_conv1d and name.split(".")[-2].startswith("c_")
         return adapter.merged(adapted[name], tensor, is_conv1d=is_conv1d)
 
-    note = f"the adapter {adapter.where} is merged into {base.where}"
-    return dataclasses.replace(base, where=f"{base.where} with {adapter.where}", read=read, notes=(*base.notes, note))
+    notes = [*base.notes, f"the adapter {adapter.where} is merged into {base.where}"]
+    if left_out := adapter.left_out(adapted):
+        notes.append(left_out)
+    return dataclasses.replace(base, where=f"{base.where} with {adapter.where}", read=read, notes=tuple(notes))
 
 
 def base_folder(folder: Path, adapter: Adapter) -> Path:

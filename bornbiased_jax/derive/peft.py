@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, Adapter
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
@@ -36,7 +37,10 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
     entries = {entry.name: entry for entry in family.entries(file_shapes(cfg, family.biases(cfg)))}
     flat = {path: np.array(leaf, np.float32) for path, leaf in flatten(params).items()}
     entries = {name: entry for name, entry in entries.items() if flat.keys() >= set(entry.paths)}
-    for place, name in adapter.names_in(entries, f"this {family.name} model").items():
+    adapted = adapter.names_in(entries, f"this {family.name} model")
+    if left_out := adapter.left_out(adapted):
+        progress.note(f"{adapter.where}: {left_out}")
+    for place, name in adapted.items():
         # The matrix as its file has it, in which query, key and value may be one.
         entry = entries[place]
         tensor = pack(entry, cfg, [flat[path][entry.place] for path in entry.paths])

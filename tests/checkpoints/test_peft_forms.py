@@ -91,6 +91,53 @@ def test_names_without_the_prefix_of_the_model_are_those_of_an_embedding_model(t
     assert _distance(open_role_source(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
 
 
+def test_the_head_of_a_reward_models_adapter_is_left_out_and_said(tmp_path, capsys):
+    _train(tmp_path)
+    weights = tmp_path / "adapter" / WEIGHTS
+    score = {"base_model.model.score.weight": np.ones((1, 4), np.float32)}
+    save_file(load_file(weights) | score, weights)
+    source = open_role_source(tmp_path / "adapter")
+    assert _distance(source, tmp_path / "merged") < 1e-5
+    note = "left out of the adapter, as no part of a language model: score.weight"
+    assert source.notes == (f"the adapter {tmp_path / 'adapter'} is merged into {tmp_path / 'base'}", note)
+    assert note in capsys.readouterr().err
+    base = open_checkpoint(tmp_path / "base")
+    merged = flatten(merge_adapter(base.cfg, base.params(), read_adapter(tmp_path / "adapter")))
+    assert f"{tmp_path / 'adapter'}: {note}" in capsys.readouterr().err
+    for path, leaf in flatten(open_checkpoint(tmp_path / "merged").params()).items():
+        np.testing.assert_allclose(merged[path], leaf, atol=1e-5)
+    # A module of the language model that the base lacks is no head of another kind.
+    save_file(load_file(weights) | {"base_model.model.model.scorer.weight": np.ones((1, 4), np.float32)}, weights)
+    with pytest.raises(InputError, match=r"adapts model\.scorer\.weight, which is no matrix of"):
+        open_role_source(tmp_path / "adapter")
+
+
+def test_weights_of_an_adapter_in_a_file_of_torch_are_read(tmp_path):
+    _train(tmp_path)
+    weights = tmp_path / "adapter" / WEIGHTS
+    tensors = {name: torch.tensor(tensor) for name, tensor in load_file(weights).items()}
+    torch.save(tensors, weights.with_name("adapter_model.bin"))
+    weights.unlink()
+    source = open_role_source(tmp_path / "adapter")
+    assert source.files[-1].name == "adapter_model.bin"
+    assert _distance(source, tmp_path / "merged") < 1e-5
+
+
+OTHERS = {
+    "mlx": ({"model": "acme/tiny", "fine_tune_type": "lora", "lora_parameters": {"rank": 4}}, "mlx_lm.fuse --model"),
+    "IA3": ({"feedforward_modules": ["down_proj"], "peft_type": "IA3"}, "peft_type='IA3'.*merge it with PEFT"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_adapters_of_other_kinds_are_refused_with_what_merges_them(tmp_path, kind):
+    config, words = OTHERS[kind]
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    save_file({"model.layers.0.mlp.up_proj.lora_a": np.ones((4, 2), np.float32)}, tmp_path / "adapters.safetensors")
+    with pytest.raises(InputError, match=words):
+        open_role_source(tmp_path)
+
+
 def test_an_adapter_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path):
     _train(tmp_path, **NO_SUCH_BIAS)
     with pytest.raises(InputError, match=r"proj\.bias, which is no matrix of"):
