@@ -121,8 +121,12 @@ class Audit(Record):
         lines = [
             f"## Audit of `{value['source']}`: {self.title().lower()}",
             "",
-            f"{len(value['checkpoints'])} checkpoints of {len(value['runs'])} runs; {value['basis']}."
-            + (f" {num_tested} pairs tested, family-wise level {value['alpha']:g} (Holm)." if num_tested else ""),
+            f"{count(len(value['checkpoints']), 'checkpoint')} of {count(len(value['runs']), 'run')}; {value['basis']}."
+            + (
+                f" {count(num_tested, 'pair')} tested, family-wise level {value['alpha']:g} (Holm)."
+                if num_tested
+                else ""
+            ),
         ]
         # A section for each kind of finding.
         for kind, title in _TITLES.items():

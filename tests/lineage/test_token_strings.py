@@ -1,6 +1,7 @@
 """Token space names tokens by their strings where both models have a tokenizer."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import tokenizers
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage import Settings, fingerprint
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
+from bornbiased_jax.parameters import flatten, unflatten
 from bornbiased_jax.text.bpe import LibraryTokenizer
 from tests.lineage.descendants import config, descend, edited, orders, reader, rotated
 
@@ -48,6 +50,37 @@ def pair(tmp_path):
         with_tokenizer(reader(base), (ours,)),
         with_tokenizer(reader(suspect), (theirs,)),
     )
+
+
+@pytest.fixture
+def padded(tmp_path):
+    """A tokenizer, and the same with a token that was added after training: one id more than the model has."""
+    plain = tokenizer(np.arange(256), tmp_path / "plain")
+    content = json.loads(plain.read_text())
+    pad = {"id": 256, "content": "[PAD]", "special": True, "normalized": False}
+    content["added_tokens"].append({**pad, "single_word": False, "lstrip": False, "rstrip": False})
+    (tmp_path / "padded").mkdir()
+    (tmp_path / "padded" / "tokenizer.json").write_text(json.dumps(content))
+    return plain, tmp_path / "padded" / "tokenizer.json"
+
+
+@pytest.mark.parametrize("is_resized", [False, True])
+def test_a_pad_token_that_was_added_changes_no_verdict(padded, is_resized):
+    """``add_special_tokens({"pad_token": "[PAD]"})``, with and without ``resize_token_embeddings``."""
+    base, suspect = descend(CFG, 7), rotated(*descend(CFG, 7))
+    if is_resized:
+        cfg, params = suspect
+        flat = {path: np.asarray(leaf) for path, leaf in flatten(params).items()}
+        flat["embed/embedding"] = np.pad(flat["embed/embedding"], ((0, 1), (0, 0)))
+        flat["head/kernel"] = np.pad(flat["head/kernel"], ((0, 0), (0, 1)))
+        suspect = cfg.replace(vocab_size=257), unflatten(flat)
+    plain, with_pad = padded
+    first = NativeRoles(with_tokenizer(reader(base), (plain,)))
+    second = NativeRoles(with_tokenizer(reader(suspect), (with_pad,)))
+    labels = second.token_labels()
+    assert labels[:256] == first.token_labels() and len(labels) == 256 + is_resized
+    found = auto_verdict(fingerprint(first), fingerprint(second))
+    assert (found.verdict, found.detail["tokens_matched_by"]) == ("same-lineage", "strings")
 
 
 def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):

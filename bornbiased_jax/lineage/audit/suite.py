@@ -77,7 +77,7 @@ def audit_suite(
     files = [file for name in missing for file in suite.files[name] if "/" not in file.path]
     size = sum(file.size for file in files if file.path.endswith(".safetensors"))
     progress.note(
-        f"{text}: {len(suite.names)} revisions, {len(listing['findings'])} findings in the listings; "
+        f"{text}: revisions: {len(suite.names)}; findings in the listings: {len(listing['findings'])}; "
         f"{size / 1e9:.2f} GB to fetch for {len(missing)}"
     )
     check_room(text, size)

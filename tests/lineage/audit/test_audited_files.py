@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.labels import pattern_of
+from bornbiased_jax.results.lineage_reports import Audit
 from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
 
 
@@ -183,11 +184,31 @@ def test_checkpoints_below_the_final_model_of_a_trainer_are_read(tmp_path):
     found = audit_folder(place)
     assert found["clean"], found["findings"]
     assert [row["name"] for row in found["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
-    # One of them holds numbers that are none.
-    flat = drifted(initialization(1), 5)
-    flat["blocks/mlp/up/kernel"][0, 0, 0] = np.nan
-    write(place, "checkpoint-200", flat)
-    assert only(audit_folder(place), "unreadable")["subjects"] == ["checkpoint-200"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("names", [("checkpoint-200",), ("checkpoint-100", "checkpoint-300")])
+def test_numbers_that_are_not_finite_are_found_in_any_checkpoint_of_a_trainer(tmp_path, names, value):
+    place = _write_trainer_folder(tmp_path)
+    for number, name in enumerate(names):
+        flat = drifted(initialization(1), 5 + number)
+        flat["blocks/mlp/up/kernel"][1, 0, number] = value
+        write(place, name, flat)
+    found = audit_folder(place)
+    unread = {row["subjects"][0]: row["text"] for row in found["findings"] if row["kind"] == "unreadable"}
+    assert unread.keys() == set(names) and not found["clean"]
+    for name, text in unread.items():
+        assert f"of {place / name} holds NaN or infinite values: train or export it again" in text
+        assert "layers.1.mlp" in text
+    # The others are compared all the same.
+    others = {"trainer", *(f"checkpoint-{step}" for step in STEPS[1:])} - set(names)
+    assert found["pairs"] and all(set(row["checkpoints"]) <= others for row in found["pairs"])
+
+
+def test_one_checkpoint_is_written_in_the_singular(tmp_path):
+    write(tmp_path, "checkpoint-100", initialization(1))
+    found = audit_folder(tmp_path)
+    assert "\n1 checkpoint of 1 run; " in Audit(found).report()
 
 
 def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_path):
