@@ -65,7 +65,9 @@ def auto(
             difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
     identity = identify(*checkpoints, difference, with_logits=True)
     near = difference.sentence if difference is not None and identity is None else ""
-    verdict = auto_verdict(*sketches, options, identity=identity, outputs=outputs_verdict, near=near)
+    verdict = auto_verdict(
+        *sketches, options, identity=identity, outputs=outputs_verdict, near=near, is_stored=is_stored
+    )
     return _named(verdict, base, suspect)
 
 
