@@ -58,6 +58,9 @@ _X = _M + r"(?:experts|local_experts)\."
 
 POST_NORM_FAMILIES = "olmo[23]|exaone4|olmo_hybrid"
 
+OTHER_HEADS = r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|regression_head|classification_head)"
+"""Heads that give no tokens: of classifiers, of reward models, of TRL."""
+
 # The first that matches decides, so that a family's own meaning of a name stands before the usual one.
 CONVENTIONS: tuple[Convention, ...] = (
     # Attention: fused.
@@ -147,11 +150,7 @@ TABLES: tuple[Convention, ...] = (
         "(norm|ln_f|final_layer_norm|final_layernorm|norm_f|final_norm|model_norm|decoder_norm)", "norm:final_norm"
     ),
     Convention(r"(word_embeddings_layernorm|embeddings\.LayerNorm|embed_norm)", "norm:embedding_norm"),
-    Convention(
-        r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|regression_head|classification_head)",
-        "other:*",
-        axes="residual channel",
-    ),
+    Convention(OTHER_HEADS, "other:*", axes="residual channel"),
 )
 # Towers and projectors: their residual axis is the stream that they write to.
 TOWERS: tuple[Convention, ...] = (

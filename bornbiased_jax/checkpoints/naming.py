@@ -8,6 +8,7 @@ read, wherever they stand.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,6 @@ class NamedRoles(RoleSource):
     """Roles of files of any model, by the names of their tensors.
 
     Attributes:
-        notes: what is not plain, one sentence each: prefixes, tied tables.
         unread: names that no convention understands, or whose tensors do not have the sizes of their roles.
     """
 
@@ -46,13 +46,13 @@ class NamedRoles(RoleSource):
         self, tensors: NamedTensors, config: Json, *, rows: Sequence[RoleRow] = (), tokenizer_files: Sequence[Path] = ()
     ) -> None:
         self._family = str(config.get("model_type") or config_of(config, LANGUAGE).get("model_type") or "")
-        super().__init__(f"{self._family or 'unnamed'} model of {tensors.where}, read by names", tokenizer_files)
+        description = f"{self._family or 'unnamed'} model of {tensors.where}, read by names"
+        super().__init__(description, tokenizer_files, notes=tensors.notes)
         self._tensors, self._config = tensors, config
-        self.notes: list[str] = list(tensors.notes)
         self._last: tuple[str, np.ndarray] | None = None
         names = parse_names(tensors.shapes, self._family, rows)
         if names.prefixes:
-            self.notes.append(f"names bear the prefix {' and '.join(names.prefixes)}, which was taken away")
+            self._note(f"names bear the prefix {' and '.join(names.prefixes)}, which was taken away")
         by_component: dict[str, list[NamedTensor]] = {}
         for tensor in names.tensors:
             by_component.setdefault(tensor.component, []).append(tensor)
@@ -64,7 +64,12 @@ class NamedRoles(RoleSource):
         unread = names.unread + self._add_all(names.tensors)
         self._is_tied = self._tie(names.tensors)
         self.unread = tuple(sorted(unread))
+        if heads := [tensor.name for tensor in names.tensors if _is_other_head(tensor)]:
+            self._note(f"compared by itself, as no part of a language model: {', '.join(heads)}")
         self._check()
+
+    def _note(self, note: str) -> None:
+        self.notes = (*self.notes, note)
 
     # Roles.
 
@@ -161,16 +166,21 @@ class NamedRoles(RoleSource):
         """Settle whether the head is the embedding: stored once, under either name, or twice."""
         tables = {tensor.row.groups: tensor for tensor in tensors if tensor.block is None and not tensor.is_bias}
         embedding, head = tables.get("embedding"), tables.get("head")
+        field = "tie_word_embeddings"
+        is_said_tied = config_of(self._config, LANGUAGE).get(field, self._config.get(field))
         if head is None:
-            return embedding is not None
+            # A configuration that does not say leaves nothing but the embedding for a head.
+            is_missing = embedding is not None and is_said_tied is False
+            if is_missing:
+                self._note(f"no output head is stored, though {field} is false")
+            return embedding is not None and not is_missing
         if embedding is None:
             # A tied table that was saved under the name of the head.
             self._add(head._replace(row=Convention("", "embedding")))
             self._drop_head(head.name)
-            self.notes.append(f"the embedding is stored once, as {head.name}")
+            self._note(f"the embedding is stored once, as {head.name}")
             return True
-        field = "tie_word_embeddings"
-        if not config_of(self._config, LANGUAGE).get(field, self._config.get(field, False)):
+        if not is_said_tied:
             return False
         shapes = self._tensors.shapes
         if shapes[head.name] != shapes[embedding.name]:
@@ -178,7 +188,7 @@ class NamedRoles(RoleSource):
         if not np.array_equal(self._load(head.name), self._load(embedding.name)):
             return False
         self._drop_head(head.name)
-        self.notes.append(f"{head.name} is a copy of the embedding")
+        self._note(f"{head.name} is a copy of the embedding")
         return True
 
     def _drop_head(self, name: str) -> None:
@@ -256,6 +266,10 @@ class NamedRoles(RoleSource):
         """Return the storage type of the tensor's first part."""
         kind = self._tensors.types.get(role.name.split("+")[0], "F32")
         return FLOAT_TYPES.get(kind, kind)
+
+
+def _is_other_head(tensor: NamedTensor) -> bool:
+    return tensor.block is None and re.fullmatch(conventions.OTHER_HEADS, tensor.tail) is not None
 
 
 def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | None = None) -> NamedRoles:

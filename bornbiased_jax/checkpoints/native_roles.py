@@ -49,7 +49,7 @@ class NativeRoles(RoleSource):
     naming = "native"
 
     def __init__(self, reader: Checkpoint, observe: Callable[[str, np.ndarray], None] | None = None) -> None:
-        super().__init__(reader.description, reader.tokenizer_files, reader.files)
+        super().__init__(reader.description, reader.tokenizer_files, reader.files, reader.notes)
         self._reader = reader
         self._observe = observe
         self._table = parameter_table(reader.cfg)

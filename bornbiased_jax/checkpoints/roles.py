@@ -105,13 +105,23 @@ class RoleSource:
         description: one line on where the model came from.
         files: the files that hold the weights; none of initial weights, or of a run.
         unread: names of tensors that no convention understands.
+        notes: what is not plain in the files, one clause each, without the name of the files: tensors left out,
+            prefixes taken away, a stale index, a merged adapter, a tied or a missing table. Printed when the files
+            are opened.
     """
 
     naming = ""
 
-    def __init__(self, description: str, tokenizer_files: Sequence[Path], files: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        description: str,
+        tokenizer_files: Sequence[Path],
+        files: Sequence[Path] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
         self.description = description
         self.files = tuple(files)
+        self.notes = tuple(notes)
         self.unread: tuple[str, ...] = ()
         self._tokenizer_files = tokenizer_files
         self._parts: dict[Role, Part] = {}

@@ -44,7 +44,7 @@ class NamedTensors:
         read: one tensor by name, in whatever float type the file has.
         first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
         types: of every tensor, as the file's format or its scheme of quantization calls them; empty where nobody asks.
-        notes: what was noticed in the files, one sentence each.
+        notes: what was noticed in the files, one clause each.
     """
 
     where: str
@@ -96,6 +96,7 @@ class StoredModel:
         is_initial: whether these weights are as initialization left them, known from where they come.
         storage: types of the numbers in the files.
         info: what else the source knows (a run: its seed and step).
+        notes: what was noticed in the files, one clause each: what was left out, what lies under another name.
         load: loads all parameters faster than piece by piece, from a type and shardings.
     """
 
@@ -108,6 +109,7 @@ class StoredModel:
     is_initial: bool = False
     storage: str = "float32"
     info: RunInfo = dataclasses.field(default_factory=lambda: RunInfo())
+    notes: tuple[str, ...] = ()
     load: Callable[[DTypeLike | None, Shardings | None], Params] | None = None
 
 

@@ -1,6 +1,7 @@
 """Roles by names: every tensor that transformers writes has a role, and its axes are symmetries of the model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from tests.checkpoints.architectures import MODELS, auto_class, transformers_con
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+
+HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 
 
 @pytest.fixture
@@ -171,7 +175,7 @@ def _tiny(rng, prefix=""):
 def test_wrapper_prefixes_removed_and_reported(rng):
     source = _source(_tiny(rng, "module._orig_mod."), {})
     assert source.unread == ()
-    assert "module." in source.notes[0]
+    assert source.notes == ("names bear the prefix _orig_mod. and module., which was taken away",)
     assert source.roles == _source(_tiny(rng, "module._orig_mod."), {}).roles
     assert source.norm_scale(next(role for role in source.roles if role.group == "up")).shape == (8,)
 
@@ -181,8 +185,64 @@ def test_tied_table_stored_under_the_name_of_the_head(rng):
     tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
     source = _source(tensors, {})
     assert source.shape("language").is_tied
+    assert source.notes == ("the embedding is stored once, as lm_head.weight",)
     tables = [role for role in source.roles if role.block is None]
     assert [(role.group, role.name) for role in tables] == [("embedding", "lm_head.weight")]
+
+
+@pytest.mark.parametrize(
+    ("config", "is_tied", "notes"),
+    [
+        ({"tie_word_embeddings": False}, False, ("no output head is stored, though tie_word_embeddings is false",)),
+        ({"tie_word_embeddings": True}, True, ()),
+        ({}, True, ()),
+    ],
+)
+def test_a_head_that_an_untied_model_lacks_is_noted(rng, config, is_tied, notes):
+    source = _source(_tiny(rng), config)
+    assert source.shape("language").is_tied == is_tied
+    assert source.notes == notes
+
+
+def test_a_classifier_read_by_names_is_noted_as_no_part_of_a_language_model(rng):
+    tensors = {**_tiny(rng), "score.weight": np.ones((1, 8), np.float32)}
+    source = _source(tensors, {})
+    assert source.notes == ("compared by itself, as no part of a language model: score.weight",)
+    assert "score.weight" in [role.name for role in source.roles]
+
+
+NOTED = {
+    "value head": "left out, as no part of a language model: v_head.summary.weight",
+    "no prefix": "names lack the prefix model., which was put before them",
+    "head's name": "the embedding is stored once, as lm_head.weight",
+    "copy": "lm_head.weight is a copy of the embedding",
+    "stale index": "model.safetensors.index.json is stale: its shards are not there",
+}
+
+
+@pytest.mark.parametrize("form", NOTED)
+def test_what_is_not_plain_in_a_folder_is_noted_and_printed(tmp_path, capsys, form):
+    folder = shutil.copytree(HF / "llama", tmp_path / "model")
+    tensors = safetensors.numpy.load_file(folder / "model.safetensors")
+    if form == "value head":
+        tensors["v_head.summary.weight"] = np.ones((1, 36), np.float32)
+    elif form == "no prefix":
+        tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    elif form == "stale index":
+        index = {"weight_map": dict.fromkeys(tensors, "model-00001-of-00001.safetensors")}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    else:
+        table = tensors["model.embed_tokens.weight"] if form == "copy" else tensors.pop("model.embed_tokens.weight")
+        tensors["lm_head.weight"] = table
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    source = naming.open_role_source(folder)
+    assert (source.naming, source.notes) == ("native", (NOTED[form],))
+    assert capsys.readouterr().err == f"{folder}: {NOTED[form]}\n"
+
+
+def test_nothing_is_noted_of_a_plain_folder(capsys):
+    assert naming.open_role_source(HF / "llama").notes == ()
+    assert capsys.readouterr().err == ""
 
 
 def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them(tmp_path, rng):
@@ -199,9 +259,6 @@ def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describ
     (tmp_path / "roles.json").write_text(json.dumps({"tensors": rows}))
     with pytest.raises(InputError, match="upp"):
         open_by_names(tmp_path, roles_file=tmp_path / "roles.json")
-
-
-HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 
 
 BOTH_WAYS = ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"]

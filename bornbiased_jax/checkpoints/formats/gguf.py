@@ -95,6 +95,9 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     kinds = {tensor.tensor_type.name for tensor in tensors.values()}
     # The architecture, then where each of its parameters lies.
     cfg = _with_window(_config(metadata, family, shapes, biases), metadata, family, window)
+    lacking = _lacking_window(metadata, family, window)
+    if lacking:
+        progress.once(progress.warn, f"{path} {lacking}")
     if ROPE_DIVISORS in tensors:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
@@ -108,6 +111,7 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
         files=(path,),
         tokenizer_files=(path,) if "tokenizer.ggml.model" in reader.fields else (),
         storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in kinds})),
+        notes=(lacking,) if lacking else (),
     )
 
 
@@ -209,20 +213,23 @@ def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ..
 
 
 def _with_window(cfg: ModelConfig, metadata: Fields, family: Family, window: int | None) -> ModelConfig:
-    """Return the config with the window that a user gives; warn of a Mistral that is read without."""
+    """Return the config with the window that a user gives."""
+    if window is None:
+        return cfg
+    if family.name != "llama":
+        raise InputError(f"{metadata.where} is of the family {family.name}, not llama: leave out @window={window}")
+    return cfg.replace(window=window)
+
+
+def _lacking_window(metadata: Fields, family: Family, window: int | None) -> str:
+    """Return what to say of a Mistral that is read without its window; nothing of other files."""
     names = " ".join(str(value) for name, value in metadata.values.items() if name.startswith("general."))
-    if window is not None:
-        if family.name != "llama":
-            raise InputError(f"{metadata.where} is of the family {family.name}, not llama: leave out @window={window}")
-        return cfg.replace(window=window)
-    if family.name == "llama" and "mistral" in names.lower():
-        progress.once(
-            progress.warn,
-            f"{metadata.where} is named a Mistral, and its sliding window, if it has one, is not in the file: beyond "
-            f"it logits are not those of the source; if config.json there has sliding_window, say 4096, name "
-            f"{metadata.where}@window=4096",
-        )
-    return cfg
+    if window is not None or family.name != "llama" or "mistral" not in names.lower():
+        return ""
+    return (
+        "is named a Mistral, and its sliding window, if it has one, is not in the file: beyond it logits are not "
+        f"those of the source; if config.json there has sliding_window, say 4096, name {metadata.where}@window=4096"
+    )
 
 
 class _Metadata:

@@ -57,6 +57,9 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     check_entries(source, entries, shapes, _ignored(source, read, entries))
+    notes = (*source.notes, *_noticed(source, read, entries))
+    for note in notes:
+        progress.once(progress.note, f"{folder}: {note}")
     context = content.get(TRAINING_CONTEXT)
     is_context = isinstance(context, int) and not isinstance(context, bool) and context > 0
     return StoredModel(
@@ -67,6 +70,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
         tokenizer_files=find_tokenizers(folder),
         storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in source.types.values()})),
         info={"context": context} if is_context else {},
+        notes=notes,
     )
 
 
@@ -105,13 +109,33 @@ def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list
 def _ignored(source: NamedTensors, read: Read, entries: list[Entry]) -> Callable[[str], bool]:
     """Return which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
     copies = _TIED & set(source.shapes) if read.cfg.tie_embeddings else set()
-    if heads := sorted(filter(_HEADS.fullmatch, source.shapes)):
-        progress.once(progress.note, f"{source.where}: left out, as no part of a language model: {', '.join(heads)}")
-    embedding = next(entry.name for entry in entries if entry.paths == ("embed/embedding",))
+    embedding = _embedding_name(entries)
     for copy in copies - {embedding}:
         if embedding in source.shapes and not np.array_equal(source.read(copy), source.read(embedding)):
             raise InputError(
                 f"tensor {copy} of {source.where} differs from the embedding, though tie_word_embeddings is true: "
                 "set it to false in config.json if the model has a head of its own"
             )
-    return lambda name: name in {*copies, *heads} or _BUFFERS.fullmatch(name) is not None
+    return lambda name: name in copies or (_HEADS.fullmatch(name) or _BUFFERS.fullmatch(name)) is not None
+
+
+def _noticed(source: NamedTensors, read: Read, entries: list[Entry]) -> tuple[str, ...]:
+    """Return what is not plain in a file that was checked: heads left out, a prefix that lacks, a tied table."""
+    notes = []
+    if heads := sorted(filter(_HEADS.fullmatch, source.shapes)):
+        notes.append(f"left out, as no part of a language model: {', '.join(heads)}")
+    prefix, _, plain = read.family.tensors["embed"].format(leaf="weight").partition(".")
+    embedding = _embedding_name(entries)
+    if embedding == plain:
+        notes.append(f"names lack the prefix {prefix}., which was put before them")
+    if read.cfg.tie_embeddings:
+        tied = sorted(_TIED & set(source.shapes))
+        notes += [
+            f"the embedding is stored once, as {name}" if name == embedding else f"{name} is a copy of the embedding"
+            for name in tied
+        ]
+    return tuple(notes)
+
+
+def _embedding_name(entries: list[Entry]) -> str:
+    return next(entry.name for entry in entries if entry.paths == ("embed/embedding",))
