@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive import damage
@@ -148,3 +149,16 @@ def test_tests_of_a_second_component_are_named_with_it(related):
     detail = {**related.verdict.detail, "tests": rows}
     listed = dataclasses.replace(related, verdict=dataclasses.replace(related.verdict, detail=detail)).tables()[0]
     assert listed.rows[0][0] == "coordinates" and listed.rows[2][0] == "neurons in coordinates, vision tower"
+
+
+def test_what_was_left_out_of_a_models_files_is_part_of_the_verdict(tmp_path):
+    folder = tmp_path / "suspect"
+    export_hugging_face(CFG, BASE, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["v_head.summary.weight"] = np.zeros((1, CFG.d_model), np.float32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    found = trace(Checkpoint.from_params(CFG, BASE), folder, num_permutations=99)
+    assert found.reason == "the two models have the same weights, tensor by tensor, in all tensors that both have"
+    (note,) = notes_of(found, "The suspect's files: ")
+    assert "v_head.summary.weight" in note
+    assert not notes_of(verdict_on(CFG, BASE), "files: ")
