@@ -124,13 +124,16 @@ class ComponentPair:
         """Blocks of the deeper model without a place in the pairs, and where each may come from: description."""
         rows = []
         for side, pair in nearest_blocks(self.base, self.suspect, self.blocks):
-            z = -math.inf
+            z_by_evidence: dict[str, float] = {}
             mlps = pair_neurons(self.base, self.suspect, [pair])
-            for space in NEURON_SPACES.values():
+            for evidence, space in NEURON_SPACES.items():
                 with contextlib.suppress(EvidenceError):
-                    z = max(z, z_of(self.neuron_terms(space, mlps)))
+                    z_by_evidence[evidence] = z_of(self.neuron_terms(space, mlps))
+            strongest = max(z_by_evidence, key=lambda name: z_by_evidence[name], default="")
+            z = z_by_evidence.get(strongest)
             number, partner = (pair.base, pair.suspect) if side == "base" else (pair.suspect, pair.base)
-            rows.append(FurtherBlock(side, number, partner if z >= _AGREES else None, z))
+            is_found = z is not None and z >= _AGREES
+            rows.append(FurtherBlock(side, number, partner if is_found else None, strongest, z))
         return rows
 
     @property

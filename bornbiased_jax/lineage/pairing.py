@@ -34,13 +34,15 @@ class FurtherBlock(NamedTuple):
         side: "base" or "suspect", whose block it is.
         number: of the block, counted from 1.
         partner: block of the other model with the nearest Grams; None where its neurons do not agree with this one's.
-        z: of these neurons, in the order in which they are stored; NaN where undefined.
+        evidence: in which these neurons, in the order in which they are stored, agree most; "" where undefined.
+        z: of it; None where undefined.
     """
 
     side: str
     number: int
     partner: int | None
-    z: float
+    evidence: str
+    z: float | None
 
 
 @dataclasses.dataclass(frozen=True)

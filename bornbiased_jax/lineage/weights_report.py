@@ -105,6 +105,7 @@ def comparison_keys(comparison: Comparison, null: str) -> Detail:
         "evidence": [{"test": row["name"], **{key: row[key] for key in keys}} for row in tests],
         "tests": tests,
         "blocks": [[pair.base, pair.suspect] for pair in comparison.pairs],
+        "further_blocks": [block._asdict() for block in comparison.further_blocks],
         "agreement": None if matching is None else matching.agreement,
         "agreement_threshold": None if matching is None else matching.threshold,
         "largest_unrelated_agreement": None if matching is None else matching.largest_unrelated,

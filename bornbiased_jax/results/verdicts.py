@@ -202,7 +202,9 @@ class Lineage(Result):
         if modules is not None:
             caption = "z of the coordinates of each matrix: where the two models agree; gray below 4. z is no p-value."
             panels["modules"] = Panel(modules, caption)
-        blocks = lineage_figures.block_map(value.get("components") or [], value.get("blocks") or [])
+        blocks = lineage_figures.block_map(
+            value.get("components") or [], value.get("blocks") or [], value.get("further_blocks") or []
+        )
         if blocks is not None:
             caption = "z of each block by the evidence that decides about it, and its partner; gray below 4."
             panels["blocks"] = Panel(blocks, caption)

@@ -81,6 +81,9 @@ def test_repeated_blocks_are_named_with_the_block_that_they_come_from():
     assert notes_of(found, "Corresponding blocks, base – suspect: blocks 1 to 3 of either.")
     (note,) = notes_of(found, "Further blocks of the suspect")
     assert "4 from 2 (z = " in note and "5 from 3 (z = " in note
+    drawn = Lineage("base", "suspect", found).figures()["blocks"].figure.axes[0]
+    labels = [label.get_text() for label in drawn.get_yticklabels()]
+    assert labels == ["1 – 1", "2 – 2", "3 – 3", "2 – 4", "3 – 5"]
 
 
 def test_dropped_and_foreign_blocks_are_told_apart():
@@ -88,6 +91,8 @@ def test_dropped_and_foreign_blocks_are_told_apart():
     found = verdict_on(cfg, params)
     assert notes_of(found, "Corresponding blocks, base – suspect: block 1 of either, 3 – 2.")
     assert notes_of(found, "Without a block of the suspect that they agree with: the base's block 2.")
+    drawn = Lineage("base", "suspect", found).figures()["blocks"].figure.axes[0]
+    assert [label.get_text() for label in drawn.get_yticklabels()] == ["1 – 1", "3 – 2", "2 – none"]
 
 
 def test_blocks_that_correspond_by_number_are_not_listed():
