@@ -43,6 +43,7 @@ _STEPS = 1.5 / 127
 _DEVIATIONS = 8
 _SHOWN_NAMES = 6
 _NUMBERED = {"blocks": "block {}", "quarters": "quarter {} of the depth", "experts": "expert {}"}
+_GROUPS = {"other": "other matrices"}
 _TITLES = {"language": "language model", "vision": "vision tower"}
 
 
@@ -211,7 +212,7 @@ def write_notes(
     if comparison.matching is None:
         notes.append(f"Neurons were not matched: {comparison.matching_reason}.")
     else:
-        notes.append(_matched(comparison.matching))
+        notes.append(_matched(comparison.matching, comparison.components))
     notes += _pairing(comparison)
     if deciding is not None:
         notes += exactness
@@ -234,8 +235,9 @@ def _other_tensors(comparison: Comparison, base: Fingerprint) -> str:
     return f"; not {', '.join(others)}" if 0 < len(others) <= _SHOWN_NAMES else ""
 
 
-def _matched(matching: Matching) -> str:
-    """Say how far two matchings agree, and what that is held against."""
+def _matched(matching: Matching, components: Sequence[str]) -> str:
+    """Say how far two matchings of the first component agree, and what that is held against."""
+    neurons = "neurons" if len(components) == 1 else f"{component_title(components[0])}'s neurons"
     largest = matching.largest_unrelated
     seen = (
         "unrelated models with so few neurons were not measured"
@@ -244,7 +246,7 @@ def _matched(matching: Matching) -> str:
     )
     is_beyond = "more" if matching.agreement > matching.threshold else "no more"
     return (
-        f"Two independent matchings of the neurons agree on {matching.agreement:.1%} of them, {is_beyond} than the "
+        f"Two independent matchings of the {neurons} agree on {matching.agreement:.1%} of them, {is_beyond} than the "
         f"{matching.threshold:.1%} from which on they decide; {seen}. This has no p-value."
     )
 
@@ -316,6 +318,7 @@ def place(component: str) -> str:
     *model, group = component.split("/")
     if model and model[-1] in _NUMBERED:
         group = _NUMBERED[model.pop()].format(group)
+    group = _GROUPS.get(group, group)
     if not model:
         return group
     return f"the {component_title(model[0])}" if group == ALL else f"{group} of the {component_title(model[0])}"

@@ -144,6 +144,10 @@ class Lineage(Result):
     def _component_table(self, rows: Sequence[Mapping[str, Any]]) -> Listing:
         """List each part of the models with a verdict of its own, sublayers by the strongest of their matrices."""
         by_name = {row["component"]: row for row in rows}
+        value: Mapping[str, Any] = self.verdict.to_json()
+        # Models with a vision tower have a language model beside it.
+        components = dict.fromkeys(test["component"] for test in value["tests"])
+        whole = "the whole model" if len(components) == 1 else f"the {component_title(next(iter(components)))}"
         listed = []
         for row in rows:
             for sublayer, matrices in _SUBLAYERS.items():
@@ -151,9 +155,8 @@ class Lineage(Result):
                 if members and row is members[0]:
                     strongest = min(members, key=lambda member: (member["log10_p"] is None, member["log10_p"] or 0.0))
                     listed.append({**strongest, "component": f"{sublayer}, all matrices"})
-            listed.append(
-                {**row, "component": "the whole model" if row["component"] == ALL else place(row["component"])}
-            )
+            name = whole if row["component"] == ALL else place(row["component"])
+            listed.append({**row, "component": name})
         note = (
             "Each part by itself, at the same level; corrected over all of them. “undefined” is no finding: a part has "
             "too few labels, or the other model has none like it."
@@ -198,10 +201,18 @@ class Lineage(Result):
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
         value: dict[str, Any] = self.verdict.to_json()
         panels = {}
-        modules = lineage_figures.module_map(value["by_module"] or [])
-        if modules is not None:
-            caption = "z of the coordinates of each matrix: where the two models agree; gray below 4. z is no p-value."
-            panels["modules"] = Panel(modules, caption)
+        # A map for each component of the models, of which the main one has no name before its modules.
+        by_component: dict[str, list[dict[str, Any]]] = {}
+        for row in value["by_module"] or []:
+            component, is_in_block, module = str(row["module"]).rpartition("blocks/")
+            if is_in_block:
+                by_component.setdefault(component.strip("/"), []).append({**row, "module": f"blocks/{module}"})
+        for component, rows in by_component.items():
+            modules = lineage_figures.module_map(rows)
+            if modules is not None:
+                where = f" of the {component_title(component)}" if component else ""
+                caption = f"z of the coordinates of each matrix{where}: where the two models agree; gray below 4. "
+                panels[f"modules_{component}".strip("_")] = Panel(modules, f"{caption}z is no p-value.")
         blocks = lineage_figures.block_map(
             value.get("components") or [], value.get("blocks") or [], value.get("further_blocks") or []
         )

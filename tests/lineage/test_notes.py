@@ -167,3 +167,15 @@ def test_what_was_left_out_of_a_models_files_is_part_of_the_verdict(tmp_path):
     (note,) = notes_of(found, "The suspect's files: ")
     assert "v_head.summary.weight" in note
     assert not notes_of(verdict_on(CFG, BASE), "files: ")
+
+
+def test_each_component_has_a_map_of_its_own_and_no_block_is_listed_outside(related):
+    by_module = list(related.verdict.detail["by_module"])
+    by_module += [{**row, "module": f"vision/{row['module']}"} for row in by_module]
+    detail = {**related.verdict.detail, "by_module": by_module}
+    shown = dataclasses.replace(related, verdict=dataclasses.replace(related.verdict, detail=detail))
+    panels = shown.figures()
+    assert {"modules", "modules_vision"} <= set(panels)
+    assert "of the vision tower" in panels["modules_vision"].caption and "tower" not in panels["modules"].caption
+    (outside,) = [table for table in shown.tables() if table.title == "Outside the blocks"]
+    assert [row[0] for row in outside.rows] == ["embed", "head", "vision/embed", "vision/head"]
