@@ -32,7 +32,7 @@ from bornbiased_jax.lineage.evidence import (
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, TensorRecord
 from bornbiased_jax.lineage.matching import Matching
-from bornbiased_jax.lineage.pairing import BlockPair
+from bornbiased_jax.lineage.pairing import BlockPair, FurtherBlock
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -96,6 +96,7 @@ class Comparison:
             description.
         components: parts of a model that both have: "language", "vision" …; the first has no prefix in cells.
         pairs: blocks that correspond.
+        further_blocks: blocks of the deeper model that are in no pair.
         experts: experts that correspond, (block, base, suspect); empty where a model has none.
         matching: of the neurons; None where it is undefined.
         matching_reason: why it is.
@@ -111,6 +112,7 @@ class Comparison:
     by_module: Mapping[str, float | None]
     components: tuple[str, ...]
     pairs: tuple[BlockPair, ...]
+    further_blocks: tuple[FurtherBlock, ...]
     experts: tuple[tuple[int, int, int], ...]
     matching: Matching | None
     matching_reason: str
@@ -175,6 +177,7 @@ def compare_weights(
     left_out: dict[str, str] = {}
     matching, matching_reason = None, "not asked for"
     pairs: list[BlockPair] = []
+    further_blocks: list[FurtherBlock] = []
     experts: list[tuple[int, int, int]] = []
     for name in names:
         # Pair labels of this component, and measure all its cells.
@@ -186,7 +189,7 @@ def compare_weights(
         if name != names[0]:
             continue
         # Blocks, experts and matched neurons of the main component go into the verdict.
-        pairs, experts = pair.blocks, list(pair.expert_pairs)
+        pairs, further_blocks, experts = pair.blocks, pair.further_blocks, list(pair.expert_pairs)
         if options.matches_neurons:
             try:
                 matching, matching_reason = pair.matching, ""
@@ -205,6 +208,7 @@ def compare_weights(
         by_module=by_module,
         components=tuple(names),
         pairs=tuple(pairs),
+        further_blocks=tuple(further_blocks),
         experts=tuple(experts),
         matching=matching,
         matching_reason=matching_reason,

@@ -31,7 +31,15 @@ from bornbiased_jax.lineage.evidence import (
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, Neurons, RepeatLabels
 from bornbiased_jax.lineage.matching import Matching, match_neurons
-from bornbiased_jax.lineage.pairing import BlockPair, NeuronPair, by_block, pair_blocks, pair_neurons
+from bornbiased_jax.lineage.pairing import (
+    BlockPair,
+    FurtherBlock,
+    NeuronPair,
+    by_block,
+    nearest_blocks,
+    pair_blocks,
+    pair_neurons,
+)
 from bornbiased_jax.lineage.scores import (
     Space,
     coordinate_scores,
@@ -48,6 +56,8 @@ NEURON_SPACES: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "t
 _ATTENTION = ("query", "key", "value", "output", "output_gate", "value_gate")
 MatrixCell = tuple[int | None, str]
 """A matrix by its block, counted from 1, and its kind; None outside blocks."""
+# z from which on neurons of two blocks agree, in a description.
+_AGREES = 6.0
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
 _FEW_COORDINATES = 1024
 
@@ -108,6 +118,23 @@ class ComponentPair:
             (base, suspect), *others = pair.pairs
             if not others and not base.is_shared and base.expert is not None and suspect.expert is not None:
                 yield pair.block, base.expert, suspect.expert
+
+    @property
+    def further_blocks(self) -> list[FurtherBlock]:
+        """Blocks of the deeper model without a place in the pairs, and where each may come from: description."""
+        rows = []
+        for side, pair in nearest_blocks(self.base, self.suspect, self.blocks):
+            z_by_evidence: dict[str, float] = {}
+            mlps = pair_neurons(self.base, self.suspect, [pair])
+            for evidence, space in NEURON_SPACES.items():
+                with contextlib.suppress(EvidenceError):
+                    z_by_evidence[evidence] = z_of(self.neuron_terms(space, mlps))
+            strongest = max(z_by_evidence, key=lambda name: z_by_evidence[name], default="")
+            z = z_by_evidence.get(strongest)
+            number, partner = (pair.base, pair.suspect) if side == "base" else (pair.suspect, pair.base)
+            is_found = z is not None and z >= _AGREES
+            rows.append(FurtherBlock(side, number, partner if is_found else None, strongest, z))
+        return rows
 
     @property
     def experts(self) -> dict[int, list[NeuronPair]]:

@@ -27,6 +27,24 @@ class BlockPair(NamedTuple):
     suspect: int
 
 
+class FurtherBlock(NamedTuple):
+    """A block of the deeper model without a place in the pairs.
+
+    Attributes:
+        side: "base" or "suspect", whose block it is.
+        number: of the block, counted from 1.
+        partner: block of the other model with the nearest Grams; None where its neurons do not agree with this one's.
+        evidence: in which these neurons, in the order in which they are stored, agree most; "" where undefined.
+        z: of it; None where undefined.
+    """
+
+    side: str
+    number: int
+    partner: int | None
+    evidence: str
+    z: float | None
+
+
 @dataclasses.dataclass(frozen=True)
 class NeuronPair:
     """MLPs whose neurons are compared under one permutation: several pairs where experts face one dense MLP.
@@ -132,6 +150,27 @@ def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fals
     distance_LL = _distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=tokens_only)
     base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
     return [BlockPair(base_numbers[row], suspect_numbers[column]) for row, column in monotone_pairs(distance_LL)]
+
+
+def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPair]) -> list[tuple[str, BlockPair]]:
+    """Name the nearest block of the other model for each block that has no place in the pairs.
+
+    Returns:
+        Whose block it is ("base" or "suspect"), with both numbers; empty without MLPs.
+    """
+    base_blocks, suspect_blocks = by_block(base), by_block(suspect)
+    free_base = sorted(set(base_blocks).difference(pair.base for pair in pairs))
+    free_suspect = sorted(set(suspect_blocks).difference(pair.suspect for pair in pairs))
+    if not base_blocks or not suspect_blocks or not (free_base or free_suspect):
+        return []
+    distance_LL = _distances(list(base_blocks.values()), list(suspect_blocks.values()), tokens_only=False)
+    base_numbers, suspect_numbers = list(base_blocks), list(suspect_blocks)
+    of_base = distance_LL.argmin(axis=1)[[base_numbers.index(number) for number in free_base]]
+    of_suspect = distance_LL.argmin(axis=0)[[suspect_numbers.index(number) for number in free_suspect]]
+    return [
+        *(("base", BlockPair(n, suspect_numbers[near])) for n, near in zip(free_base, of_base, strict=True)),
+        *(("suspect", BlockPair(base_numbers[near], n)) for n, near in zip(free_suspect, of_suspect, strict=True)),
+    ]
 
 
 def by_block(component: Component) -> dict[int, list[Neurons]]:

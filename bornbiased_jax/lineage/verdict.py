@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 import numpy as np
 
+from bornbiased_jax.report.numbers import from_log10
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.ranks import matched
 
@@ -27,6 +28,11 @@ SCOPE = (
 _DEFAULTS: Mapping[str, object] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
 # Of the smallest p that is written as a number.
 _LEAST_LOG10 = -300.0
+# From here on a decimal fraction has more zeros than anybody counts.
+_DECIMAL_LOG10 = -4.5
+_in_powers = from_log10(2)
+# What unrelated models reach this rarely is not nothing, though a verdict may need more.
+_WEAK_LOG10 = -2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Verdict:
         return {key: _plain(value) for key, value in {"scope": SCOPE, **fixed, **_DEFAULTS, **self.detail}.items()}
 
     def summary(self) -> str:
-        """State the finding, how sure it is, and what would hide shared initial weights, where anything would.
+        """State the finding, how sure it is, and what may hide shared initial weights where none were found.
 
         Example:
             >>> detail = {"null": "exact", "evaded_by": "rotating the residual stream"}
@@ -86,15 +92,18 @@ behind: rotating the residual stream.
         evaded_by = self.detail.get("evaded_by")
         if evaded_by and self.verdict == "unrelated":
             sentences.append(f"A shared initialization would stay hidden behind: {evaded_by}.")
-        elif evaded_by and self.verdict == "same-lineage" and not self.detail.get("identity"):
-            sentences.append(f"The test that decides would miss a shared initialization behind: {evaded_by}.")
         return " ".join(sentences)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the models are called one because numbers are equal: a fact, which has no probability."""
+        return self.verdict == "same-lineage" and bool(self.detail.get("identity"))
 
     def _certainty(self) -> str:
         # Undefined verdicts, facts and populations have no probability.
         if self.verdict == "undefined":
             return "So nothing is decided: neither a shared initialization nor its absence is shown."
-        if self.verdict == "same-lineage" and self.detail.get("identity"):
+        if self.is_identity:
             return "That is a fact about the numbers, in which no chance enters."
         if self.log10_p is None:
             return "No p-value stands behind it: it rests on how far unrelated models were seen to agree."
@@ -103,8 +112,13 @@ behind: rotating the residual stream.
         chance = f"Unrelated models agree as much with probability {format_probability(self.log10_p)}"
         approximation = " by this test's approximation" if self.detail.get("null") == "approximate" else ""
         if self.verdict == "unrelated":
-            nothing = "nothing speaks for a shared initialization, which is no proof that there is none"
-            return f"{chance}{approximation}: {nothing}."
+            found = "nothing speaks for a shared initialization, which is no proof that there is none"
+            if self.log10_p < _WEAK_LOG10:
+                found = (
+                    "that is weak evidence for a shared initialization, short of the level of "
+                    f"{format_probability(math.log10(self.alpha))}"
+                )
+            return f"{chance}{approximation}: {found}."
         return f"{chance}{' at most' if is_bound else ''}{approximation}."
 
     def text(self) -> str:
@@ -114,11 +128,11 @@ behind: rotating the residual stream.
         if self.num_inputs is not None:
             facts.append(f"N = {self.num_inputs:,}")
         facts.append(f"alpha = {self.alpha:g}")
-        if self.p_value is not None and self.log10_p is not None:
+        if self.p_value is not None and self.log10_p is not None and not self.is_identity:
             # A smaller p is given by its logarithm alone.
             facts += [f"p = {self.p_value:.4g}"] if self.log10_p > _LEAST_LOG10 else []
             facts.append(f"log10 p = {self.log10_p:.2f}")
-        if self.z is not None:
+        if self.z is not None and not self.is_identity:
             facts.append(f"z = {self.z:.2f}")
         # Then the summary, and the points that the verdict rests on.
         points = [*self.notes, self.detail.get("scope", SCOPE)]
@@ -141,9 +155,12 @@ def _plain(value: object) -> object:
 
 
 def rests_on(permuted: str, invariant_to: Sequence[str], evaded_by: str) -> str:
-    """Describe in one sentence which labels a null permutes, what the statistic is invariant to, and what evades it."""
+    """Say which labels a null permutes, what the statistic is invariant to, and what evades it."""
     unchanged = ", ".join(invariant_to) or "nothing"
-    return f"The null permutes {permuted}; the statistic is unchanged by {unchanged}; evaded by {evaded_by}."
+    return (
+        f"Chance is measured by permuting {permuted}. Nothing changes under: {unchanged}. What would hide a shared "
+        f"initialization from it: {evaded_by}."
+    )
 
 
 def certified_keys(certified: Certified) -> Detail:
@@ -243,16 +260,16 @@ def probability(log10_p: float) -> float:
 def format_probability(log10_p: float) -> str:
     """Format a probability in digits that say something; below 10⁻³⁰⁰ only that it is.
 
-    >>> format_probability(-0.4), format_probability(-7.3), format_probability(-2027.7)
-    ('0.4', '5e-08', '< 10^-300')
+    >>> format_probability(-0.4), format_probability(-4.0), format_probability(-2027.7)
+    ('0.4', '0.0001', '< 10⁻³⁰⁰')
     """
-    return f"< 10^{_LEAST_LOG10:.0f}" if log10_p < _LEAST_LOG10 else f"{10.0**log10_p:.2g}"
+    return f"{10.0**log10_p:.2g}" if log10_p > _DECIMAL_LOG10 else _in_powers(log10_p)
 
 
 def format_p(log10_p: float) -> str:
     """Format a p-value for a bracket.
 
-    >>> format_p(-7.3), format_p(-2027.7)
-    ('p = 5e-08', 'p < 10^-300')
+    >>> format_p(-0.4), format_p(-2027.7)
+    ('p = 0.4', 'p < 10⁻³⁰⁰')
     """
     return f"p {'' if log10_p < _LEAST_LOG10 else '= '}{format_probability(log10_p)}"

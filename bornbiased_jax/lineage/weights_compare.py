@@ -64,8 +64,13 @@ def auto(
         with tensors_bar(base.roles, "comparing the tensors") as advance:
             difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
     identity = identify(*checkpoints, difference, with_logits=True)
+    if identity is not None and identity.kind in ("tensors", "rounded") and (_said_of(base) or _said_of(suspect)):
+        # What is left out of a model has no counterpart.
+        identity = dataclasses.replace(identity, sentence=f"{identity.sentence}, in all tensors that both have")
     near = difference.sentence if difference is not None and identity is None else ""
-    verdict = auto_verdict(*sketches, options, identity=identity, outputs=outputs_verdict, near=near)
+    verdict = auto_verdict(
+        *sketches, options, identity=identity, outputs=outputs_verdict, near=near, is_stored=is_stored
+    )
     return _named(verdict, base, suspect)
 
 
@@ -158,8 +163,16 @@ def _checkpoint(side: Side) -> Checkpoint | None:
     return side.checkpoint if side.sketches is None and isinstance(side.roles, NativeRoles) else None
 
 
+def _said_of(side: Side) -> tuple[str, ...]:
+    return side.roles.notes if side.sketches is None else ()
+
+
 def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
-    return dataclasses.replace(verdict, detail={**verdict.detail, "base": base.name, "suspect": suspect.name})
+    """Add the models' names, and what was said of their files when they were opened."""
+    sides = ("base", base), ("suspect", suspect)
+    said = [f"The {word}'s files: {note}." for word, side in sides for note in _said_of(side)]
+    detail = {"base": base.name, "suspect": suspect.name, "notes": [*verdict.notes, *said]}
+    return dataclasses.replace(verdict, detail={**verdict.detail, **detail})
 
 
 def check_count(num_permutations: int) -> int:

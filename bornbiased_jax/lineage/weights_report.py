@@ -21,6 +21,7 @@ from bornbiased_jax.lineage.evidence import (
     kind_of,
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.matching import Matching
 from bornbiased_jax.lineage.verdict import Decision, Detail, format_p, probability, rests_on
 
 SCOPE = (
@@ -42,6 +43,7 @@ _STEPS = 1.5 / 127
 _DEVIATIONS = 8
 _SHOWN_NAMES = 6
 _NUMBERED = {"blocks": "block {}", "quarters": "quarter {} of the depth", "experts": "expert {}"}
+_GROUPS = {"other": "other matrices"}
 _TITLES = {"language": "language model", "vision": "vision tower"}
 
 
@@ -91,7 +93,7 @@ def _row_verdict(comparison: Comparison, log10_p: float | None) -> Decision:
 def comparison_keys(comparison: Comparison, null: str) -> Detail:
     """Return the keys that the comparison fills whatever decides."""
     matching = comparison.matching
-    # A row for each piece of evidence over the whole model; parts have rows of their own.
+    # A row for each piece of evidence over the language model, the vision tower …; their parts have other rows.
     tests = [_test_row(comparison, cell, null) for cell in comparison.cells if cell.component.rpartition("/")[2] == ALL]
     keys = ("labels", "z", "log10_p_bound", "reason")
     return {
@@ -104,6 +106,7 @@ def comparison_keys(comparison: Comparison, null: str) -> Detail:
         "evidence": [{"test": row["name"], **{key: row[key] for key in keys}} for row in tests],
         "tests": tests,
         "blocks": [[pair.base, pair.suspect] for pair in comparison.pairs],
+        "further_blocks": [block._asdict() for block in comparison.further_blocks],
         "agreement": None if matching is None else matching.agreement,
         "agreement_threshold": None if matching is None else matching.threshold,
         "largest_unrelated_agreement": None if matching is None else matching.largest_unrelated,
@@ -119,10 +122,11 @@ def comparison_keys(comparison: Comparison, null: str) -> Detail:
 
 
 def _test_row(comparison: Comparison, cell: Cell, null: str) -> Detail:
-    """Return a piece of evidence over the whole model as the row of a test."""
+    """Return a piece of evidence over a whole part of the model as the row of a test."""
     log10_p = None if cell.log10_p is None else cell.log10_adjusted
     return {
         "name": cell.evidence,
+        "component": cell.component.rpartition("/")[0] or comparison.components[0],
         "verdict": _row_verdict(comparison, log10_p),
         "reason": cell.reason,
         "p_value": None if cell.log10_p is None else probability(cell.log10_p),
@@ -161,6 +165,8 @@ def write_notes(
     base: Fingerprint,
     suspect: Fingerprint,
     exactness: Sequence[str],
+    *,
+    is_stored: bool,
 ) -> list[str]:
     """Write what a verdict on weights rests on, point by point.
 
@@ -170,26 +176,34 @@ def write_notes(
         deciding: the cell whose p stands behind the decision; None where none does.
         base, suspect: the models.
         exactness: condition under which that p is exact.
+        is_stored: whether a model is known by a stored fingerprint alone, which has no number of it.
     """
     notes = []
     if 0 < len(comparison.equal) < comparison.num_tensors:
-        notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand.")
-    if not comparison.is_identical:
+        others = "" if is_stored else _other_tensors(comparison, base)
+        notes.append(f"{identical_tensors(comparison)} identical, bit for bit, wherever they stand{others}.")
+    if is_stored and not comparison.is_identical:
         notes += _within_rounding(comparison, base, suspect)
     for formula in dict.fromkeys(comparison.left_out.values()):
         kinds = ", ".join(kind for kind, name in comparison.left_out.items() if name == formula)
         notes.append(f"Left out, as no seed decided it: {kinds} agree with {formula} in either model by itself.")
     # The family, and the evidence that decides.
     evidence = dict.fromkeys(cell.evidence for cell in comparison.cells)
-    notes.append(
-        f"The battery: {', '.join(evidence)}, over the whole model and its parts; p-values are Holm's over "
-        f"{len(comparison.cells)} cells fixed beforehand."
+    compared = (
+        f"Compared were {', '.join(evidence)}, over the whole model and its parts: {len(comparison.cells)} comparisons "
+        "that were fixed beforehand."
     )
-    if deciding is not None:
+    if deciding is None:
+        notes.append(compared)
+    else:
+        notes.append(f"{compared} The verdict's p-value is corrected for that number by Holm's method.")
         kind = kind_of(deciding.evidence)
-        notes.append(f"In {deciding.evidence}: {rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}")
+        notes.append(
+            f"The smallest p-value is that of {deciding.evidence}. "
+            f"{rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}"
+        )
     # What agrees, by part of the model, by block and table, by expert.
-    notes += _by_model_part(comparison, rows) + _by_component(comparison, rows) + _by_expert(comparison, rows)
+    notes += _by_component(comparison, rows) + _by_expert(comparison, rows)
     # Evidence that is undefined, and why.
     undefined = {
         cell.evidence: cell.reason for cell in comparison.cells if cell.component == ALL and cell.log10_p is None
@@ -198,10 +212,8 @@ def write_notes(
     if comparison.matching is None:
         notes.append(f"Neurons were not matched: {comparison.matching_reason}.")
     else:
-        notes.append(
-            f"Two independent matchings of the neurons agree on {comparison.matching.agreement:.1%} of them: held "
-            "against unrelated models, without a p."
-        )
+        notes.append(_matched(comparison.matching, comparison.components))
+    notes += _pairing(comparison)
     if deciding is not None:
         notes += exactness
     # Public signs and tensors without a role leave something open.
@@ -213,6 +225,51 @@ def write_notes(
             more = f" and {len(unread) - _SHOWN_NAMES} more" if len(unread) > _SHOWN_NAMES else ""
             names = ", ".join(unread[:_SHOWN_NAMES])
             notes.append(f"Not understood in the {name}, and not compared: {names}{more} (--roles FILE).")
+    return notes
+
+
+def _other_tensors(comparison: Comparison, base: Fingerprint) -> str:
+    """Name the tensors of the base that the suspect has nowhere, where they are few."""
+    equal = set(comparison.equal)
+    others = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
+    return f"; not {', '.join(others)}" if 0 < len(others) <= _SHOWN_NAMES else ""
+
+
+def _matched(matching: Matching, components: Sequence[str]) -> str:
+    """Say how far two matchings of the first component agree, and what that is held against."""
+    neurons = "neurons" if len(components) == 1 else f"{component_title(components[0])}'s neurons"
+    largest = matching.largest_unrelated
+    seen = (
+        "unrelated models with so few neurons were not measured"
+        if largest is None
+        else f"unrelated models were seen to agree on {largest:.1%} at most"
+    )
+    is_beyond = "more" if matching.agreement > matching.threshold else "no more"
+    return (
+        f"Two independent matchings of the {neurons} agree on {matching.agreement:.1%} of them, {is_beyond} than the "
+        f"{matching.threshold:.1%} from which on they decide; {seen}. This has no p-value."
+    )
+
+
+def _pairing(comparison: Comparison) -> list[str]:
+    """Say which block corresponds to which, where that is not number to number, and where the others come from."""
+    pairs = [f"{pair.base} – {pair.suspect}" for pair in comparison.pairs if pair.base != pair.suspect]
+    if not pairs and not comparison.further_blocks:
+        return []
+    same = [f"blocks/{pair.base}" for pair in comparison.pairs if pair.base == pair.suspect]
+    listed = [f"{_ranges(same)} of either", *pairs] if same else pairs
+    notes = [f"Corresponding blocks, base – suspect: {', '.join(listed)}."]
+    for side in ("base", "suspect"):
+        other = "suspect" if side == "base" else "base"
+        rows = [row for row in comparison.further_blocks if row.side == side]
+        found = [f"{row.number} from {row.partner} (z = {row.z:.0f})" for row in rows if row.partner is not None]
+        alone = [f"blocks/{row.number}" for row in rows if row.partner is None]
+        if found:
+            notes.append(
+                f"Further blocks of the {side}, and the {other}'s that have the same neurons: {', '.join(found)}."
+            )
+        if alone:
+            notes.append(f"Without a block of the {other} that they agree with: the {side}'s {_ranges(alone)}.")
     return notes
 
 
@@ -234,8 +291,8 @@ def _bits(kind: str) -> int:
 
 
 def identical_tensors(comparison: Comparison) -> str:
-    """Count tensors that are equal: "6 of 20 tensors are"."""
-    return f"{len(comparison.equal)} of {comparison.num_tensors} tensors are"
+    """Count tensors that are equal: "6 of 20 tensors that a seed may have decided are"."""
+    return f"{len(comparison.equal)} of {comparison.num_tensors} tensors that a seed may have decided are"
 
 
 def evaded_by(comparison: Comparison) -> str:
@@ -261,12 +318,14 @@ def place(component: str) -> str:
     *model, group = component.split("/")
     if model and model[-1] in _NUMBERED:
         group = _NUMBERED[model.pop()].format(group)
+    group = _GROUPS.get(group, group)
     if not model:
         return group
-    return f"the {_title(model[0])}" if group == ALL else f"{group} of the {_title(model[0])}"
+    return f"the {component_title(model[0])}" if group == ALL else f"{group} of the {component_title(model[0])}"
 
 
-def _title(component: str) -> str:
+def component_title(component: str) -> str:
+    """Name a component of a model for a reader: "language model", "vision tower", "projector"."""
     return _TITLES.get(component, component.replace("_", " "))
 
 
@@ -276,14 +335,28 @@ def _by_component(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[
     if comparison.is_significant(min(comparison.adjusted(evidence, ALL) for evidence in (COORDINATES, SIGNLESS))):
         # Coordinates alone distinguish tables and kinds of matrices.
         parts += [row for row in rows if "/" not in row["component"] and row["component"] not in (ALL, "blocks")]
-    agreeing, others = (
-        [row["component"] for row in parts if row["verdict"] == verdict] for verdict in ("same-lineage", "unrelated")
-    )
+    # Reordered neurons agree in no label of their own; that they were matched says that they do.
+    matched = _matched_components(comparison)
+    agreeing = [row["component"] for row in parts if row["verdict"] == "same-lineage" or row["component"] in matched]
+    others = [row["component"] for row in parts if row["verdict"] == "unrelated" and row["component"] not in matched]
     return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(others)}."] if agreeing and others else []
 
 
-def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
-    """Write of each part of models that have several, language model, vision tower, projector, whether it is shared."""
+def _matched_components(comparison: Comparison) -> set[str]:
+    """Return blocks and MLP matrices in which matchings agree beyond the threshold of their own."""
+    matching = comparison.matching
+    if matching is None or matching.agreement <= matching.threshold:
+        return set()
+    blocks = {f"blocks/{block}" for block, agreement in matching.by_block.items() if agreement > matching.threshold}
+    return blocks | {"gate", "up", "down"}
+
+
+def by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> str:
+    """Write of each part of models that have several, language model, vision tower, projector, whether it is shared.
+
+    Returns:
+        A sentence without its period; "" where models have one part, or where none is shared.
+    """
     main, *further = comparison.components
     shared, others, undefined = [], [], []
     # Sort the parts: shared, not shared, undefined.
@@ -294,15 +367,14 @@ def _by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> list
         members = [row for row, part in zip(rows, parts, strict=True) if part == name]
         defined = [row["log10_p"] for row in members if row["log10_p"] is not None]
         if not defined:
-            undefined.append(f"the {_title(name)} is undefined ({members[0]['reason']})")
+            undefined.append(f"the {component_title(name)} is undefined ({members[0]['reason']})")
         elif comparison.is_significant(min(defined)):
-            shared.append(f"the {_title(name)} shares its initialization with the base's ({format_p(min(defined))})")
+            shared.append(
+                f"the {component_title(name)} shares its initialization with the base's ({format_p(min(defined))})"
+            )
         else:
-            others.append(f"nothing of the {_title(name)} does")
-    if not further or not shared:
-        return []
-    sentence = "; ".join([*shared, *others, *undefined])
-    return [f"{sentence[0].upper()}{sentence[1:]}."]
+            others.append(f"nothing of the {component_title(name)} does")
+    return "; ".join([*shared, *others, *undefined]) if further and shared else ""
 
 
 def _by_expert(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:

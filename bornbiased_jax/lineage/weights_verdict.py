@@ -13,6 +13,7 @@ from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, certified_
 from bornbiased_jax.lineage.weights_report import (
     BLOCK_LABELS,
     SCOPE,
+    by_model_part,
     comparison_keys,
     component_rows,
     evaded_by,
@@ -24,13 +25,14 @@ from bornbiased_jax.lineage.weights_report import (
 )
 
 _BLOCKWISE = (
-    "Both models are quantized in contiguous blocks, which are labels too: the p-value is approximate. Compare with "
-    "an unquantized base."
+    "The p-value is approximate: both models are quantized in contiguous blocks of numbers, and permutations would "
+    "break these blocks. Compare with an unquantized base."
 )
 _EXACT_IF = (
-    "Exact if one of the two models still carries the labels it was initialized and trained with; approximate if both "
-    "were reordered by a rule that reads their numbers (a PCA basis, neurons sorted by norm), quantized in contiguous "
-    "blocks or trained with numbers scaled by tiles, of which a file need not tell."
+    "The p-value is exact if one of the two models still has its neurons and coordinates in the order in which it was "
+    "initialized and trained. It is approximate if both were reordered by a rule that looks at the weights (principal "
+    "axes, neurons sorted by norm), quantized in contiguous blocks, or trained with numbers scaled by tiles; files do "
+    "not always say so."
 )
 _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 _FEW_KINDS, _MANY_KINDS = 2, 4
@@ -44,6 +46,7 @@ def auto_verdict(
     identity: Identity | None = None,
     outputs: Verdict | None = None,
     near: str = "",
+    is_stored: bool = True,
 ) -> Verdict:
     """Decide by everything that two fingerprints hold.
 
@@ -53,6 +56,7 @@ def auto_verdict(
         identity: of the two models, from more than their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
         near: sentence about weights that are nearly equal, and so about no identity.
+        is_stored: whether a model is known by its fingerprint alone; of two checkpoints more is said elsewhere.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -68,17 +72,19 @@ def auto_verdict(
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
         identity = Identity("tensors", SAME_WEIGHTS)
     kinds = _kinds_alone(comparison)
-    decision, reason, deciding = _decide(comparison, identity, kinds, near)
-    null = _null(base, suspect, options)
-    # What the verdict rests on, for readers and for JSON.
     rows = component_rows(comparison)
-    notes = write_notes(comparison, rows, deciding, base, suspect, _exactness(null, options))
+    decision, reason, deciding = _decide(comparison, identity, kinds, by_model_part(comparison, rows), near)
+    null = _null(base, suspect, options)
+    # What the verdict rests on, for readers and for JSON. No chance enters an identity.
+    explained = deciding if identity is None else None
+    exactness = _exactness(null, options)
+    notes = write_notes(comparison, rows, explained, base, suspect, exactness, is_stored=is_stored)
     has_shared_embeddings = _has_shared_embeddings(comparison)
     if has_shared_embeddings:
         notes.insert(
             0,
-            "Shared embeddings: the token embedding or the head agrees and nothing of the blocks does by its own "
-            "labels; coordinates may agree because of them alone.",
+            "Shared embeddings: the token embedding or the head agrees, and in the blocks neither neurons nor heads "
+            "do; coordinates may agree because of the embeddings alone.",
         )
     if kinds:
         notes.insert(0, f"Agreement shows in {' and '.join(kinds)} alone, and in no other kind of matrix.")
@@ -161,9 +167,16 @@ def single_verdict(
 
 
 def _decide(
-    comparison: Comparison, identity: Identity | None, kinds: Sequence[str], near: str
+    comparison: Comparison, identity: Identity | None, kinds: Sequence[str], parts: str, near: str
 ) -> tuple[Decision, str, Cell | None]:
     """Decide by identity, then the smallest adjusted p, then the agreement of matchings.
+
+    Args:
+        comparison: the battery's result.
+        identity: of the two models.
+        kinds: the few kinds of matrices in which alone the models agree.
+        parts: which parts of the models share an initialization, where they have several.
+        near: how equal the weights are, where that is no identity.
 
     Returns:
         The decision, its reason, and the cell whose p stands behind it.
@@ -183,11 +196,7 @@ def _decide(
             )
             return "undefined", reason, best
         where = "" if best.component == ALL else f", in {place(best.component)}"
-        reason = (
-            f"the weights agree more than chance allows under permutations of {kind_of(best.evidence).permuted}{where} "
-            f"(p ≤ {comparison.alpha:g} by {best.evidence}, after Holm's correction for {len(comparison.cells)} cells "
-            "of evidence)"
-        )
+        reason = parts or f"the two models share an initialization: the weights agree more than chance allows{where}"
         return "same-lineage", f"{near}; {reason}" if near else reason, best
     # Matchings have no p: beyond the threshold they decide alone.
     matching = comparison.matching
@@ -227,6 +236,9 @@ def _kinds_alone(comparison: Comparison) -> list[str]:
 def _has_shared_embeddings(comparison: Comparison) -> bool:
     """Return whether the tables of the vocabulary agree, and no labels that blocks have of their own."""
     equal = [path.split("/")[1] for path in comparison.equal]
+    matching = comparison.matching
+    if matching is not None and matching.agreement > matching.threshold:
+        return False
     if "blocks" in equal or comparison.is_significant(min(map(comparison.adjusted, BLOCK_LABELS))):
         return False
     in_tables = min(comparison.adjusted(COORDINATES, name) for name in ("embedding", "head"))

@@ -41,13 +41,17 @@ def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
 
 
 def block_map(
-    components: Sequence[Mapping[str, Any]], pairs: Sequence[Sequence[int]], ax: Axes | None = None
+    components: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Sequence[int]],
+    further: Sequence[Mapping[str, Any]] = (),
+    ax: Axes | None = None,
 ) -> Figure | None:
     """Draw z of each block by the evidence that decides about it; None where no block has any.
 
     Args:
         components: rows with "component" ("blocks/3"), "evidence" and "z".
         pairs: blocks of the base and of the suspect that correspond, which label the rows.
+        further: blocks in no pair, with the "side" whose "number" it is, "partner" or None, "evidence" and "z".
         ax: axes to draw into; a figure of their own if not given.
     """
     z_by_place = {
@@ -57,11 +61,20 @@ def block_map(
     }
     if not z_by_place:
         return None
-    kinds = list(dict.fromkeys(kind for _, kind in z_by_place))
-    blocks = sorted({block for block, _ in z_by_place})
-    z_LK = np.array([[z_by_place.get((block, kind), np.nan) for kind in kinds] for block in blocks])
     partner = {base: suspect for base, suspect in pairs}
-    labels = [f"{block} – {partner[block]}" if block in partner else f"{block} – none" for block in blocks]
+    # A row by its numbers in base and suspect, the blocks in no pair last.
+    rows: dict[tuple[int | None, int | None], dict[str, float]]
+    rows = {(block, partner.get(block)): {} for block in sorted({block for block, _ in z_by_place})}
+    for (block, kind), z in z_by_place.items():
+        rows[block, partner.get(block)][kind] = z
+    for free in further:
+        numbers = free["number"], free["partner"]
+        base, suspect = numbers if free["side"] == "base" else numbers[::-1]
+        rows[base, suspect] = {} if free["partner"] is None else {free["evidence"]: free["z"]}
+    kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
+    z_LK = np.array([[row.get(kind, np.nan) for kind in kinds] for row in rows.values()])
+    blocks = list(rows)
+    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in rows]
     figure, ax = figures.new(width=2.4 + 1.6 * len(kinds), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
     digits = 0 if len(blocks) <= 40 else None
     figures.heatmap(ax, z_LK, kinds, labels, name="z", diverging=True, digits=digits, scale=_Z)

@@ -11,6 +11,7 @@ from pathlib import Path
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.config import FieldValue
 from bornbiased_jax.lineage.trace import Side
+from bornbiased_jax.lineage.weights_report import component_title
 from bornbiased_jax.results.result import Listing
 
 # Fields of a configuration that tell a reader what a model is, in the order in which they are read.
@@ -20,6 +21,7 @@ _FIELDS = {
     "d_ff": "{:,} neurons in each MLP",
     "num_experts": "{:,} experts",
     "num_heads": "{:,} heads",
+    "num_kv_heads": "{:,} key/value heads",
     "vocab_size": "{:,} tokens",
 }
 
@@ -34,6 +36,7 @@ class ModelFacts:
         num_bytes: of those files.
         changed: UTC dates of the first and the last change of them.
         weights_digest: as ``bornbiased digest`` prints it.
+        model_type: as the configuration next to the files names it.
         architecture: sizes, in words.
         num_parameters: numbers in all tensors that are understood.
         storage: storage types, and how many tensors have each.
@@ -44,6 +47,7 @@ class ModelFacts:
     num_bytes: int | None
     changed: str | None
     weights_digest: str | None
+    model_type: str | None
     architecture: str | None
     num_parameters: int | None
     storage: str | None
@@ -69,14 +73,15 @@ def model_facts(side: Side, config: Mapping[str, FieldValue] | None, weights_dig
         sizes = [(words, config.get(name)) for name, words in _FIELDS.items()]
         architecture = ", ".join(words.format(value) for words, value in sizes if isinstance(value, int) and value)
     elif made is not None:
-        parts = [f"{name}: {part.num_blocks} blocks" for name, part in made.components.items()]
-        architecture = f"{made.source.naming}; {', '.join(parts)}"
+        parts = [(component_title(name), part.num_blocks) for name, part in made.components.items()]
+        architecture = ", ".join(f"{title} of {count} blocks" if count else title for title, count in parts)
     return ModelFacts(
         name=side.name,
         files=files,
         num_bytes=sum(stat.st_size for stat in stats) if stats else None,
         changed=None if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}",
         weights_digest=weights_digest if made is None else made.weights_digest,
+        model_type=_model_type(paths),
         architecture=architecture,
         num_parameters=None if made is None else sum(math.prod(tensor.array_shape) for tensor in made.tensors),
         storage=", ".join(f"{kind} ({count:,} tensors)" for kind, count in stored) or None,
@@ -89,6 +94,7 @@ def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:
         ["files of the weights", base.files, suspect.files],
         ["bytes", *(None if model.num_bytes is None else f"{model.num_bytes:,}" for model in (base, suspect))],
         ["last changed (UTC)", base.changed, suspect.changed],
+        ["model type", base.model_type, suspect.model_type],
         ["architecture", base.architecture, suspect.architecture],
         [
             "parameters",
@@ -107,6 +113,7 @@ def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:
     if digests:
         digests.append("It is SHA-256 over all tensors as float32, in whatever files: `bornbiased digest` prints it.")
     note = " ".join([*digests, ""]) + (
+        "The page has no date of its own: the same files give the same page. "
         f"Compared by bornbiased-jax {__version__} ({versions}) on {processor['cores']} cores of {processor['cpu']}."
     )
     return Listing("The two models", ["", f"base: {base.name}", f"suspect: {suspect.name}"], rows, note, is_text=True)
@@ -117,3 +124,12 @@ def _weight_files(side: Side) -> list[Path]:
     if side.sketches is None and side.stored is None:
         return sorted(side.roles.files)
     return [io.user_path(side.source)] if isinstance(side.source, str | Path) else []
+
+
+def _model_type(paths: list[Path]) -> str | None:
+    """Return the model type in the configuration next to the weights; None where there is none."""
+    path = paths[0].parent / "config.json" if paths else None
+    if path is None or not path.is_file():
+        return None
+    value = io.read_json(path).get("model_type")
+    return value if isinstance(value, str) else None

@@ -16,9 +16,11 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
+from bornbiased_jax.lineage.battery import ALL
 from bornbiased_jax.lineage.same_model import expect_logits
 from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, evidence_sheet, probe_ids
 from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
+from bornbiased_jax.lineage.weights_report import component_title, place
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.model_facts import ModelFacts, facts_listing, model_facts
@@ -35,8 +37,18 @@ _TEST_COLUMNS = {
     "null": "null",
     "verdict": "verdict",
     "log10_p": "log10 p",
+    "log10_p_adjusted": "log10 p, corrected",
     "z": "z",
 }
+_COMPONENT_COLUMNS = {
+    "component": "part",
+    "verdict": "verdict",
+    "evidence": "strongest evidence",
+    "log10_p": "log10 p, corrected",
+    "z": "z",
+}
+# Sublayers, and the matrices that they consist of.
+_SUBLAYERS = {"attention": ("query", "key", "value", "output"), "MLP": ("gate", "up", "down")}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -91,7 +103,9 @@ class Lineage(Result):
         if value.get("null") == "exact" and not value.get("identity"):
             one_in = f"{1 / value['alpha']:,.0f}"
             notes.append(
-                f"An exact p-value lies below this level for at most one pair of unrelated models in {one_in}."
+                f"How often this is wrong: with an exact p-value and the level of {value['alpha']:g} at most one pair "
+                f"of unrelated models in {one_in} is called related. How often a related pair is missed depends on "
+                "what was done to the copy, and has no rate of its own."
             )
         return [*notes, value["scope"]]
 
@@ -107,12 +121,47 @@ class Lineage(Result):
         """List a row for each test; z of the matrices outside the blocks; the verdict at each step."""
         value: dict[str, Any] = self.verdict.to_json()
         title = f"{self.base} and {self.suspect}: {self.verdict.verdict}"
-        note = f"Level {value['alpha']:g}. z describes; a p that no permutation reached is bounded by a proof."
-        tables = [listing(title, _TEST_COLUMNS, self._tests(), note)]
-        outside = [row for row in value["by_module"] or [] if not lineage_figures.split_module(str(row["module"]))[1]]
+        note = (
+            f"Level {value['alpha']:g}. log10 p is each test's own; corrected is Holm's p over all comparisons, by "
+            "which the verdicts go. A p that no permutation reached is bounded by a proof. z describes."
+        )
+        if self.verdict.is_identity:
+            note += " The verdict does not rest on these tests: the numbers are equal."
+        # Without a correction of its own, a test is a family of one.
+        columns = {key: title for key, title in _TEST_COLUMNS.items() if key != "log10_p_adjusted" or "tests" in value}
+        tables = [listing(title, columns, self._tests(), note)]
+        if value.get("components"):
+            tables.append(self._component_table(value["components"]))
+        outside = [
+            row
+            for row in value["by_module"] or []
+            if "blocks/" not in row["module"] and not lineage_figures.split_module(str(row["module"]))[1]
+        ]
         if outside:
             tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside))
         return tables if self.steps is None else [*tables, self.step_table()]
+
+    def _component_table(self, rows: Sequence[Mapping[str, Any]]) -> Listing:
+        """List each part of the models with a verdict of its own, sublayers by the strongest of their matrices."""
+        by_name = {row["component"]: row for row in rows}
+        value: Mapping[str, Any] = self.verdict.to_json()
+        # Models with a vision tower have a language model beside it.
+        components = dict.fromkeys(test["component"] for test in value["tests"])
+        whole = "the whole model" if len(components) == 1 else f"the {component_title(next(iter(components)))}"
+        listed = []
+        for row in rows:
+            for sublayer, matrices in _SUBLAYERS.items():
+                members = [by_name[name] for name in matrices if name in by_name]
+                if members and row is members[0]:
+                    strongest = min(members, key=lambda member: (member["log10_p"] is None, member["log10_p"] or 0.0))
+                    listed.append({**strongest, "component": f"{sublayer}, all matrices"})
+            name = whole if row["component"] == ALL else place(row["component"])
+            listed.append({**row, "component": name})
+        note = (
+            "Each part by itself, at the same level; corrected over all of them. “undefined” is no finding: a part has "
+            "too few labels, or the other model has none like it."
+        )
+        return listing("By part of the models", _COMPONENT_COLUMNS, listed, note)
 
     def appendix(self) -> list[Listing]:
         """List both models; then the sheet: what each statistic is worth, and its range over unrelated models."""
@@ -152,11 +201,21 @@ class Lineage(Result):
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
         value: dict[str, Any] = self.verdict.to_json()
         panels = {}
-        modules = lineage_figures.module_map(value["by_module"] or [])
-        if modules is not None:
-            caption = "z of the coordinates of each matrix: where the two models agree; gray below 4. It is no p."
-            panels["modules"] = Panel(modules, caption)
-        blocks = lineage_figures.block_map(value.get("components") or [], value.get("blocks") or [])
+        # A map for each component of the models, of which the main one has no name before its modules.
+        by_component: dict[str, list[dict[str, Any]]] = {}
+        for row in value["by_module"] or []:
+            component, is_in_block, module = str(row["module"]).rpartition("blocks/")
+            if is_in_block:
+                by_component.setdefault(component.strip("/"), []).append({**row, "module": f"blocks/{module}"})
+        for component, rows in by_component.items():
+            modules = lineage_figures.module_map(rows)
+            if modules is not None:
+                where = f" of the {component_title(component)}" if component else ""
+                caption = f"z of the coordinates of each matrix{where}: where the two models agree; gray below 4. "
+                panels[f"modules_{component}".strip("_")] = Panel(modules, f"{caption}z is no p-value.")
+        blocks = lineage_figures.block_map(
+            value.get("components") or [], value.get("blocks") or [], value.get("further_blocks") or []
+        )
         if blocks is not None:
             caption = "z of each block by the evidence that decides about it, and its partner; gray below 4."
             panels["blocks"] = Panel(blocks, caption)
@@ -194,7 +253,15 @@ class Lineage(Result):
         value: Mapping[str, Any] = self.verdict.to_json()
         # A single test is a battery of one.
         tests = value.get("tests") or [{**value, "name": value["test"]}]
-        return [{key: test.get(key) for key in _TEST_COLUMNS} for test in tests]
+        main = tests[0].get("component")
+        rows = []
+        for test in tests:
+            row = {key: test.get(key) for key in _TEST_COLUMNS}
+            # The component of the model that has most evidence needs no name.
+            if test.get("component") != main:
+                row["name"] = f"{test['name']}, {component_title(test['component'])}"
+            rows.append(row)
+        return rows
 
 
 def _range(quantiles: Sequence[float] | None) -> str | None:

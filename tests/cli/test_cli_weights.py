@@ -93,7 +93,7 @@ def test_auto_needs_nothing_but_two_models(seedprint, suspect):
     for row in found["tests"]:
         assert {"name", "verdict", "p_value", "log10_p", "p_adjusted", "z", "null", "permuted", "evaded_by"} <= set(row)
     assert found["evaded_by"] and found["permuted"] and found["invariant_to"]
-    assert any(f"The null permutes {found['permuted']};" in note for note in found["notes"])
+    assert any(f"Chance is measured by permuting {found['permuted']}." in note for note in found["notes"])
 
 
 @pytest.mark.slow

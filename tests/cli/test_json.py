@@ -44,7 +44,7 @@ EVALUATED = {
     "training_text": None,
 }
 CHECKPOINT = SimpleNamespace(
-    cfg=preset("gpt2-tiny"), tokenizer=None, tokenizer_files=(), files=(), reference="m", description="m"
+    cfg=preset("gpt2-tiny"), tokenizer=None, tokenizer_files=(), files=(), notes=(), reference="m", description="m"
 )
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 CHECKPOINT.close = CHECKPOINT.params = lambda: None

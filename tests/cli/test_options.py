@@ -86,6 +86,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         info={},
         tokenizer_files=(),
         files=(),
+        notes=(),
         digest=lambda: "digest",
         close=lambda: None,
     )

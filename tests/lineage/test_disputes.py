@@ -124,8 +124,8 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
 @pytest.mark.parametrize(
     ("inherited", "sentence"),
     [
-        ("vision", "The vision tower shares its initialization with the base's (p < 10^-300); nothing of the language"),
-        ("language", "The language model shares its initialization with the base's (p < 10^-300); nothing of the proj"),
+        ("vision", "the vision tower shares its initialization with the base's (p < 10⁻³⁰⁰); nothing of the language"),
+        ("language", "the language model shares its initialization with the base's (p < 10⁻³⁰⁰); nothing of the proj"),
     ],
 )
 def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path, inherited, sentence):
@@ -135,8 +135,11 @@ def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path
     copies = {name: array for name, array in theirs.items() if any(part in name for part in wanted)}
     mixed = _rewritten(other, tmp_path / "mixed", ours | _noisy(copies, np.random.default_rng(0)))
     found = trace(base, mixed, num_permutations=FEW)
-    assert found.verdict == "same-lineage"
-    assert _has(found, sentence)
+    assert found.verdict == "same-lineage" and found.reason.startswith(sentence)
+    # The tests of each component are told apart.
+    tests = {(row["name"], row["component"]): row["verdict"] for row in found.detail["tests"]}
+    assert len(tests) == len(found.detail["tests"])
+    assert {component for (_, component), verdict in tests.items() if verdict == "same-lineage"} == {inherited}
     is_vision = inherited == "vision"
     assert (_verdicts(found)["vision/all"] == "same-lineage") == is_vision
     assert (_verdicts(found)["all"] == "same-lineage") != is_vision

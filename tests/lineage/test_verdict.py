@@ -45,14 +45,18 @@ def test_text_says_what_is_covered_and_what_is_not():
 @pytest.mark.parametrize(
     ("verdict", "said"),
     [
-        (dict(verdict="same-lineage", log10_p=-2027.7, null="exact"), ["probability < 10^-300.", "miss a"]),
+        (dict(verdict="same-lineage", log10_p=-2027.7, null="exact"), ["probability < 10⁻³⁰⁰."]),
         (
             dict(verdict="same-lineage", log10_p=-9.0, null="approximate"),
-            ["1e-09 at most by this test's approximation."],
+            ["1.0\u202f×\u202f10⁻⁹ at most by this test's approximation."],
         ),
         (dict(verdict="same-lineage", log10_p=None, null="population"), ["No p-value stands behind it"]),
         (dict(verdict="same-lineage", log10_p=-9.0, null="exact", identity="files"), ["no chance enters."]),
         (dict(verdict="unrelated", log10_p=-0.4, null="exact"), ["probability 0.4: nothing", "hidden behind: a roll."]),
+        (
+            dict(verdict="unrelated", log10_p=-3.7, null="exact"),
+            ["probability 0.0002: that is weak evidence for a shared initialization, short of the level of 0.0001."],
+        ),
         (dict(verdict="undefined", log10_p=None, null="exact"), ["So nothing is decided"]),
     ],
 )
@@ -63,5 +67,6 @@ def test_verdict_sentences(verdict, said):
     assert text.startswith("Something was found. ") and text.endswith(".") and text.count(". ") <= 2
     for words in said:
         assert words in text
-    # What evades a fact, or nothing that was decided, is not told.
-    assert ("a roll" in text) == (verdict["verdict"] != "undefined" and "identity" not in verdict)
+    # What may hide a shared initialization is told where none was found.
+    assert ("a roll" in text) == (verdict["verdict"] == "unrelated")
+    assert ("nothing speaks" in text) == (verdict["verdict"] == "unrelated" and verdict["log10_p"] > -2)

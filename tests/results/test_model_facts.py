@@ -52,7 +52,7 @@ def test_both_models_are_named_with_files_sizes_dates_and_digests(folder, tmp_pa
     assert "2 files, model-00001-of-00002.safetensors to model-00002-of-00002.safetensors" in page
     assert f"{sum(file.stat().st_size for file in folder.glob('*.safetensors')):,}" in page
     assert "2022-05-06 to 2022-05-07" in page
-    assert "2 blocks, width 32, 64 neurons in each MLP, 2 heads, 64 tokens" in page
+    assert "2 blocks, width 32, 64 neurons in each MLP, 2 heads, 2 key/value heads, 64 tokens" in page
     assert page.count(f"{NUM_PARAMETERS:,}") >= 2
     capsys.readouterr()
     for model, word in ((folder, "base"), (f"seed:2@{SMALL}", "suspect")):
