@@ -1,5 +1,6 @@
 """Tiny models of public architectures, as transformers itself configures them: the sizes of each."""
 
+import numpy as np
 import pytest
 
 transformers = pytest.importorskip("transformers")
@@ -60,6 +61,8 @@ MODELS = {
     "gemma3": ("Gemma3Text", dict(**SIZES, head_dim=8)),
     "phi": ("Phi", ALL_HEADS),
     "phi3": ("Phi3", dict(**SIZES, pad_token_id=0)),
+    # Phi-4-mini: tied, of three quarters rotary, with a factor for each frequency.
+    "phi4_mini": ("Phi3", dict(**SIZES, pad_token_id=0, tie_word_embeddings=True)),
     "mistral": ("Mistral", SIZES),
     "mixtral": ("Mixtral", dict(**SIZES, num_local_experts=4)),
     "deepseek_v2": ("DeepseekV2", {**SIZES, **LATENT}),
@@ -111,7 +114,13 @@ def transformers_config(name, *, scale=1):
     if name == "qwen2_vl":
         vision = dict(depth=1, embed_dim=24, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4)
         sizes |= {"vision_config": {**vision, "temporal_patch_size": 2}, "text_config": {**SIZES, **ROPE}}
-    return getattr(transformers, f"{kind}Config")(**_scaled(sizes, scale))
+    sizes = _scaled(sizes, scale)
+    if name == "phi4_mini":
+        pairs = 3 * sizes["hidden_size"] // sizes["num_attention_heads"] // 8
+        longrope = dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75)
+        factors = dict(short_factor=[1.0 + 0.1 * pair for pair in range(pairs)], long_factor=[2.0] * pairs)
+        sizes |= {"original_max_position_embeddings": 32, "rope_parameters": {**longrope, **factors}}
+    return getattr(transformers, f"{kind}Config")(**sizes)
 
 
 def _scaled(sizes, scale):
@@ -129,3 +138,25 @@ def auto_class(name):
     """The class of transformers that opens the model with its head."""
     several = name in ("llava", "qwen2_vl")
     return transformers.AutoModelForImageTextToText if several else transformers.AutoModelForCausalLM
+
+
+def named_as_internlm2(tensors, config):
+    """Return the tensors of a llama under the names of InternLM2.
+
+    It is no class of transformers; its published code splits ``wqkv`` into groups of heads.
+    """
+    renamed = {}
+    names = {"self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3"}
+    names |= {"mlp.down_proj": "feed_forward.w2", "input_layernorm": "attention_norm", "lm_head": "output"}
+    names |= {"post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings"}
+    for name, array in tensors.items():
+        if not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+            new = next((name.replace(old, word) for old, word in names.items() if old in name), name)
+            renamed[new] = array
+    for block in range(config["num_hidden_layers"]):
+        place = f"model.layers.{block}"
+        query, key, value = (tensors[f"{place}.self_attn.{part}_proj.weight"] for part in "qkv")
+        groups, width = config["num_key_value_heads"], query.shape[1]
+        parts = [part.reshape(groups, -1, width) for part in (query, key, value)]
+        renamed[f"{place}.attention.wqkv.weight"] = np.concatenate(parts, axis=1).reshape(-1, width)
+    return renamed

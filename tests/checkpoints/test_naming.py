@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
-from tests.checkpoints.architectures import MODELS, auto_class, transformers_config
+from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -289,22 +289,8 @@ def test_a_refused_configuration_is_read_by_names(tmp_path):
 
 
 def test_names_of_internlm2_are_those_of_llama_with_queries_keys_and_values_by_group(tmp_path):
-    """InternLM2 is no class of transformers; its published code splits ``wqkv`` into groups of heads."""
     tensors, config = _write_model("llama", tmp_path)
-    renamed = {}
-    names = {"self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3"}
-    names |= {"mlp.down_proj": "feed_forward.w2", "input_layernorm": "attention_norm", "lm_head": "output"}
-    names |= {"post_attention_layernorm": "ffn_norm", "embed_tokens": "tok_embeddings"}
-    for name, array in tensors.items():
-        if not name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
-            new = next((name.replace(old, word) for old, word in names.items() if old in name), name)
-            renamed[new] = array
-    for block in range(config["num_hidden_layers"]):
-        place = f"model.layers.{block}"
-        query, key, value = (tensors[f"{place}.self_attn.{part}_proj.weight"] for part in "qkv")
-        groups, width = config["num_key_value_heads"], query.shape[1]
-        parts = [part.reshape(groups, -1, width) for part in (query, key, value)]
-        renamed[f"{place}.attention.wqkv.weight"] = np.concatenate(parts, axis=1).reshape(-1, width)
+    renamed = named_as_internlm2(tensors, config)
     source, llama = _source(renamed, {**config, "model_type": "internlm2"}), _source(tensors, config)
     assert source.unread == ()
     assert [role.path for role in source.roles] == [role.path for role in llama.roles]
