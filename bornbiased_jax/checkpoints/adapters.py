@@ -343,8 +343,7 @@ def _read_config(path: Path) -> AdapterFile:
     config: dict[str, object] = schema.check(dict[str, object], io.read_json(path), str(path))
     if "peft_type" not in config and _OF_MLX & config.keys():
         raise InputError(
-            f"{path} is of an adapter of mlx-lm, not of PEFT: merge it with `mlx_lm.fuse --model MODEL --adapter-path "
-            f"{path.parent} --save-path DIR`, and name DIR"
+            f"{path} is of an adapter of mlx-lm, not of PEFT: merge it with mlx_lm.fuse, and name what it writes"
         )
     # What kind of adapter it is first: other fields follow from it.
     for name, value in sorted(config.items(), key=lambda entry: entry[0] != "peft_type"):

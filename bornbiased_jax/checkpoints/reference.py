@@ -196,6 +196,6 @@ def _pickled(path: Path) -> InputError:
     else:
         remedy = (
             "save its tensors with safetensors.torch.save_file as DIR/model.safetensors, put the model's config.json "
-            "beside them (with model_type), and name DIR"
+            "there too (with model_type), and name DIR"
         )
     return InputError(f"{path} is a pickle, which alone does not say what model it is of: {remedy}")

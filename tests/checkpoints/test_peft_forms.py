@@ -124,7 +124,10 @@ def test_weights_of_an_adapter_in_a_file_of_torch_are_read(tmp_path):
 
 
 OTHERS = {
-    "mlx": ({"model": "acme/tiny", "fine_tune_type": "lora", "lora_parameters": {"rank": 4}}, "mlx_lm.fuse --model"),
+    "mlx": (
+        {"model": "acme/tiny", "fine_tune_type": "lora", "lora_parameters": {"rank": 4}},
+        "merge it with mlx_lm.fuse",
+    ),
     "IA3": ({"feedforward_modules": ["down_proj"], "peft_type": "IA3"}, "peft_type='IA3'.*merge it with PEFT"),
 }
 

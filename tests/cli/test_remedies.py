@@ -240,6 +240,7 @@ FOLLOWED = {
     "make both with one --sign-key": alike,
     "leave --sign-key out": alike,
     "choose one with --file NAME": "tests/lineage/test_disputes.py::test_commands_choose_a_set_of_weights",
+    "choose it with --file": "tests/checkpoints/test_huggingface.py::test_files_of_torch_are_the_same_model",
     "a file of roles (--roles FILE)": "tests/checkpoints/test_naming.py::"
     "test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describes_them",
     "no change: give at least one": "tests/cli/test_remedies.py::test_options_that_a_message_names_help",

@@ -183,7 +183,7 @@ def test_weights_whose_squares_float32_does_not_hold_have_the_sketches_of_smalle
     large = unflatten({path: np.asarray(leaf) * np.float32(factor) for path, leaf in flatten(params).items()})
     before, after = (fingerprint(NativeRoles(Checkpoint.from_params(cfg, tree))) for tree in (params, large))
     assert not [str(warning.message) for warning in recwarn]
-    one, two = (found.components["language"] for found in (before, after))
+    one, two = (sketches.components["language"] for sketches in (before, after))
     assert one.coordinates.keys() == two.coordinates.keys() and one.neurons and one.heads
     for part, rows_DK in one.coordinates.items():
         np.testing.assert_array_equal(two.coordinates[part], rows_DK, err_msg=part)

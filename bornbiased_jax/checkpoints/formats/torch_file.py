@@ -41,7 +41,7 @@ _Kind = TypeVar("_Kind")
 _DAMAGE = (zipfile.BadZipFile, OSError, NotImplementedError, EOFError)
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The beginning of what torch.save wrote before PyTorch 1.6 (2020): a pickled number."""
-_DAMAGED = "copy it anew from where it came, or save it again"
+_COPY = "copy it anew from where it came, or save it again"
 _LONGEST_PICKLE = 64 << 20
 """Bytes of a pickle without numbers: 100,000 tensors need a sixth of it."""
 
@@ -123,7 +123,7 @@ class TorchTensor(NamedTuple):
                 data = file.read(f"{self.archive}/data/{self.view.storage.key}")
         except _DAMAGE as error:
             # The list of contents lies at the end, so that nothing is cut off.
-            raise InputError(f"{self.path} is damaged at tensor {self.name}: {_DAMAGED}") from error
+            raise InputError(f"{self.path} is corrupted at tensor {self.name}: {_COPY}") from error
         return _numbers(self.view, data)
 
     def first(self, axis: int, count: int) -> np.ndarray:
@@ -211,7 +211,7 @@ def _unreadable(archive_file: Path | BinaryIO, path: str) -> InputError:
         )
     # An archive ends with the list of its contents.
     if zipfile.is_zipfile(archive_file):
-        return InputError(f"{path} is damaged: {_DAMAGED}")
+        return InputError(f"{path} is corrupted: {_COPY}")
     if not head or head.startswith(b"PK\x03\x04"):
         return cut_short(f"{path}, an archive of torch.save,")
     return InputError(f"{path} is no archive as torch.save writes it since PyTorch 1.6: save the model as safetensors")
