@@ -103,15 +103,15 @@ def locate(path: Path) -> dict[str, SafeTensor]:
 
 def _is_cut_short(path: Path) -> bool:
     """Tell whether a file that is not sound ends within its header, or before the last number that the header names."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(_LENGTH), "little")
-        if size < _LENGTH or _LENGTH + length > size:
-            # Any eight bytes are a length; that of a header has its limit, and it begins with a brace.
-            return length <= _LONGEST_HEADER and stream.read(1) in (b"", b"{")
-        try:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(_LENGTH), "little")
+            if size < _LENGTH + length:
+                # Any eight bytes are a length; that of a header has its limit, and it begins with a brace.
+                return length <= _LONGEST_HEADER and stream.read(1) in (b"", b"{")
             header = json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            return bool(_LENGTH + length + max(ends, default=0) > size)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            return False
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        return bool(_LENGTH + length + max(ends, default=0) > size)
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        return False
