@@ -100,7 +100,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "id_shift": Statistic(
         "shared tokens whose numbers differ by one constant",
-        "No evidence about weights: it shows that one tokenizer was made from the other.",
+        "No evidence about weights: near 1 it shows that one tokenizer was made from the other.",
         is_evidence=False,
     ),
     "equal_settings": Statistic(
@@ -414,8 +414,8 @@ def _reason_of_vectors(key: str, base: Reading, suspect: Reading) -> str:
 
 def _reason_of_tokens(key: str, base: Reading, suspect: Reading) -> str:
     if base.vocabulary is None or suspect.vocabulary is None:
-        return "no tokenizer beside both models"
-    return "no merges in both tokenizers" if key == "shared_merges" else "no token in both models"
+        return "not both models have a tokenizer"
+    return "not both tokenizers have merges" if key == "shared_merges" else "no token in both models"
 
 
 def _reason_of_embeddings(base: Reading, suspect: Reading) -> str:

@@ -214,7 +214,7 @@ def test_every_statistic_without_a_value_says_why():
     assert reasons == {
         "norm_cosine_centered": "norm scales that are constant, as before training",
         "bias_cosine": "no biases of Q, K, V in both models",
-        **dict.fromkeys(("tokenizer_overlap", "shared_merges", "id_shift"), "no tokenizer beside both models"),
+        **dict.fromkeys(("tokenizer_overlap", "shared_merges", "id_shift"), "not both models have a tokenizer"),
     }
     assert value_text(rows["bias_cosine"]) == "none: no biases of Q, K, V in both models"
     narrow = untrained(config(num_layers=2, d_model=32, d_ff=48, vocab_size=100), 3)
