@@ -206,6 +206,19 @@ class NamedRoles(RoleSource):
 
     # Reading.
 
+    def factors(self, role: Role) -> tuple[str, ...]:
+        """Return the names of the stored tensors that a role of latent attention is a product of; else none."""
+        names = tuple(role.name.split("+"))
+        return names if len(names) > 1 and all(name in self._tensors.shapes for name in names) else ()
+
+    def read_factor(self, name: str) -> np.ndarray:
+        """Read one of the factors as float32, its axes as the file has them.
+
+        Raises:
+            InputError: it holds NaN or infinite values, or its file is corrupted.
+        """
+        return self._load(name)
+
     def _load(self, name: str) -> np.ndarray:
         """Read a tensor of the files; the last is held, since experts are asked for one after the other."""
         if self._last is None or self._last[0] != name:

@@ -287,8 +287,10 @@ def _read_nvfp4(source: NamedTensors, name: str, scale: str, global_scale: str, 
 
 
 def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
-    scale_O = source.read(absmax).astype(np.float32) * np.float32(1.0 / 127.0)
-    return np.asarray(source.read(name).astype(np.float32) * scale_O[:, None], np.float32)
+    # In the order of bitsandbytes: by the row's largest, then by 1/127.
+    largest_O = source.read(absmax).astype(np.float32)
+    products_OI = source.read(name).astype(np.float32) * largest_O[:, None]
+    return np.asarray(products_OI * np.float32(1.0 / 127.0), np.float32)
 
 
 class _BlockState(TypedDict):

@@ -154,6 +154,14 @@ class RoleSource:
         """
         return self._parts[role].read()
 
+    def factors(self, role: Role) -> tuple[str, ...]:  # noqa: ARG002 (sources with products have some)
+        """Return the names of the stored tensors that a role's array is a product of; none of one that is stored."""
+        return ()
+
+    def read_factor(self, name: str) -> np.ndarray:
+        """Read one of the :meth:`factors` as float32, its axes as the file has them."""
+        raise NotImplementedError
+
     def norm_scale(self, role: Role) -> np.ndarray | None:
         """Read the scale of the norm between a matrix and the residual stream, 1 + g where a family stores g."""
         norms = (self._norms.get((role.component, role.block, name)) for name in self._norm_names(role))

@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 
 from bornbiased_jax import hardware
@@ -29,6 +28,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.tensors import load_params, read_block
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.lineage.roundings import Explanations, pieces
 from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
 
@@ -46,15 +46,8 @@ _LLAMA3_ROPE = ("rope_low_freq_factor", "rope_high_freq_factor", "rope_original_
 _ROPE = ("rope_theta", "rotary_fraction", "rope_scaling", "rope_local_theta", "rope_scaling_factor", *_LLAMA3_ROPE)
 # GGUF holds settings in single precision.
 _SINGLE = 1e-6
-_ROUNDINGS: dict[str, type] = {
-    "bfloat16": ml_dtypes.bfloat16,
-    "float16": np.float16,
-    "8 bits (e4m3)": ml_dtypes.float8_e4m3fn,
-    "8 bits (e5m2)": ml_dtypes.float8_e5m2,
-}
 # Biases and norms of heads of a rotated or reordered copy have the same size, up to what float32 leaves.
 _SAME_SIZE = 1e-3
-_PIECE = 1 << 22
 # Few tokens suffice: logits of unrelated models agree nowhere.
 _SEQUENCES, _LENGTH = 4, 8
 # Logits that vary less than this fraction of their size do not depend on the tokens.
@@ -87,7 +80,7 @@ class Difference:
     Attributes:
         largest: the largest difference, as a fraction of its tensor's root mean square.
         path: of that tensor.
-        rounding: the type that makes all tensors equal once both are rounded to it; None where none does.
+        rounding: what makes all tensors equal once both are rounded to it, in words; None where nothing does.
     """
 
     largest: float
@@ -183,7 +176,8 @@ def tensor_difference(
     suspect_roles = {role.path: role for role in suspect.roles}
     if suspect_roles.keys() != {role.path for role in base.roles}:
         return None
-    largest, path, roundings = 0.0, "", list(_ROUNDINGS)
+    largest, path, explanations = 0.0, "", Explanations()
+    compared: set[str] = set()
     for role in base.roles:
         suspect_role = suspect_roles[role.path]
         if base.array_shape(role) != suspect.array_shape(suspect_role):
@@ -191,40 +185,48 @@ def tensor_difference(
         if role.path in equal:
             advance(1)
             continue
-        base_N, suspect_N = _flat(base.read(role), suspect.read(suspect_role))
-        # The largest difference of any entry, in pieces that fit a cache.
-        difference = max(float(np.abs(first - second).max()) for first, second in _pieces(base_N, suspect_N))
+        for name, base_tensor, suspect_tensor in _stored(base, suspect, (role, suspect_role), compared):
+            found = _measured(base_tensor, suspect_tensor, explanations)
+            if found is None:
+                return None
+            if found >= largest and found > 0.0:
+                largest, path = found, name
         advance(1)
-        if difference == 0.0:
-            continue
-        roundings = [name for name in roundings if _equal_rounded(base_N, suspect_N, _ROUNDINGS[name])]
-        # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
-        squares = math.fsum(float(np.square(first, dtype=np.float64).sum()) for first, _ in _pieces(base_N, suspect_N))
-        size = math.sqrt(squares / base_N.size) or math.inf
-        if difference > NEAR * size and not roundings:
-            return None
-        if difference / size >= largest:
-            largest, path = difference / size, role.path
-    return Difference(largest, path, roundings[0] if largest and roundings else None)
+    return Difference(largest, path, explanations.sentence if largest else None)
 
 
-def _flat(base: np.ndarray, suspect: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of two tensors in one order: that of memory, where both are transposed."""
-    if base.T.flags.c_contiguous and suspect.T.flags.c_contiguous:
-        base, suspect = base.T, suspect.T
-    return base.reshape(-1), suspect.reshape(-1)
+def _stored(
+    base: RoleSource, suspect: RoleSource, roles: tuple[Role, Role], compared: set[str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield what both files store of a role, each tensor once: it itself, or the factors that it is a product of.
+
+    Rounding is of what is stored: a product of rounded matrices is no rounded product.
+    """
+    base_names, suspect_names = (source.factors(role) for source, role in zip((base, suspect), roles, strict=True))
+    if base_names != suspect_names or not base_names:
+        yield roles[0].path, base.read(roles[0]), suspect.read(roles[1])
+        return
+    for name in base_names:
+        if name not in compared:
+            compared.add(name)
+            yield name, base.read_factor(name), suspect.read_factor(name)
 
 
-def _equal_rounded(base_N: np.ndarray, suspect_N: np.ndarray, dtype: type) -> bool:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return all(
-            bool(np.array_equal(first.astype(dtype), second.astype(dtype)))
-            for first, second in _pieces(base_N, suspect_N)
-        )
-
-
-def _pieces(base_N: np.ndarray, suspect_N: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return ((base_N[i : i + _PIECE], suspect_N[i : i + _PIECE]) for i in range(0, len(base_N), _PIECE))
+def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations) -> float | None:
+    """Return the largest difference of a tensor over its root mean square; None where it is large and not explained."""
+    if base.shape != suspect.shape:
+        return None
+    # The largest difference of any entry, in pieces that fit a cache.
+    difference = max(float(np.abs(first - second).max()) for first, second in pieces(base, suspect))
+    if difference == 0.0:
+        return 0.0
+    explanations.see(base, suspect, difference)
+    # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
+    squares = math.fsum(float(np.square(first, dtype=np.float64).sum()) for first, _ in pieces(base, suspect))
+    size = math.sqrt(squares / base.size) or math.inf
+    if difference > NEAR * size and explanations.sentence is None:
+        return None
+    return difference / size
 
 
 def _differing_vectors(base: RoleSource, suspect: RoleSource) -> list[str]:

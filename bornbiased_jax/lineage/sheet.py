@@ -7,25 +7,30 @@ of ``bornbiased reproduce evidence_sheet``), so that a cosine of 0.99 between no
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import linalg
 
-from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.digests import tensor_digest
-from bornbiased_jax.checkpoints.native_roles import LANGUAGE
-from bornbiased_jax.checkpoints.roles import Role, RoleSource
-from bornbiased_jax.lineage.fingerprints import TensorRecord
-from bornbiased_jax.lineage.same_model import logits_memory, probe_logits
+from bornbiased_jax.checkpoints.roles import RoleSource
+from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.lineage.sheet_reading import (
+    WIDEST,
+    WIDEST_PRODUCT,
+    Reading,
+    Records,
+    VectorPair,
+    probe_ids,
+    read_model,
+)
+from bornbiased_jax.lineage.sheet_tokens import Labels, shared_numbers, token_statistics
+from bornbiased_jax.lineage.spectra import SPECTRA, assigned_cosine
+from bornbiased_jax.parameters import parameter_table
 
 KINDS = ("untrained", "trained on one text", "trained on other texts", "of two widths")
 """Kinds of unrelated pairs in the calibration."""
@@ -34,23 +39,24 @@ SYNTHETIC = "two releases (synthetic)"
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 CALIBRATION = Path(__file__).with_name("unrelated_models.json")
 NORM_SCALES = Path(__file__).with_name("synthetic_norm_scales.json")
-VectorPair = tuple[np.ndarray, np.ndarray]
-Records = Mapping[str, TensorRecord]
-"""Records of the tensors of a model, by path."""
-_ATTENTION = ("query", "key", "value", "output")
-# Widest matrix of which singular values are computed, and most tokens that embeddings are compared on.
-_WIDEST, _TOKENS = 1024, 20_000
-# Tokens whose rows are compared at once.
-_ROWS = 1024
-# Random sequences that both models are run on, and their length.
-_SEQUENCES, _LENGTH = 8, 16
+# Most tokens that embeddings are compared on, and tokens whose rows are compared at once.
+_TOKENS, _ROWS = 20_000, 1024
 
 
 class Statistic(NamedTuple):
-    """A statistic of a pair: its name for a reader, and what it is worth in one sentence."""
+    """A statistic of a pair.
+
+    Attributes:
+        title: its name for a reader.
+        worth: what it is worth as evidence, in one sentence.
+        is_evidence: whether it can tell related models from unrelated ones; a place beside a range means nothing else.
+        has_one_range: whether unrelated models of every size have the same range.
+    """
 
     title: str
     worth: str
+    is_evidence: bool = True
+    has_one_range: bool = False
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -58,6 +64,7 @@ STATISTICS: dict[str, Statistic] = {
         "cosine of norm scales",
         "No evidence: scales are positive and vary little around their mean, so that those of any two models point the "
         "same way; a variation by a tenth gives 0.99.",
+        is_evidence=False,
     ),
     "norm_cosine_centered": Statistic(
         "cosine of norm scales, means taken out",
@@ -66,6 +73,7 @@ STATISTICS: dict[str, Statistic] = {
     "std_profile": Statistic(
         "correlation of standard deviations of Q, K, V, O over blocks",
         "No evidence: initialization and architecture shape the profile, whatever the seed.",
+        is_evidence=False,
     ),
     "embedding_cosine": Statistic(
         "mean cosine of the embeddings of shared tokens",
@@ -83,10 +91,22 @@ STATISTICS: dict[str, Statistic] = {
     "tokenizer_overlap": Statistic(
         "shared tokens, as a fraction of all",
         "No evidence about weights: a tokenizer is chosen, and public ones are chosen often.",
+        is_evidence=False,
+    ),
+    "shared_merges": Statistic(
+        "shared merges of the tokenizer, as a fraction of all",
+        "No evidence about weights: whoever takes a public tokenizer has its merges.",
+        is_evidence=False,
+    ),
+    "id_shift": Statistic(
+        "shared tokens whose numbers differ by one constant",
+        "No evidence about weights: near 1 it shows that one tokenizer was made from the other.",
+        is_evidence=False,
     ),
     "equal_settings": Statistic(
         "equal fields of the configuration",
         "No evidence about weights: recipes are copied with their settings.",
+        is_evidence=False,
     ),
     "bias_cosine": Statistic(
         "cosine of the biases of Q, K, V",
@@ -95,10 +115,22 @@ STATISTICS: dict[str, Statistic] = {
     "equal_tensors": Statistic(
         "equal tensors, as a fraction of those that are not constant",
         "A fact and no statistic: tensors that a seed drew are equal only where they were copied or drawn alike.",
+        has_one_range=True,
     ),
     "spectra": Statistic(
         "cosine of singular values of matrices",
         "No evidence: matrices of one shape and one initialization have one spectrum, whatever the seed.",
+        is_evidence=False,
+    ),
+    "ghostspec": Statistic(
+        "GhostSpec (spectra of products)",
+        "No evidence by itself: attention's products of one shape have one spectrum in the main, whatever the seed.",
+        is_evidence=False,
+    ),
+    "self": Statistic(
+        "SELF (eigenvalues of products)",
+        "No evidence by itself, for the same reason; a rotation hides neither.",
+        is_evidence=False,
     ),
     "cka": Statistic(
         "CKA of logits on random tokens",
@@ -107,40 +139,10 @@ STATISTICS: dict[str, Statistic] = {
     "output_agreement": Statistic(
         "equal next tokens on random tokens",
         "No evidence by itself: models of one text prefer the same tokens.",
+        is_evidence=False,
     ),
 }
 """Statistics by key, in the order of the sheet."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Reading:
-    """What the statistics need of one model, from one read of it, tensor by tensor.
-
-    Attributes:
-        source: the model.
-        embedding: the role of its embedding; None where it has none.
-        vectors: norm scales and biases of queries, keys and values, by path.
-        stds: standard deviations of Q, K, V, O, by path.
-        spectra: singular values by path, of matrices up to 1,024 wide.
-        digests: of all tensors that are not constant, by path.
-        settings: fields of the configuration; None where this package does not run the model.
-        logits_PV: on random tokens; None likewise.
-    """
-
-    source: RoleSource
-    embedding: Role | None
-    vectors: Mapping[str, np.ndarray]
-    stds: Mapping[str, float]
-    spectra: Mapping[str, np.ndarray]
-    digests: Mapping[str, str]
-    settings: Mapping[str, object] | None
-    logits_PV: np.ndarray | None
-
-    @functools.cached_property
-    def labels(self) -> tuple[bytes | None, ...] | None:
-        """The bytes of every token; None without a tokenizer."""
-        labels = self.source.token_labels()
-        return None if labels is None else tuple(labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,19 +154,32 @@ class Row:
         value: of the pair; None where it is not defined.
         ranges: quantiles (:data:`QUANTILES`) by kind of unrelated pair, or :data:`SYNTHETIC`; kinds where it is not
             defined are missing.
+        reason: why there is no value; "" where there is one.
+        is_calibrated: whether both models have the architecture and a size of the unrelated models.
     """
 
     key: str
     value: float | None
     ranges: Mapping[str, tuple[float, ...]]
+    reason: str = ""
+    is_calibrated: bool = True
 
     @property
-    def is_within(self) -> bool | None:
-        """Whether some unrelated pair was as extreme on both ends; None where there is nothing to compare with."""
-        if self.value is None or not self.ranges:
+    def place(self) -> Literal["above", "inside", "below"] | None:
+        """Where the value lies beside all unrelated pairs.
+
+        None where that would mean nothing: without a value or a range, for a statistic that is no evidence, and for
+        models whose ranges nobody measured, because unrelated models of their size were not.
+        """
+        statistic = STATISTICS[self.key]
+        if self.value is None or not self.ranges or not statistic.is_evidence:
+            return None
+        if not (self.is_calibrated or statistic.has_one_range):
             return None
         least, largest = (end(row[at] for row in self.ranges.values()) for end, at in ((min, 0), (max, -1)))
-        return bool(least <= self.value <= largest)
+        # Ranges are stored with four digits.
+        value = float(f"{self.value:.4g}")
+        return "above" if value > largest else "below" if value < least else "inside"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,19 +210,37 @@ def evidence_sheet(
     """
     calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
+    is_calibrated = checkpoints is not None and all(_is_calibrated(model.config, calibration) for model in checkpoints)
     # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
     with ThreadPoolExecutor(2) as pool:
-        readings = pool.map(read_model, (base, suspect), (first, second), (ids_ST, ids_ST), records or ({}, {}))
-        values = compare(*readings)
+        readings = list(pool.map(read_model, (base, suspect), (first, second), (ids_ST, ids_ST), records or ({}, {})))
+    values = compare(*readings)
     synthetic = synthetic_releases()
     rows = []
     for key in STATISTICS:
         ranges = {kind: tuple(row) for kind, row in calibration["statistics"][key].items()}
         if key in synthetic:
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
-        rows.append(Row(key, values[key], ranges))
+        reason = "" if values[key] is not None else _reason(key, *readings)
+        rows.append(Row(key, values[key], ranges, reason, is_calibrated))
     return Sheet(tuple(rows), calibration["sizes"])
+
+
+def calibrated_config(calibration: Mapping[str, Any], width: int) -> ModelConfig:
+    """Return the architecture of the unrelated models at one of their widths."""
+    models = calibration["models"]
+    return preset(models["model"], **{**models["changes"], "d_model": width, "d_ff": 2 * width})
+
+
+def _is_calibrated(cfg: ModelConfig, calibration: Mapping[str, Any]) -> bool:
+    """Check whether a model has the parameters of the unrelated models, in shape, at one of their widths."""
+    widths = calibration["models"]["widths"]
+    return any(_shapes(cfg) == _shapes(calibrated_config(calibration, width)) for width in widths)
+
+
+def _shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
+    return {path: tuple(row.shape) for path, row in parameter_table(cfg).items()}
 
 
 def synthetic_releases() -> dict[str, float]:
@@ -216,65 +249,6 @@ def synthetic_releases() -> dict[str, float]:
     pairs = list(zip(np.array(first), np.array(second), strict=True))
     means = {"norm_cosine": _mean(_cosine, pairs), "norm_cosine_centered": _mean(_correlation, pairs)}
     return {key: mean for key, mean in means.items() if mean is not None}
-
-
-def probe_ids(first: Checkpoint, second: Checkpoint) -> np.ndarray | None:
-    """Draw random tokens for two models, [S, T]; None where vocabularies differ in size or memory is small."""
-    free = hardware.available_memory()
-    if first.config.vocab_size != second.config.vocab_size:
-        return None
-    if free is not None and max(logits_memory(first), logits_memory(second)) > free:
-        return None
-    length = min(_LENGTH, first.config.max_seq_len, second.config.max_seq_len)
-    return np.random.default_rng(0).integers(0, first.config.vocab_size, (_SEQUENCES, length), dtype=np.int32)
-
-
-def read_model(
-    source: RoleSource,
-    checkpoint: Checkpoint | None,
-    ids_ST: np.ndarray | None,
-    records: Records = MappingProxyType({}),
-) -> Reading:
-    """Read all that the statistics need of one model.
-
-    Args:
-        source: the model by role; its language component is read.
-        checkpoint: the same, where this package runs it.
-        ids_ST: what it is run on; None runs nothing.
-        records: digests and statistics of its tensors by path, of those that are known; such a tensor is read only
-            where its numbers are asked for.
-    """
-    vectors: dict[str, np.ndarray] = {}
-    stds: dict[str, float] = {}
-    spectra: dict[str, np.ndarray] = {}
-    digests: dict[str, str] = {}
-    embedding = None
-    for role in source.roles:
-        if role.component != LANGUAGE:
-            continue
-        # Norm scales and biases of attention drift little: kept as they are.
-        is_vector = role.leaf == "scale" or (role.leaf == "bias" and role.module in _ATTENTION[:3])
-        is_block_kernel = role.leaf == "kernel" and role.block is not None
-        shape = source.array_shape(role)
-        has_spectrum = is_block_kernel and len(shape) == 2 and max(shape) <= _WIDEST
-        # One tensor at a time: its digest, and by kind its values, scale and spectrum.
-        record = records.get(role.path)
-        is_read = record is None or is_vector or has_spectrum
-        tensor = source.read(role) if is_read else np.empty(0, np.float32)
-        is_constant = tensor.min() == tensor.max() if record is None else record.minimum == record.maximum
-        if math.prod(shape) > 1 and not is_constant:
-            digests[role.path] = tensor_digest(tensor) if record is None else record.digest
-        if role.group == "embedding":
-            embedding = role
-        if is_block_kernel and role.group in _ATTENTION:
-            stds[role.path] = float(tensor.std()) if record is None else record.std
-        if is_vector:
-            vectors[role.path] = tensor.reshape(-1).astype(np.float64)
-        if has_spectrum:
-            spectra[role.path] = linalg.svdvals(tensor)
-    settings = None if checkpoint is None else checkpoint.config.to_dict()
-    logits_PV = None if checkpoint is None or ids_ST is None else probe_logits(checkpoint, ids_ST)
-    return Reading(source, embedding, vectors, stds, spectra, digests, settings, logits_PV)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,7 +268,8 @@ def compare(base: Reading, suspect: Reading) -> dict[str, float | None]:
         "bias_cosine": _mean(_cosine, biases),
         "spectra": _mean(_cosine, list(_shared(base.spectra, suspect.spectra).values())),
         "equal_tensors": _equal_fraction(base.digests, suspect.digests),
-        "tokenizer_overlap": _overlap(base.labels, suspect.labels),
+        **token_statistics(base.vocabulary, suspect.vocabulary),
+        **{key: _assigned(base.products[key], suspect.products[key]) for key in SPECTRA},
         "equal_settings": None
         if base.settings is None or suspect.settings is None
         else float(np.mean([base.settings[name] == suspect.settings.get(name) for name in base.settings])),
@@ -340,11 +315,8 @@ def _equal_fraction(base: Mapping[str, str], suspect: Mapping[str, str]) -> floa
     return sum(suspect.get(path) == digest for path, digest in base.items()) / len(base)
 
 
-def _overlap(base: tuple[bytes | None, ...] | None, suspect: tuple[bytes | None, ...] | None) -> float | None:
-    if base is None or suspect is None:
-        return None
-    first, second = set(base) - {None}, set(suspect) - {None}
-    return len(first & second) / max(1, len(first | second))
+def _assigned(base: Sequence[VectorPair], suspect: Sequence[VectorPair]) -> float | None:
+    return assigned_cosine(base, suspect) if base and suspect else None
 
 
 def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | None]:
@@ -370,7 +342,7 @@ def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | 
     if is_used_T.sum() < 2:
         return values
     values["embedding_cosine"] = float((np.concatenate(products)[is_used_T] / norms_T[is_used_T]).mean())
-    if width <= _WIDEST:
+    if width <= WIDEST:
         base_TD, suspect_TD = base_VD[base_rows].astype(np.float64), suspect_VD[suspect_rows].astype(np.float64)
         # E_Aᵀ E_B = U S Vᵀ: the best rotation is U Vᵀ, and the cosine after it Σ S.
         left_DD, singular_D, right_DD = linalg.svd(base_TD.T @ suspect_TD)
@@ -380,15 +352,12 @@ def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | 
     return values
 
 
-def _shared_tokens(
-    base: tuple[bytes | None, ...] | None, suspect: tuple[bytes | None, ...] | None, count: int
-) -> tuple[list[int], list[int]]:
+def _shared_tokens(base: Labels | None, suspect: Labels | None, count: int) -> tuple[list[int], list[int]]:
     """Return the numbers of shared tokens in both models, at most so many as are compared."""
     if base is None or suspect is None:
         numbers = list(range(min(count, _TOKENS)))
         return numbers, numbers
-    places = {label: number for number, label in enumerate(suspect) if label is not None}
-    pairs = [(number, places[label]) for number, label in enumerate(base) if label is not None and label in places]
+    pairs = shared_numbers(base, suspect)
     pairs = pairs[:: max(1, -(-len(pairs) // _TOKENS))]
     return [first for first, _ in pairs], [second for _, second in pairs]
 
@@ -404,3 +373,57 @@ def _output_statistics(base_PV: np.ndarray | None, suspect_PV: np.ndarray | None
         grams.append((centered_PV @ centered_PV.T).astype(np.float64).reshape(-1))
     agreement = float((base_PV.argmax(axis=1) == suspect_PV.argmax(axis=1)).mean())
     return {"cka": _cosine(*grams), "output_agreement": agreement}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reasons
+
+
+def _reason(key: str, base: Reading, suspect: Reading) -> str:
+    """Say in a few words why a statistic of a pair is not defined."""
+    if key in ("norm_cosine", "norm_cosine_centered", "bias_cosine"):
+        return _reason_of_vectors(key, base, suspect)
+    if key == "std_profile":
+        return "fewer than three matrices of attention in both"
+    if key == "spectra":
+        return f"no matrices of one shape, up to {WIDEST:,} wide, in both"
+    if key == "equal_tensors":
+        return "every tensor of the base is constant"
+    if key in ("tokenizer_overlap", "shared_merges", "id_shift"):
+        return _reason_of_tokens(key, base, suspect)
+    if key in SPECTRA:
+        return f"no attention up to {WIDEST_PRODUCT} wide in both models"
+    if key.startswith("embedding") or key == "mdir_trace":
+        return _reason_of_embeddings(base, suspect)
+    # The rest needs configurations: of outputs, the same tokens as well.
+    if base.settings is None or suspect.settings is None:
+        return "this package does not run both models"
+    if base.settings["vocab_size"] != suspect.settings["vocab_size"]:
+        return "vocabularies of two sizes"
+    return "more memory than was free"
+
+
+def _reason_of_vectors(key: str, base: Reading, suspect: Reading) -> str:
+    ending, name = ("/bias", "biases of Q, K, V") if key == "bias_cosine" else ("/scale", "norm scales")
+    if any(all(not path.endswith(ending) for path in model.vectors) for model in (base, suspect)):
+        return f"no {name} in both models"
+    if not any(path.endswith(ending) for path in _shared(base.vectors, suspect.vectors)):
+        return f"{name} of two sizes"
+    return f"{name} that are {'zero' if key == 'bias_cosine' else 'constant, as before training'}"
+
+
+def _reason_of_tokens(key: str, base: Reading, suspect: Reading) -> str:
+    if base.vocabulary is None or suspect.vocabulary is None:
+        return "not both models have a tokenizer"
+    return "not both tokenizers have merges" if key == "shared_merges" else "no token in both models"
+
+
+def _reason_of_embeddings(base: Reading, suspect: Reading) -> str:
+    if base.embedding is None or suspect.embedding is None:
+        return "no embedding in both models"
+    widths = {model.source.array_shape(model.embedding)[1] for model in (base, suspect) if model.embedding is not None}
+    if len(widths) > 1:
+        return "embeddings of two widths"
+    if max(widths) > WIDEST:
+        return f"embeddings wider than {WIDEST:,}"
+    return "fewer than two tokens in both models"

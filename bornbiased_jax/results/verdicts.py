@@ -18,13 +18,15 @@ from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
 from bornbiased_jax.lineage.same_model import expect_logits
-from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, evidence_sheet, probe_ids
+from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
+from bornbiased_jax.lineage.sheet_reading import probe_ids
 from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
 from bornbiased_jax.lineage.weights_report import component_title, place
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.model_facts import ModelFacts, facts_listing, model_facts
 from bornbiased_jax.results.result import Listing, Result, listing
+from bornbiased_jax.results.sheet_tables import sheet_listings
 from bornbiased_jax.stats.multiple import holm_log10
 
 if TYPE_CHECKING:
@@ -168,19 +170,7 @@ class Lineage(Result):
         listings = [] if self.facts is None else [facts_listing(*self.facts)]
         if self.sheet is None:
             return listings
-        rows = self.sheet.rows
-        within = {None: None, True: "yes", False: "no"}
-        worth = [
-            [STATISTICS[row.key].title, STATISTICS[row.key].worth, row.value, within[row.is_within]] for row in rows
-        ]
-        columns = ["statistic", "what it is worth", "this pair", "as of unrelated models"]
-        note = "None of these numbers is part of the verdict."
-        listings.append(Listing("What is this evidence worth?", columns, worth, note))
-        # Ranges stand apart: beside the sentences no page is wide enough for them.
-        kinds = (*KINDS, SYNTHETIC)
-        ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in rows]
-        note = f"Medians of unrelated models and, in brackets, 5% and 95% of them. {self.sheet.sizes}"
-        return [*listings, Listing("The same statistics of unrelated models", ["statistic", *kinds], ranges, note)]
+        return [*listings, *sheet_listings(self.sheet)]
 
     def step_table(self) -> Listing:
         """List a row for each step: z and the corrected log10 p of each component."""
@@ -262,10 +252,6 @@ class Lineage(Result):
                 row["name"] = f"{test['name']}, {component_title(test['component'])}"
             rows.append(row)
         return rows
-
-
-def _range(quantiles: Sequence[float] | None) -> str | None:
-    return None if quantiles is None else f"{quantiles[2]:.3g} ({quantiles[1]:.3g} to {quantiles[3]:.3g})"
 
 
 def _cell(number: float | None) -> str:

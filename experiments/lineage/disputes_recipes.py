@@ -36,7 +36,7 @@ from bornbiased_jax.experiments.lineage.descendants_families import (
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, draw, stacked
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.sheet import Reading, probe_ids, read_model
+from bornbiased_jax.lineage.sheet_reading import Reading, probe_ids, read_model
 from bornbiased_jax.parameters import Params
 
 TOWER = "vision"

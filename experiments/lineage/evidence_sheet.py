@@ -16,9 +16,13 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
-from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, Reading, compare, probe_ids, read_model
+from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, compare
+from bornbiased_jax.lineage.sheet_reading import Reading, probe_ids, read_model
+from bornbiased_jax.lineage.sheet_tokens import token_statistics, vocabulary
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate
+from bornbiased_jax.text import corpora
+from bornbiased_jax.text.bpe import train_bpe
 
 Model = tuple[Origin, Reading]
 _ENDS = ("least", "5%", "median", "95%", "largest")
@@ -30,18 +34,28 @@ def run(context: Context) -> Entry:
     models = [_read(model) for width in settings["widths"] for model in trained(context, width)]
     models += [_read(model) for width in settings["widths"] for model in initializations(settings, width)]
     rows: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
+    tokens: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
     pairs = list(_pairs(models, settings["num_pairs"]))
     with progress.bar(len(pairs), "evidence_sheet", unit="pairs", quiet=context.quiet) as advance:
         for kind, base, suspect in pairs:
             rows[kind].append(compare(base, suspect))
             advance(1)
+    for kind, token_values in _tokenizer_pairs(settings):
+        tokens[kind].append(token_values)
     statistics: dict[str, dict[str, list[float]]] = {key: {} for key in STATISTICS}
     for key, kind in itertools.product(STATISTICS, KINDS):
-        values = [row[key] for row in rows[kind] if row[key] is not None]
+        values = [row[key] for row in [*rows[kind], *tokens[kind]] if row.get(key) is not None]
         if values:
             statistics[key][kind] = [float(f"{value:.4g}") for value in np.quantile(values, QUANTILES)]
     num_pairs = {kind: len(of_kind) for kind, of_kind in rows.items()}
-    return {"sizes": _sizes(settings, num_pairs), "num_pairs": num_pairs, "statistics": statistics}
+    # What a model must be for its pair to lie beside these ranges.
+    models_of = {name: settings[name] for name in ("model", "changes", "widths")}
+    return {
+        "sizes": _sizes(settings, num_pairs),
+        "models": models_of,
+        "num_pairs": num_pairs,
+        "statistics": statistics,
+    }
 
 
 def _read(model: Subject) -> Model:
@@ -70,6 +84,18 @@ def _pairs(models: Sequence[Model], num_pairs: int) -> Iterator[tuple[str, Readi
             yield kind, *pairs[index]
 
 
+def _tokenizer_pairs(settings: Entry) -> Iterator[tuple[str, Entry]]:
+    """Yield what tokenizers share that were trained apart: on both halves of one text, and on two texts."""
+    _, same_text, other_text, _ = KINDS
+    trained_on = []
+    for name in settings["corpora"]:
+        documents = list(corpora.corpus(name.removeprefix("builtin:")).documents)[: settings["num_documents"]]
+        for half in (documents[::2], documents[1::2]):
+            trained_on.append((name, vocabulary(train_bpe(half, settings["num_pieces"], exact=False))))
+    for (first, base), (second, suspect) in itertools.combinations(trained_on, 2):
+        yield same_text if first == second else other_text, token_statistics(base, suspect)
+
+
 def _sizes(settings: Entry, num_pairs: Mapping[str, int]) -> str:
     """Describe the unrelated models in words."""
     changes, schedule = settings["changes"], settings["schedule"]
@@ -78,7 +104,8 @@ def _sizes(settings: Entry, num_pairs: Mapping[str, int]) -> str:
     return (
         f"Unrelated models: {changes['num_layers']} blocks, widths {widths}, {changes['vocab_size']} tokens, trained "
         f"for {schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} bytes or "
-        f"not at all; pairs: {pairs}. Other sizes have other ranges."
+        f"not at all; pairs: {pairs}. Tokenizers: byte-level BPE of {settings['num_pieces']:,} pieces, each of half of "
+        "the documents of a text. Other sizes have other ranges."
     )
 
 
@@ -103,7 +130,7 @@ EXPERIMENT = Experiment(
     title="What popular evidence is worth",
     description=(
         "Statistics cited in public disputes about the origin of a model, on pairs of unrelated models: "
-        "cosines of norm scales, profiles of standard deviations, spectra, embeddings, outputs.\n\n"
+        "cosines of norm scales, profiles of standard deviations, spectra, embeddings, tokenizers, outputs.\n\n"
         "Several are near 1 between any two models. The sheet at the end of a verdict's page shows these ranges "
         "next to the values of its pair."
     ),
@@ -129,10 +156,12 @@ EXPERIMENT = Experiment(
             "min_learning_rate": (..., 4e-4, 1e-4),
         },
         num_pairs=(4, 72, 200),
+        num_documents=(20, 400, 400),
+        num_pieces=(300, 1_000, 4_000),
     ),
     cost={
         "smoke": "seconds",
-        "laptop": "twelve minutes on two cores that did other work as well",
+        "laptop": "three minutes on two cores",
         "paper": "not measured: for a GPU",
     },
     run=run,

@@ -22,6 +22,13 @@ from bornbiased_jax.parameters import flatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 NAMES = sorted(path.name for path in HF.iterdir())
+# Random weights as large as the fixtures' amplify float32's rounding, in these to about a hundred-thousandth of the
+# logits' standard deviation, by how XLA was asked to compile; weights of the size of initial ones stay below that in
+# every family (test_parity.py).
+AMPLIFYING = (
+    *("gemma", "llama-attention-bias", "llama-scaled-3", "llama-scaled-linear", "llama-sharded-bfloat16", "olmo"),
+    *("phi3", "phi3-partial", "qwen2-mixed", "qwen2-window", "qwen2_moe", "qwen2_moe-window", "smollm3"),
+)
 
 
 def logits_of(checkpoint, tokens):
@@ -51,11 +58,13 @@ def copy(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_equal_those_of_transformers(name):
-    expected = np.load(HF / name / "expected.npz")
-    logits = logits_of(open_checkpoint(HF / name), expected["tokens"])
-    assert np.abs(logits - expected["logits"]).max() <= 1e-4
+    with np.load(HF / name / "expected.npz") as file:
+        tokens, expected = file["tokens"], file["logits"]
+    logits = logits_of(open_checkpoint(HF / name), tokens)
+    tolerance = 4e-5 if name in AMPLIFYING else 1e-5
+    assert np.abs(logits - expected).max() <= tolerance * expected.std()
     # The comparison has something to compare: logits vary far more than the tolerance.
-    assert expected["logits"].std() > 0.5
+    assert expected.std() > 0.5
 
 
 def test_every_family_and_way_of_saving_is_among_the_fixtures():

@@ -42,7 +42,8 @@ def test_fresh_models_of_transformers_agree(name, tmp_path):
     pytest.importorskip("transformers", exc_type=ImportError)
     SCRIPT.build(SCRIPT.CASES[name], tmp_path, seed=77)
     found = parity(tmp_path)
-    assert found["max_abs_error"] <= 1e-4
+    # Another seed of the fixtures' large weights, which amplify rounding: up to 3.2e-5 in gemma.
+    assert found["max_abs_error"] <= 5e-5 * found["logit_std"]
     assert found["logit_std"] > 0.5
     assert found["top1_agreement"] == 1.0
     assert 0 <= found["mean_abs_error"] <= found["max_abs_error"]
@@ -83,9 +84,7 @@ ADDED = ["starcoder2", "gemma", "gemma2", "phi3", "glm4", "granite", "cohere", "
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "family", nightly_except(["gemma3_text", "mixtral", "qwen3_moe", "qwen2_moe", *ADDED], "qwen2_moe", "starcoder2")
-)
+@pytest.mark.parametrize("family", nightly_except(MODELS, "qwen2_moe", "starcoder2"))
 def test_initial_models_agree_to_five_digits_of_the_logits_deviation(family, tmp_path):
     """Weights of the size that models begin with: those of the fixtures are larger, and amplify rounding."""
     pytest.importorskip("torch", exc_type=ImportError)

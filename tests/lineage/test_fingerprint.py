@@ -15,7 +15,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass, sheet
+from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass, sheet_reading
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
@@ -286,7 +286,7 @@ def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
     hashed = []
     compute = fingerprint_pass._digests
     monkeypatch.setattr(fingerprint_pass, "_digests", lambda tensors: hashed.append(len(tensors)) or compute(tensors))
-    monkeypatch.setattr(sheet, "tensor_digest", pytest.fail)
+    monkeypatch.setattr(sheet_reading, "tensor_digest", pytest.fail)
     verdict = trace(*sides)
     assert sheet_of(*sides) is not None
     assert len(hashed) == sum(len(side.roles.roles) for side in sides)

@@ -1,0 +1,256 @@
+"""Roundings that make two tensors equal: to 16 bits, and to 8 bits bare or with scales as quantized files have them.
+
+With scales, one of two tensors is what 8 bits gave of the other: its numbers lie on a grid (whole numbers, or floats of
+8 bits, times a scale for each group), and the other's, rounded to that grid, are the same. The scale of a group follows
+from its largest number, which formats map to the largest code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import ml_dtypes
+import numpy as np
+
+_PIECE, _FIRST = 1 << 22, 1 << 12
+# How far a number may lie from its code, and from halfway between two: what float32 leaves of a product and a quotient.
+_TOLERANCE = 1e-5
+# How far a scale in 16 bits may lie from the one that it was rounded from.
+_SCALE_TOLERANCE = 2.0**-8
+_SIDE = 128
+_TINY = np.float32(1e-30)
+
+Groups = tuple[np.ndarray, np.ndarray]
+"""Two tensors cut alike into groups that share a scale, [G, N] both."""
+Grouping = Callable[[np.ndarray, np.ndarray], Iterator[Iterator[Groups]]]
+"""Yields each way of cutting two tensors of two axes: all groups of one way must be equal, of any way."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """A way to round a tensor.
+
+    Attributes:
+        name: for a sentence, after "equal after rounding to".
+        cast: rounds numbers to codes, without scales.
+        bits: of a number.
+        grouping: which numbers share a scale; None without scales.
+        largest: codes that the largest number of a group may have.
+        widest: half the largest step, as a fraction of the largest number of a tensor, with room for a rounding to 16
+            bits before.
+    """
+
+    name: str
+    cast: Callable[[np.ndarray], np.ndarray]
+    bits: int
+    grouping: Grouping | None = None
+    largest: tuple[float, ...] = ()
+    widest: float = 0.0
+
+    def makes_equal(self, base: np.ndarray, suspect: np.ndarray, difference: float) -> bool:
+        """Return whether two tensors of one shape are equal after this rounding.
+
+        Args:
+            base, suspect: float32; with scales, either of them may be the one in 8 bits.
+            difference: the largest between their numbers.
+        """
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            if self.grouping is None:
+                return all(
+                    bool(np.array_equal(self.cast(first), self.cast(second))) for first, second in pieces(base, suspect)
+                )
+            # Other models differ by far more than any step: they cost no search.
+            if difference > self.widest * _largest(base):
+                return False
+            base, suspect = _matrix(base), _matrix(suspect)
+            return any(
+                all(self._on_grid(*groups) for groups in way)
+                for pair in ((base, suspect), (suspect, base))
+                for way in self.grouping(*pair)
+            )
+
+    def _on_grid(self, grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
+        """Check that one tensor lies on a grid of its own, group by group, and the other rounds to it."""
+        num_groups, size = grid_GN.shape
+        for groups in _parts(num_groups, max(1, _PIECE // max(1, size))):
+            largest_g1 = _largest_of_groups(grid_GN[groups])
+            is_equal_g = np.zeros(len(largest_g1), bool)
+            for code in self.largest:
+                scale_g1 = np.maximum(largest_g1 / np.float32(code), _TINY)
+                is_equal_g |= self._has_codes(grid_GN[groups], other_GN[groups], scale_g1)
+            if not is_equal_g.all():
+                return False
+        return True
+
+    def _has_codes(self, grid_GN: np.ndarray, other_GN: np.ndarray, scale_G1: np.ndarray) -> np.ndarray:
+        """Return of each group whether both tensors have the same codes.
+
+        Args:
+            grid_GN, other_GN: the tensor on a grid, and the one that was rounded to it.
+            scale_G1: of the grid.
+        """
+        # A file may keep its scales in fewer bits than those that its numbers were rounded by, which the other gives.
+        code_G1 = _largest_of_groups(grid_GN) / scale_G1
+        own_G1 = _largest_of_groups(other_GN) / code_G1
+        own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, scale_G1)
+        is_equal_G = np.ones(len(grid_GN), bool)
+        for columns in _parts(grid_GN.shape[1], _PIECE):
+            numbers_Gn = grid_GN[:, columns] / scale_G1
+            codes_Gn = self.cast(numbers_Gn)
+            is_equal_G &= (np.abs(numbers_Gn - codes_Gn) <= _TOLERANCE * np.abs(codes_Gn)).all(axis=1)
+            if not is_equal_G.any():
+                break
+            rounds_G = np.zeros(len(grid_GN), bool)
+            for numbers_Gn in _sources(other_GN[:, columns], scale_G1, own_G1, code_G1):
+                rounds_G |= self._rounds_to(numbers_Gn, codes_Gn)
+                if rounds_G.all():
+                    break
+            is_equal_G &= rounds_G
+        return is_equal_G
+
+    def _rounds_to(self, numbers_GN: np.ndarray, codes_GN: np.ndarray) -> np.ndarray:
+        """Return of each group whether numbers round to codes; halfway between two, to either."""
+        low_GN, high_GN = (self.cast(numbers_GN * np.float32(1 + side)) for side in (-_TOLERANCE, _TOLERANCE))
+        is_equal_G: np.ndarray = ((low_GN == codes_GN) | (high_GN == codes_GN)).all(axis=1)
+        return is_equal_G
+
+
+def pieces(base: np.ndarray, suspect: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Cut two tensors of one shape alike, in pieces that fit a cache; in the order of memory, where it is the same."""
+    if base.T.flags.c_contiguous and suspect.T.flags.c_contiguous:
+        base, suspect = base.T, suspect.T
+    base_N, suspect_N = base.reshape(-1), suspect.reshape(-1)
+    return ((base_N[part], suspect_N[part]) for part in _parts(len(base_N), _PIECE))
+
+
+def _parts(count: int, size: int) -> Iterator[slice]:
+    """Cut a range: first a small part, which tells most tensors apart, then parts of a size."""
+    first = min(count, size, _FIRST)
+    yield slice(0, first)
+    yield from (slice(start, start + size) for start in range(first, count, size))
+
+
+def _matrix(tensor: np.ndarray) -> np.ndarray:
+    """Return a tensor of any number of axes with two: the first, and all others."""
+    return np.atleast_2d(tensor) if tensor.ndim < 3 else tensor.reshape(len(tensor), -1)
+
+
+def _sources(
+    other_GN: np.ndarray, scale_G1: np.ndarray, own_G1: np.ndarray, code_G1: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield what a file's numbers may have been rounded from, the likeliest first, over the scale.
+
+    Args:
+        other_GN: the numbers before they were rounded.
+        scale_G1, own_G1: the scale as the file has it, and as those numbers give it.
+        code_G1: of the largest number of each group.
+    """
+    yield other_GN / scale_G1
+    yield other_GN / own_G1
+    # Files in 8 bits are often made of ones in 16, whose numbers were rounded once before.
+    rounded_GN = _bfloat16(other_GN)
+    yield rounded_GN / scale_G1
+    yield rounded_GN / (_bfloat16(own_G1 * code_G1) / code_G1)
+
+
+def _largest_of_groups(groups_GN: np.ndarray) -> np.ndarray:
+    largest_G1: np.ndarray = np.maximum(groups_GN.max(axis=1, keepdims=True), -groups_GN.min(axis=1, keepdims=True))
+    return largest_G1
+
+
+def _largest(tensor: np.ndarray) -> float:
+    return max(float(tensor.max()), -float(tensor.min()))
+
+
+def _cast(dtype: type) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what rounds to a type and gives float32 back."""
+    return functools.partial(_rounded, dtype=dtype)
+
+
+def _rounded(numbers: np.ndarray, dtype: type) -> np.ndarray:
+    return numbers.astype(dtype).astype(np.float32)
+
+
+def _bfloat16(numbers: np.ndarray) -> np.ndarray:
+    return _rounded(numbers, ml_dtypes.bfloat16)
+
+
+def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+    yield iter([(first.reshape(1, -1), second.reshape(1, -1))])
+
+
+def _by_channel(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+    # Rows of a file are columns of a matrix here, and rows of a table are rows.
+    yield iter([(first, second)])
+    yield iter([(first.T, second.T)])
+
+
+def _by_32(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+    for left, right in ((first, second), (first.T, second.T)):
+        rows, columns = left.shape
+        if columns % 32 == 0:
+            parts = _parts(rows, max(1, _PIECE // columns))
+            yield ((left[part].reshape(-1, 32), right[part].reshape(-1, 32)) for part in parts)
+
+
+def _by_squares(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+    rows, columns = (range(0, size, _SIDE) for size in first.shape)
+    squares = ((slice(row, row + _SIDE), slice(column, column + _SIDE)) for row in rows for column in columns)
+    yield ((first[square].reshape(1, -1), second[square].reshape(1, -1)) for square in squares)
+
+
+_FLOAT8 = _cast(ml_dtypes.float8_e4m3fn)
+
+ROUNDINGS: dict[str, Rounding] = {
+    rounding.name: rounding
+    for rounding in (
+        Rounding("bfloat16", _bfloat16, 16),
+        Rounding("float16", _cast(np.float16), 16),
+        Rounding("8 bits (e4m3)", _FLOAT8, 8),
+        Rounding("8 bits (e5m2)", _cast(ml_dtypes.float8_e5m2), 8),
+        Rounding("8 bits with a scale for each tensor", np.rint, 8, _by_tensor, (127.0, 128.0), 1 / 128),
+        Rounding("8 bits with a scale for each channel", np.rint, 8, _by_channel, (127.0, 128.0), 1 / 128),
+        Rounding("8 bits with a scale for each block of 32", np.rint, 8, _by_32, (127.0, 128.0), 1 / 128),
+        Rounding("8 bits (e4m3) with a scale for each tensor", _FLOAT8, 8, _by_tensor, (448.0,), 1 / 25),
+        Rounding("8 bits (e4m3) with a scale for each channel", _FLOAT8, 8, _by_channel, (448.0,), 1 / 25),
+        Rounding("8 bits (e4m3) with a scale for each block of 128 × 128", _FLOAT8, 8, _by_squares, (448.0,), 1 / 25),
+    )
+}
+"""By name, the finest first."""
+
+
+class Explanations:
+    """Which roundings make every tensor equal that was seen: one for all, or 16 bits for some and 8 for others."""
+
+    def __init__(self) -> None:
+        fine = [name for name, rounding in ROUNDINGS.items() if rounding.bits == 16]
+        coarse = [name for name, rounding in ROUNDINGS.items() if rounding.bits == 8]
+        self._left: list[tuple[str, ...]] = [(name,) for name in ROUNDINGS]
+        # Norms and tables of a file in 8 bits are often kept in 16.
+        self._left += [(second, first) for second in coarse for first in fine]
+
+    def see(self, base: np.ndarray, suspect: np.ndarray, difference: float) -> None:
+        """Drop what does not explain how two tensors differ.
+
+        Args:
+            base, suspect: float32, of one shape.
+            difference: the largest between their numbers.
+        """
+        asked = list(dict.fromkeys(name for names in self._left for name in names))
+        fits: set[str] = set()
+        # What 16 bits explain needs no search for scales.
+        for bits in (16, 8):
+            if not fits:
+                finds = (name for name in asked if ROUNDINGS[name].bits == bits)
+                fits = {name for name in finds if ROUNDINGS[name].makes_equal(base, suspect, difference)}
+        self._left = [names for names in self._left if not fits.isdisjoint(names)]
+
+    @property
+    def sentence(self) -> str | None:
+        """The first explanation that is left, after "equal after rounding to"; None without any."""
+        if not self._left:
+            return None
+        first, *others = self._left[0]
+        return f"{first}, of some tensors to {others[0]}" if others else first

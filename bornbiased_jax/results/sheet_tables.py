@@ -1,0 +1,80 @@
+"""Tables of the sheet: what each popular statistic is worth, its value for a pair, and its range elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Row, Sheet
+from bornbiased_jax.results.result import Listing
+
+_PLACES = {
+    "above": "above all of them",
+    "inside": "among them",
+    "below": "below all of them",
+}
+# Digits after the point that a number next to 1 has at most.
+_MOST_DECIMALS = 6
+_RANGES_NOTE = (
+    "Medians and, in brackets, least and largest of unrelated pairs. {sizes} A dash: not defined there; norm scales "
+    "are constant and biases zero before training, vectors of two widths do not fit, and tokenizers are compared by "
+    "their texts alone. The last column is of no model: norm scales of two releases that were drawn apart for this "
+    "package, as those of trained models vary."
+)
+
+
+def sheet_listings(sheet: Sheet) -> list[Listing]:
+    """List the values of a pair with what they are worth, then the ranges of unrelated models."""
+    worth = [
+        [STATISTICS[row.key].title, STATISTICS[row.key].worth, value_text(row), place_text(row)] for row in sheet.rows
+    ]
+    columns = ["statistic", "what it is worth", "this pair", "next to unrelated models"]
+    note = (
+        "None of these numbers is part of the verdict. Where a value lies is said where it can mean something: for "
+        "statistics that are evidence, between models of the architecture and a size that unrelated ones were "
+        "measured at."
+    )
+    listings = [Listing("What is this evidence worth?", columns, worth, note)]
+    # Ranges stand apart: beside the sentences no page is wide enough for them.
+    kinds = (*KINDS, SYNTHETIC)
+    ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in sheet.rows]
+    note = _RANGES_NOTE.format(sizes=sheet.sizes)
+    return [*listings, Listing("The same statistics of unrelated models", ["statistic", *kinds], ranges, note)]
+
+
+def value_text(row: Row) -> str:
+    """Write the value of a pair, or why there is none."""
+    return f"none: {row.reason}" if row.value is None else number_text(row.value)
+
+
+def place_text(row: Row) -> str:
+    """Say where the value of a pair lies among unrelated models, or why that is not said."""
+    statistic = STATISTICS[row.key]
+    if row.value is None:
+        return "–"
+    if not statistic.is_evidence:
+        return "no evidence, wherever it lies"
+    if not row.ranges:
+        return "not measured there"
+    if row.place is None:
+        return "not said: other architecture or size"
+    return _PLACES[row.place]
+
+
+def number_text(value: float) -> str:
+    """Write four significant digits, and next to 1 as many as tell a number from it.
+
+    >>> number_text(0.38354), number_text(0.99996), number_text(0.9999999), number_text(-0.0047191)
+    ('0.3835', '0.99996', '1', '−0.004719')
+    """
+    text = f"{value:.4g}"
+    if float(text) == 1.0 and round(value, _MOST_DECIMALS) != 1.0:
+        text = f"{value:.{min(_MOST_DECIMALS, 1 - math.floor(math.log10(abs(1.0 - value))))}f}".rstrip("0")
+    return text.replace("-", "−")
+
+
+def _range(quantiles: Sequence[float] | None) -> str | None:
+    if quantiles is None:
+        return None
+    least, median, largest = (number_text(quantiles[at]) for at in (0, len(quantiles) // 2, -1))
+    return median if least == largest else f"{median} ({least} to {largest})"

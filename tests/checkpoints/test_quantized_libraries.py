@@ -1,0 +1,55 @@
+"""Decoded matrices are those of bitsandbytes and compressed-tensors, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.checkpoints.test_weight_files import _decoded
+
+FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "quantized"
+
+
+def cases_of(library):
+    """What a library stores and decodes, by case (``tests/fixtures/make_quantized_fixtures.py``)."""
+    cases = {}
+    with np.load(FOLDER / f"{library}.npz") as file:
+        for key in file.files:
+            place, _, kind = key.partition(":")
+            case, _, name = place.rpartition("/")
+            array = file[key]
+            cases.setdefault(case, {})[name] = array.view(getattr(ml_dtypes, kind)) if kind else array
+    return cases
+
+
+BITSANDBYTES, COMPRESSED_TENSORS = cases_of("bitsandbytes"), cases_of("compressed_tensors")
+
+
+@pytest.mark.parametrize("case", BITSANDBYTES)
+def test_bitsandbytes_decodes_the_same_numbers(case):
+    arrays = dict(BITSANDBYTES[case])
+    expected = arrays.pop("decoded")
+    values = _decoded(arrays).read("m.weight")
+    assert values.dtype == expected.dtype == np.float32 and np.array_equal(values, expected)
+
+
+@pytest.mark.parametrize("case", COMPRESSED_TENSORS)
+def test_compressed_tensors_decodes_the_same_numbers(case):
+    arrays = dict(COMPRESSED_TENSORS[case])
+    expected = arrays.pop("decoded")
+    bits = 8 if case.startswith("8 bits") else 4
+    settings = {"config_groups": {"group_0": {"weights": {"num_bits": bits}}}}
+    values = _decoded(arrays, settings).read("m.weight")
+    # Products are exact numbers in float32 here; the library rounds them to its own type once more.
+    if "torch.bfloat16 of" in case:
+        assert not np.array_equal(values, expected) or case.startswith("float8, tensor")
+        values = values.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert np.array_equal(values, expected)
+
+
+def test_both_tables_blocks_and_every_format_are_there():
+    assert len(BITSANDBYTES) == 9 and len(COMPRESSED_TENSORS) == 18
+    assert all(np.ptp(arrays["decoded"]) > 0.1 for arrays in (*BITSANDBYTES.values(), *COMPRESSED_TENSORS.values()))

@@ -1,0 +1,226 @@
+"""Weights that are equal after rounding to 8 bits, with the scales that quantized files have."""
+
+from __future__ import annotations
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.lineage.roundings import ROUNDINGS, Explanations
+from bornbiased_jax.lineage.same_model import tensor_difference
+from tests.checkpoints.architectures import auto_class, transformers_config
+
+LARGEST = {"int8": 127, "float8": 448}
+
+
+def bfloat16(array):
+    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def codes_of(kind, numbers):
+    return np.rint(numbers) if kind == "int8" else numbers.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def rounded(kind, groups_GN, scale_type=np.float32):
+    """Round groups to 8 bits as a quantizer does: numbers over the scale, which the file keeps in a type of its own."""
+    scale_G1 = (np.abs(groups_GN).max(axis=1, keepdims=True) / LARGEST[kind]).astype(np.float32)
+    stored_G1 = scale_G1.astype(scale_type).astype(np.float32)
+    return codes_of(kind, groups_GN / scale_G1) * stored_G1
+
+
+def by_tensor(kind, weight_OI):
+    return rounded(kind, weight_OI.reshape(1, -1)).reshape(weight_OI.shape)
+
+
+def by_channel(kind, weight_OI):
+    return rounded(kind, weight_OI)
+
+
+def by_32(kind, weight_OI):
+    # Q8_0 of GGUF: numbers are rounded by the scale in float32, which is kept in float16.
+    return rounded(kind, weight_OI.reshape(-1, 32), np.float16).reshape(weight_OI.shape)
+
+
+def by_squares(kind, weight_OI):
+    made = np.empty_like(weight_OI)
+    for row in range(0, len(weight_OI), 128):
+        for column in range(0, weight_OI.shape[1], 128):
+            square = weight_OI[row : row + 128, column : column + 128]
+            made[row : row + 128, column : column + 128] = by_tensor(kind, square)
+    return made
+
+
+FORMS = {
+    "8 bits with a scale for each tensor": ("int8", by_tensor),
+    "8 bits with a scale for each channel": ("int8", by_channel),
+    "8 bits with a scale for each block of 32": ("int8", by_32),
+    "8 bits (e4m3) with a scale for each tensor": ("float8", by_tensor),
+    "8 bits (e4m3) with a scale for each channel": ("float8", by_channel),
+    "8 bits (e4m3) with a scale for each block of 128 × 128": ("float8", by_squares),
+}
+
+
+def weights(seed=0):
+    draws = np.random.default_rng(seed)
+    # Rows of several sizes, so that scales for each tensor and each channel differ.
+    return (draws.standard_normal((256, 192)) * np.exp(draws.normal(size=(256, 1)))).astype(np.float32)
+
+
+def explained(base, suspect):
+    explanations = Explanations()
+    explanations.see(base, suspect, float(np.abs(base - suspect).max()))
+    return explanations.sentence
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("was_bfloat16", [False, True])
+def test_each_form_of_8_bits_is_told_by_its_scales(name, was_bfloat16):
+    kind, form = FORMS[name]
+    base_OI = weights()
+    suspect_OI = form(kind, bfloat16(base_OI) if was_bfloat16 else base_OI)
+    assert explained(base_OI, suspect_OI) == name
+    # Either side may be the one in 8 bits; matrices stand as the transpose of what files hold.
+    assert explained(suspect_OI.T, base_OI.T) == name
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_one_number_that_rounds_elsewhere_is_no_equality(name):
+    kind, form = FORMS[name]
+    base_OI = weights()
+    suspect_OI = form(kind, base_OI)
+    changed_OI = base_OI.copy()
+    # Of a group that does not end at its largest number: by one and a half steps of the integers.
+    changed_OI[130, 70] += 0.012 * np.abs(base_OI).max()
+    assert explained(changed_OI, suspect_OI) is None
+
+
+def test_a_small_change_of_all_numbers_is_no_rounding():
+    base_OI = weights()
+    for size in (1e-2, 1e-3, 1e-4):
+        noise_OI = np.random.default_rng(1).standard_normal(base_OI.shape).astype(np.float32)
+        assert explained(base_OI, base_OI + np.float32(size) * noise_OI) is None
+
+
+def test_numbers_halfway_between_two_codes_may_go_either_way():
+    base_N = np.array([[127.0, 0.5, 1.5, -2.5]], np.float32)
+    for codes in ([127, 0, 2, -2], [127, 1, 1, -3]):
+        assert ROUNDINGS["8 bits with a scale for each tensor"].makes_equal(base_N, np.array([codes], np.float32), 0.5)
+    assert not ROUNDINGS["8 bits with a scale for each tensor"].makes_equal(
+        base_N, np.array([[127, 1, 3, -2]], np.float32), 0.5
+    )
+
+
+def test_the_lowest_code_may_be_the_largest_number():
+    """Formats that map the range to 255 steps use −128 too."""
+    base_N = np.array([[-128.2, 3.3, 100.4, 7.0]], np.float32)
+    suspect_N = np.array([[-128.0, 3.0, 100.0, 7.0]], np.float32)
+    assert ROUNDINGS["8 bits with a scale for each tensor"].makes_equal(base_N / 1000, suspect_N / 1000, 4e-4)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_tensor_of_another_size_or_zeros_is_no_rounding(name):
+    kind, form = FORMS[name]
+    base_OI = weights()
+    suspect_OI = form(kind, base_OI)
+    # Asked as if the tensors were near, so that the search itself must say no.
+    assert ROUNDINGS[name].makes_equal(base_OI, suspect_OI, 0.0)
+    assert not ROUNDINGS[name].makes_equal(base_OI * np.float32(1.02), suspect_OI, 0.0)
+    silent_OI = suspect_OI.copy()
+    silent_OI[:128, :128] = 0.0
+    assert not ROUNDINGS[name].makes_equal(base_OI, silent_OI, 0.0)
+    both_OI = base_OI.copy()
+    both_OI[:128, :128] = 0.0
+    if form in (by_32, by_squares):
+        assert ROUNDINGS[name].makes_equal(both_OI, silent_OI, 0.0)
+
+
+def test_norms_in_16_bits_beside_matrices_in_8_are_said():
+    explanations = Explanations()
+    matrix_OI, scale_D = weights(), 1 + weights(1)[0] / 10
+    for base, suspect in ((matrix_OI, by_channel("int8", matrix_OI)), (scale_D, bfloat16(scale_D))):
+        explanations.see(base, suspect, float(np.abs(base - suspect).max()))
+    assert explanations.sentence == "8 bits with a scale for each channel, of some tensors to bfloat16"
+    explanations.see(matrix_OI, by_tensor("int8", matrix_OI), 1.0)
+    assert explanations.sentence is None
+
+
+def test_other_models_are_told_apart_without_a_search(monkeypatch):
+    base_OI, other_OI = weights(0), weights(1)
+    difference = float(np.abs(base_OI - other_OI).max())
+    monkeypatch.setattr("bornbiased_jax.lineage.roundings.Rounding._on_grid", pytest.fail)
+    for name in FORMS:
+        assert not ROUNDINGS[name].makes_equal(base_OI, other_OI, difference)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def written(folder, name, change, **config):
+    """Write a model with the tensors that ``change`` makes of each of a matrix's."""
+    torch.manual_seed(0)
+    auto_class(name).from_config(transformers_config(name, scale=4)).save_pretrained(folder)
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    made = {}
+    for key, array in tensors.items():
+        made |= change(key, array) if array.ndim == 2 and "layers" in key else {key: array}
+    safetensors.numpy.save_file({key: np.ascontiguousarray(array) for key, array in made.items()}, path)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | config))
+    return open_role_source(folder)
+
+
+def plain(key, array):
+    return {key: array}
+
+
+def float8(key, array):
+    """Keep a matrix in FP8 with a scale for each tensor, as files of the quantization method "fp8" do."""
+    scale = np.float32(np.abs(array).max() / 448)
+    return {key: (array / scale).astype(ml_dtypes.float8_e4m3fn), f"{key}_scale": scale.reshape(1)}
+
+
+def int8(key, array):
+    """Keep a matrix in integers with a scale for each row, as compressed-tensors does."""
+    scale_O1 = (np.abs(array).max(axis=1, keepdims=True) / 127).astype(np.float32)
+    return {key: np.rint(array / scale_O1).astype(np.int8), f"{key}_scale": scale_O1}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (float8, "equal after rounding to 8 bits (e4m3) with a scale for each tensor (largest difference 0."),
+        (int8, "equal after rounding to 8 bits with a scale for each channel (largest difference 0.0"),
+    ],
+)
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3"])
+def test_a_file_in_8_bits_is_equal_after_rounding_to_them(tmp_path, name, change, words):
+    """Of latent attention what is stored: products of rounded matrices are no rounded products."""
+    base = written(tmp_path / "base", name, plain)
+    suspect = written(tmp_path / "suspect", name, change, quantization_config={"quant_method": "fp8"})
+    found = tensor_difference(base, suspect)
+    assert found is not None and words in found.sentence, found.sentence
+
+
+def test_a_copy_of_latent_attention_in_bfloat16_is_equal_after_rounding(tmp_path):
+    base = written(tmp_path / "base", "deepseek_v3", plain)
+    half = written(tmp_path / "half", "deepseek_v3", lambda key, array: {key: bfloat16(array)})
+    found = tensor_difference(base, half)
+    assert found is not None and found.rounding == "bfloat16" and 0 < found.largest < 0.05
+    # Each stored tensor is compared once, though keys and values are products of the same.
+    queries = [role for role in base.roles if role.group == "query"]
+    assert queries and all(len(base.factors(role)) == 3 for role in queries)
+    same = tensor_difference(base, base)
+    assert same is not None and same.largest == 0.0
+
+    def moved(key, array):
+        return {key: array * np.float32(1.01 if "kv_b_proj" in key else 1.0)}
+
+    near = tensor_difference(base, written(tmp_path / "near", "deepseek_v3", moved))
+    assert near is not None and near.rounding is None and "kv_b_proj" in near.path
