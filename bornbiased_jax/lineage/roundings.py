@@ -74,12 +74,14 @@ class Rounding:
     def _on_grid(self, grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
         """Check that one tensor lies on a grid of its own, group by group, and the other rounds to it."""
         num_groups, size = grid_GN.shape
-        for groups in _parts(num_groups, max(1, _PIECE // max(1, size))):
+        for groups in _parts(num_groups, size):
             largest_g1 = _largest_of_groups(grid_GN[groups])
             is_equal_g = np.zeros(len(largest_g1), bool)
             for code in self.largest:
                 scale_g1 = np.maximum(largest_g1 / np.float32(code), _TINY)
                 is_equal_g |= self._has_codes(grid_GN[groups], other_GN[groups], scale_g1)
+                if is_equal_g.all():
+                    break
             if not is_equal_g.all():
                 return False
         return True
@@ -96,7 +98,7 @@ class Rounding:
         own_G1 = _largest_of_groups(other_GN) / code_G1
         own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, scale_G1)
         is_equal_G = np.ones(len(grid_GN), bool)
-        for columns in _parts(grid_GN.shape[1], _PIECE):
+        for columns in _parts(grid_GN.shape[1]):
             numbers_Gn = grid_GN[:, columns] / scale_G1
             codes_Gn = self.cast(numbers_Gn)
             is_equal_G &= (np.abs(numbers_Gn - codes_Gn) <= _TOLERANCE * np.abs(codes_Gn)).all(axis=1)
@@ -112,8 +114,14 @@ class Rounding:
 
     def _rounds_to(self, numbers_GN: np.ndarray, codes_GN: np.ndarray) -> np.ndarray:
         """Return of each group whether numbers round to codes; halfway between two, to either."""
-        low_GN, high_GN = (self.cast(numbers_GN * np.float32(1 + side)) for side in (-_TOLERANCE, _TOLERANCE))
-        is_equal_G: np.ndarray = ((low_GN == codes_GN) | (high_GN == codes_GN)).all(axis=1)
+        is_equal_GN = self.cast(numbers_GN) == codes_GN
+        groups, columns = np.nonzero(~is_equal_GN)
+        # What is off lies halfway, up to what float32 leaves, or makes the group another.
+        if groups.size:
+            numbers_n, codes_n = numbers_GN[groups, columns], codes_GN[groups, columns]
+            ends = [self.cast(numbers_n * np.float32(1 + side)) for side in (-_TOLERANCE, _TOLERANCE)]
+            is_equal_GN[groups, columns] = (ends[0] == codes_n) | (ends[1] == codes_n)
+        is_equal_G: np.ndarray = is_equal_GN.all(axis=1)
         return is_equal_G
 
 
@@ -122,14 +130,14 @@ def pieces(base: np.ndarray, suspect: np.ndarray) -> Iterator[tuple[np.ndarray, 
     if base.T.flags.c_contiguous and suspect.T.flags.c_contiguous:
         base, suspect = base.T, suspect.T
     base_N, suspect_N = base.reshape(-1), suspect.reshape(-1)
-    return ((base_N[part], suspect_N[part]) for part in _parts(len(base_N), _PIECE))
+    return ((base_N[part], suspect_N[part]) for part in _parts(len(base_N)))
 
 
-def _parts(count: int, size: int) -> Iterator[slice]:
-    """Cut a range: first a small part, which tells most tensors apart, then parts of a size."""
-    first = min(count, size, _FIRST)
+def _parts(count: int, size: int = 1) -> Iterator[slice]:
+    """Cut rows of a size: first a small part, which tells most tensors apart, then parts that fit a cache."""
+    first, step = (max(1, numbers // max(1, size)) for numbers in (_FIRST, _PIECE))
     yield slice(0, first)
-    yield from (slice(start, start + size) for start in range(first, count, size))
+    yield from (slice(start, start + step) for start in range(first, count, step))
 
 
 def _matrix(tensor: np.ndarray) -> np.ndarray:
@@ -149,10 +157,13 @@ def _sources(
     """
     yield other_GN / scale_G1
     yield other_GN / own_G1
-    # Files in 8 bits are often made of ones in 16, whose numbers were rounded once before.
-    rounded_GN = _bfloat16(other_GN)
-    yield rounded_GN / scale_G1
-    yield rounded_GN / (_bfloat16(own_G1 * code_G1) / code_G1)
+    # Files in 8 bits are often made of ones in 16, whose numbers were rounded once before, and some libraries divide in
+    # 16 bits too.
+    for cast in (_bfloat16, _float16):
+        rounded_GN = cast(other_GN)
+        yield rounded_GN / scale_G1
+        yield rounded_GN / (cast(own_G1 * code_G1) / code_G1)
+        yield cast(rounded_GN / scale_G1)
 
 
 def _largest_of_groups(groups_GN: np.ndarray) -> np.ndarray:
@@ -177,6 +188,15 @@ def _bfloat16(numbers: np.ndarray) -> np.ndarray:
     return _rounded(numbers, ml_dtypes.bfloat16)
 
 
+def _float16(numbers: np.ndarray) -> np.ndarray:
+    return _rounded(numbers, np.float16)
+
+
+def _int8(numbers: np.ndarray) -> np.ndarray:
+    whole: np.ndarray = np.clip(np.rint(numbers), -128, 127)
+    return whole
+
+
 def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
     yield iter([(first.reshape(1, -1), second.reshape(1, -1))])
 
@@ -191,7 +211,7 @@ def _by_32(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
     for left, right in ((first, second), (first.T, second.T)):
         rows, columns = left.shape
         if columns % 32 == 0:
-            parts = _parts(rows, max(1, _PIECE // columns))
+            parts = _parts(rows, columns)
             yield ((left[part].reshape(-1, 32), right[part].reshape(-1, 32)) for part in parts)
 
 
@@ -201,18 +221,20 @@ def _by_squares(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Grou
     yield ((first[square].reshape(1, -1), second[square].reshape(1, -1)) for square in squares)
 
 
+# −128 where a range of 255 steps is mapped, 126 where the scale is kept in bfloat16.
+_LARGEST_INT8 = (127.0, 128.0, 126.0)
 _FLOAT8 = _cast(ml_dtypes.float8_e4m3fn)
 
 ROUNDINGS: dict[str, Rounding] = {
     rounding.name: rounding
     for rounding in (
         Rounding("bfloat16", _bfloat16, 16),
-        Rounding("float16", _cast(np.float16), 16),
+        Rounding("float16", _float16, 16),
         Rounding("8 bits (e4m3)", _FLOAT8, 8),
         Rounding("8 bits (e5m2)", _cast(ml_dtypes.float8_e5m2), 8),
-        Rounding("8 bits with a scale for each tensor", np.rint, 8, _by_tensor, (127.0, 128.0), 1 / 128),
-        Rounding("8 bits with a scale for each channel", np.rint, 8, _by_channel, (127.0, 128.0), 1 / 128),
-        Rounding("8 bits with a scale for each block of 32", np.rint, 8, _by_32, (127.0, 128.0), 1 / 128),
+        Rounding("8 bits with a scale for each tensor", _int8, 8, _by_tensor, _LARGEST_INT8, 1 / 128),
+        Rounding("8 bits with a scale for each channel", _int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
+        Rounding("8 bits with a scale for each block of 32", _int8, 8, _by_32, _LARGEST_INT8, 1 / 128),
         Rounding("8 bits (e4m3) with a scale for each tensor", _FLOAT8, 8, _by_tensor, (448.0,), 1 / 25),
         Rounding("8 bits (e4m3) with a scale for each channel", _FLOAT8, 8, _by_channel, (448.0,), 1 / 25),
         Rounding("8 bits (e4m3) with a scale for each block of 128 × 128", _FLOAT8, 8, _by_squares, (448.0,), 1 / 25),

@@ -88,6 +88,17 @@ def test_each_form_of_8_bits_is_told_by_its_scales(name, was_bfloat16):
     assert explained(suspect_OI.T, base_OI.T) == name
 
 
+@pytest.mark.parametrize("name", [name for name, (_, form) in FORMS.items() if form in (by_channel, by_tensor)])
+def test_numbers_divided_in_16_bits_are_told_too(name):
+    """As libraries quantize models in bfloat16: scale, quotient and product are rounded to it."""
+    kind, form = FORMS[name]
+    base_OI = weights()
+    halved_OI = bfloat16(base_OI) if form is by_channel else bfloat16(base_OI).reshape(1, -1)
+    scale_G1 = bfloat16(np.abs(halved_OI).max(axis=1, keepdims=True) / np.float32(LARGEST[kind]))
+    codes_OI = np.minimum(codes_of(kind, bfloat16(halved_OI / scale_G1)), LARGEST[kind])
+    assert explained(base_OI, (codes_OI * scale_G1).reshape(base_OI.shape)) == name
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_one_number_that_rounds_elsewhere_is_no_equality(name):
     kind, form = FORMS[name]
