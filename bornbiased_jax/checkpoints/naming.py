@@ -29,6 +29,7 @@ from bornbiased_jax.checkpoints.sizes import Json, config_of, measure
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32
 from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_chosen
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.schema import cut
 
 LANGUAGE = "language"
 
@@ -170,10 +171,13 @@ class NamedRoles(RoleSource):
         is_said_tied = config_of(self._config, LANGUAGE).get(field, self._config.get(field))
         if head is None:
             # A configuration that does not say leaves nothing but the embedding for a head.
-            is_missing = embedding is not None and is_said_tied is False
-            if is_missing:
+            if embedding is None or is_said_tied is None:
+                if embedding is not None and (name := self._class_without_head()):
+                    self._note(f"no output head is stored, as of a {name}")
+                return embedding is not None
+            if not is_said_tied:
                 self._note(f"no output head is stored, though {field} is false")
-            return embedding is not None and not is_missing
+            return bool(is_said_tied)
         if embedding is None:
             # A tied table that was saved under the name of the head.
             self._add(head._replace(row=Convention("", "embedding")))
@@ -190,6 +194,12 @@ class NamedRoles(RoleSource):
         self._drop_head(head.name)
         self._note(f"{head.name} is a copy of the embedding")
         return True
+
+    def _class_without_head(self) -> str:
+        """Return the class of transformers that a model is of, where it has no head, as LlamaModel; else ""."""
+        names = self._config.get("architectures")
+        name = str(names[0]) if isinstance(names, list) and names else ""
+        return cut(name) if name.endswith("Model") else ""
 
     def _drop_head(self, name: str) -> None:
         for role in [role for role in self._parts if role.name == name and role.group == "head"]:

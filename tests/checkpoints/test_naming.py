@@ -196,6 +196,9 @@ def test_tied_table_stored_under_the_name_of_the_head(rng):
         ({"tie_word_embeddings": False}, False, ("no output head is stored, though tie_word_embeddings is false",)),
         ({"tie_word_embeddings": True}, True, ()),
         ({}, True, ()),
+        ({"architectures": ["LlamaForCausalLM"]}, True, ()),
+        ({"architectures": ["LlamaModel"]}, True, ("no output head is stored, as of a LlamaModel",)),
+        ({"architectures": [], "tie_word_embeddings": True}, True, ()),
     ],
 )
 def test_a_head_that_an_untied_model_lacks_is_noted(rng, config, is_tied, notes):
@@ -238,6 +241,49 @@ def test_what_is_not_plain_in_a_folder_is_noted_and_printed(tmp_path, capsys, fo
     source = naming.open_role_source(folder)
     assert (source.naming, source.notes) == ("native", (NOTED[form],))
     assert capsys.readouterr().err == f"{folder}: {NOTED[form]}\n"
+
+
+def _nano_gpt(rng, width=16, num_blocks=2, vocab_size=11):
+    """Tensors under the names of nanoGPT, whose matrices lie as those of linear maps do, unlike GPT-2's."""
+    shapes = {"transformer.wte.weight": (vocab_size, width), "transformer.wpe.weight": (32, width)}
+    for block in range(num_blocks):
+        place = f"transformer.h.{block}"
+        shapes |= {f"{place}.ln_{number}.weight": (width,) for number in (1, 2)}
+        shapes |= {f"{place}.attn.c_attn.weight": (3 * width, width), f"{place}.attn.c_proj.weight": (width, width)}
+        shapes |= {f"{place}.mlp.c_fc.weight": (4 * width, width), f"{place}.mlp.c_proj.weight": (width, 4 * width)}
+    shapes["transformer.ln_f.weight"] = (width,)
+    tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {**tensors, "lm_head.weight": tensors["transformer.wte.weight"].copy()}
+
+
+@pytest.mark.parametrize("form", ["safetensors", "its own file"])
+def test_a_checkpoint_of_nano_gpt_opens_as_its_refusal_advises(tmp_path, rng, form):
+    tensors = _nano_gpt(rng)
+    checkpoint = {
+        "model": {f"_orig_mod.{name}": torch.tensor(tensor) for name, tensor in tensors.items()},
+        "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"betas": (0.9, 0.95)}]},
+        "model_args": {"n_layer": 2, "bias": False},
+        "best_val_loss": torch.tensor(1.5),
+    }
+    torch.save(checkpoint, tmp_path / "ckpt.pt")
+    with pytest.raises(
+        InputError, match=r"is a pickle.*DIR/model\.safetensors, put the model's config\.json there too"
+    ):
+        naming.open_role_source(tmp_path / "ckpt.pt")
+    config = {"model_type": "gpt2", "n_head": 4, "n_embd": 16, "n_layer": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="is a pickle.*: name its folder with --file ckpt.pt"):
+        naming.open_role_source(tmp_path / "ckpt.pt")
+    if form == "safetensors":
+        safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+        source = naming.open_role_source(tmp_path)
+    else:
+        source = naming.open_role_source(tmp_path, file="ckpt.pt")
+    assert source.unread == ()
+    arrays = {role.path: source.read(role) for role in source.roles}
+    query_OI = tensors["transformer.h.1.attn.c_attn.weight"][:16]
+    np.testing.assert_array_equal(arrays["language/blocks/2/query/kernel"], query_OI.T)
+    np.testing.assert_array_equal(arrays["language/blocks/2/up/kernel"], tensors["transformer.h.1.mlp.c_fc.weight"].T)
 
 
 def test_nothing_is_noted_of_a_plain_folder(capsys):
