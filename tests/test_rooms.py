@@ -19,7 +19,7 @@ FLOORS: tuple[set[str], ...] = (
     {"parameters", "init", "parallel", "sweep"},
     {"executors"},
     {"chunk_store", "store"},
-    {"report.numbers", "stats"},
+    {"stats"},
     {"model", "models"},
     {"given_table", "prediction", "text", "trainability"},
     {"probes.inputs", "training.data", "doctor"},

@@ -9,7 +9,6 @@ from typing import Literal, cast
 
 import numpy as np
 
-from bornbiased_jax.report.numbers import from_log10
 from bornbiased_jax.stats.certified import Certified
 from bornbiased_jax.stats.ranks import matched
 
@@ -30,7 +29,7 @@ _DEFAULTS: Mapping[str, object] = {"identity": None, "log10_p_bound": None, "log
 _LEAST_LOG10 = -300.0
 # From here on a decimal fraction has more zeros than anybody counts.
 _DECIMAL_LOG10 = -4.5
-_in_powers = from_log10(2)
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # What unrelated models reach this rarely is not nothing, though a verdict may need more.
 _WEAK_LOG10 = -2.0
 
@@ -260,10 +259,15 @@ def probability(log10_p: float) -> float:
 def format_probability(log10_p: float) -> str:
     """Format a probability in digits that say something; below 10⁻³⁰⁰ only that it is.
 
-    >>> format_probability(-0.4), format_probability(-4.0), format_probability(-2027.7)
-    ('0.4', '0.0001', '< 10⁻³⁰⁰')
+    >>> format_probability(-0.4), format_probability(-4.0), format_probability(-9.0), format_probability(-2027.7)
+    ('0.4', '0.0001', '1.0 × 10⁻⁹', '< 10⁻³⁰⁰')
     """
-    return f"{10.0**log10_p:.2g}" if log10_p > _DECIMAL_LOG10 else _in_powers(log10_p)
+    if log10_p < _LEAST_LOG10:
+        return f"< 10{f'{_LEAST_LOG10:.0f}'.translate(_SUPERSCRIPT)}"
+    if log10_p > _DECIMAL_LOG10:
+        return f"{10.0**log10_p:.2g}"
+    mantissa, exponent = f"{10.0**log10_p:.1e}".split("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 
 
 def format_p(log10_p: float) -> str:

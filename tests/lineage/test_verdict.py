@@ -48,7 +48,7 @@ def test_text_says_what_is_covered_and_what_is_not():
         (dict(verdict="same-lineage", log10_p=-2027.7, null="exact"), ["probability < 10⁻³⁰⁰."]),
         (
             dict(verdict="same-lineage", log10_p=-9.0, null="approximate"),
-            ["1.0\u202f×\u202f10⁻⁹ at most by this test's approximation."],
+            ["1.0 × 10⁻⁹ at most by this test's approximation."],
         ),
         (dict(verdict="same-lineage", log10_p=None, null="population"), ["No p-value stands behind it"]),
         (dict(verdict="same-lineage", log10_p=-9.0, null="exact", identity="files"), ["no chance enters."]),
