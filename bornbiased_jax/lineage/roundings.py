@@ -20,6 +20,8 @@ _TOLERANCE = 1e-5
 # How far a scale in 16 bits may lie from the one that it was rounded from.
 _SCALE_TOLERANCE = 2.0**-8
 _SIDE = 128
+# What float32 leaves of numbers next to 1, of both tensors.
+_LAST_BITS = 2.0**-22
 _TINY = np.float32(1e-30)
 
 Groups = tuple[np.ndarray, np.ndarray]
@@ -70,6 +72,24 @@ class Rounding:
                 for pair in ((base, suspect), (suspect, base))
                 for way in self.grouping(*pair)
             )
+
+    def makes_equal_less_one(self, base: np.ndarray, suspect: np.ndarray) -> bool:
+        """Return whether two scales of norms are equal after this rounding of what a file has: scales less 1.
+
+        Some families store g and multiply by 1 + g, of which float32 keeps the last bits of g no more.
+
+        Args:
+            base, suspect: 1 + g, float32.
+        """
+        offsets = base - np.float32(1), suspect - np.float32(1)
+        return any(self._rounds_offsets(*pair) for pair in (offsets, offsets[::-1]))
+
+    def _rounds_offsets(self, grid_N: np.ndarray, other_N: np.ndarray) -> bool:
+        codes_N = self.cast(grid_N)
+        low_N, high_N = (self.cast(other_N + np.float32(side)) for side in (-_LAST_BITS, _LAST_BITS))
+        is_on_grid = np.abs(grid_N - codes_N).max() <= _LAST_BITS
+        # Rounding keeps the order: what may become a code lies between the roundings of both ends.
+        return bool(is_on_grid and ((low_N <= codes_N) & (codes_N <= high_N)).all())
 
     def _on_grid(self, grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
         """Check that one tensor lies on a grid of its own, group by group, and the other rounds to it."""
@@ -242,23 +262,25 @@ ROUNDINGS: dict[str, Rounding] = {
 }
 """By name, the finest first."""
 
+FINE = tuple(name for name, rounding in ROUNDINGS.items() if rounding.bits == 16)
+
 
 class Explanations:
     """Which roundings make every tensor equal that was seen: one for all, or 16 bits for some and 8 for others."""
 
     def __init__(self) -> None:
-        fine = [name for name, rounding in ROUNDINGS.items() if rounding.bits == 16]
         coarse = [name for name, rounding in ROUNDINGS.items() if rounding.bits == 8]
         self._left: list[tuple[str, ...]] = [(name,) for name in ROUNDINGS]
         # Norms and tables of a file in 8 bits are often kept in 16.
-        self._left += [(second, first) for second in coarse for first in fine]
+        self._left += [(second, first) for second in coarse for first in FINE]
 
-    def see(self, base: np.ndarray, suspect: np.ndarray, difference: float) -> None:
+    def see(self, base: np.ndarray, suspect: np.ndarray, difference: float, *, is_scale: bool = False) -> None:
         """Drop what does not explain how two tensors differ.
 
         Args:
             base, suspect: float32, of one shape.
             difference: the largest between their numbers.
+            is_scale: whether they are scales of a norm, which a file may store less 1.
         """
         asked = list(dict.fromkeys(name for names in self._left for name in names))
         fits: set[str] = set()
@@ -267,6 +289,8 @@ class Explanations:
             if not fits:
                 finds = (name for name in asked if ROUNDINGS[name].bits == bits)
                 fits = {name for name in finds if ROUNDINGS[name].makes_equal(base, suspect, difference)}
+            if bits == 16 and is_scale:
+                fits |= {name for name in FINE if ROUNDINGS[name].makes_equal_less_one(base, suspect)}
         self._left = [names for names in self._left if not fits.isdisjoint(names)]
 
     @property

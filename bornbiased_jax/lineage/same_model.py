@@ -186,7 +186,7 @@ def tensor_difference(
             advance(1)
             continue
         for name, base_tensor, suspect_tensor in _stored(base, suspect, (role, suspect_role), compared):
-            found = _measured(base_tensor, suspect_tensor, explanations)
+            found = _measured(base_tensor, suspect_tensor, explanations, is_scale=role.leaf == "scale")
             if found is None:
                 return None
             if found >= largest and found > 0.0:
@@ -212,7 +212,7 @@ def _stored(
             yield name, base.read_factor(name), suspect.read_factor(name)
 
 
-def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations) -> float | None:
+def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations, *, is_scale: bool) -> float | None:
     """Return the largest difference of a tensor over its root mean square; None where it is large and not explained."""
     if base.shape != suspect.shape:
         return None
@@ -220,7 +220,7 @@ def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations)
     difference = max(float(np.abs(first - second).max()) for first, second in pieces(base, suspect))
     if difference == 0.0:
         return 0.0
-    explanations.see(base, suspect, difference)
+    explanations.see(base, suspect, difference, is_scale=is_scale)
     # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
     squares = math.fsum(float(np.square(first, dtype=np.float64).sum()) for first, _ in pieces(base, suspect))
     size = math.sqrt(squares / base.size) or math.inf

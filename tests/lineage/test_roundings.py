@@ -235,3 +235,37 @@ def test_a_copy_of_latent_attention_in_bfloat16_is_equal_after_rounding(tmp_path
 
     near = tensor_difference(base, written(tmp_path / "near", "deepseek_v3", moved))
     assert near is not None and near.rounding is None and "kv_b_proj" in near.path
+
+
+@pytest.mark.parametrize("cast", [bfloat16, lambda array: array.astype(np.float16).astype(np.float32)])
+def test_scales_that_a_file_stores_less_one_are_rounded_there(cast):
+    """Gemma stores g and multiplies by 1 + g: rounding 1 + g would be another rounding."""
+    offsets_D = (0.05 * np.random.default_rng(0).standard_normal(4096)).astype(np.float32)
+    base_D, suspect_D = 1 + offsets_D, 1 + cast(offsets_D)
+    explanations = Explanations()
+    explanations.see(base_D, suspect_D, 1e-3)
+    assert explanations.sentence not in ("bfloat16", "float16")
+    explanations = Explanations()
+    explanations.see(base_D, suspect_D, 1e-3, is_scale=True)
+    assert explanations.sentence == ("bfloat16" if cast is bfloat16 else "float16")
+    # One number a step further is no rounding.
+    suspect_D[7] += 2 * np.abs(suspect_D - base_D).max()
+    explanations = Explanations()
+    explanations.see(base_D, suspect_D, 1e-3, is_scale=True)
+    assert explanations.sentence not in ("bfloat16", "float16")
+
+
+def test_a_copy_of_a_gemma_in_bfloat16_is_equal_after_rounding(tmp_path):
+    sources = []
+    for place, cast in (("base", np.asarray), ("half", bfloat16)):
+        written(tmp_path / place, "gemma2", plain)
+        path = tmp_path / place / "model.safetensors"
+        made = {}
+        for key, array in safetensors.numpy.load_file(path).items():
+            draws = np.random.default_rng(len(key))
+            moves = (0.03 * draws.standard_normal(array.shape)).astype(np.float32) if "norm" in key else np.float32(0)
+            made[key] = cast(array + moves)
+        safetensors.numpy.save_file(made, path)
+        sources.append(open_role_source(tmp_path / place))
+    found = tensor_difference(*sources)
+    assert found is not None and found.rounding == "bfloat16"
