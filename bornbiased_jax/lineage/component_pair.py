@@ -8,6 +8,7 @@ and labels that repeat in both models are permuted jointly. A piece of evidence 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,11 @@ class ComponentPair:
     def __init__(
         self, base: Fingerprint, suspect: Fingerprint, name: str, skipped: Collection[MatrixCell] = ()
     ) -> None:
-        self.base, self.suspect = base.components[name], suspect.components[name]
+        # Each model is tested for formulas by itself: a formula in one alone makes no agreement.
+        in_base, in_suspect = (formulas(model.components[name], model) for model in (base, suspect))
+        self.left_out: dict[str, str] = {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
+        """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
+        self.base, self.suspect = (_without(model.components[name], self.left_out) for model in (base, suspect))
         self.repeats: dict[RepeatLabels, SharedRepeats] = {
             labels: shared_repeats(base, suspect, name, labels)
             for labels in ("coordinates", "neurons", "heads", "experts")
@@ -82,15 +87,7 @@ class ComponentPair:
         # Blocks by their Grams, then the MLPs and experts in them.
         self.blocks = pair_blocks(self.base, self.suspect)
         self.neurons = pair_neurons(self.base, self.suspect, self.blocks)
-        self._fingerprints = base, suspect
         self._skipped = frozenset(skipped)
-
-    @cached_property
-    def left_out(self) -> dict[str, str]:
-        """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
-        # Each model is tested by itself: a formula in one alone makes no agreement.
-        in_base, in_suspect = (formulas(model.components[self.base.name], model) for model in self._fingerprints)
-        return {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
 
     @cached_property
     def is_joint(self) -> bool:
@@ -316,6 +313,34 @@ class ComponentPair:
             raise EvidenceError("a model has no vocabulary, and so no token space")
         if len(labels) > 1:
             raise EvidenceError("one fingerprint names tokens by their strings, the other by their numbers")
+
+
+def _without(component: Component, kinds: Collection[str]) -> Component:
+    """Put zeros, which leave the labels, for matrices of these kinds in the sketches of neurons and heads."""
+    if not kinds:
+        return component
+
+    def emptied(sketch: np.ndarray, *factors: str) -> np.ndarray:
+        # A product of which one factor is no evidence is none.
+        return np.zeros_like(sketch) if any(factor in kinds for factor in factors) else sketch
+
+    neurons = [
+        dataclasses.replace(
+            mlp,
+            token={name: emptied(rows, name) for name, rows in mlp.token.items()},
+            coordinates={name: emptied(rows, name) for name, rows in mlp.coordinates.items()},
+        )
+        for mlp in component.neurons
+    ]
+    heads = [
+        dataclasses.replace(
+            each,
+            query_key=emptied(each.query_key, "query", "key"),
+            value_output=emptied(each.value_output, "value", "output"),
+        )
+        for each in component.heads
+    ]
+    return dataclasses.replace(component, neurons=tuple(neurons), heads=tuple(heads))
 
 
 def _module(block: int | None, kind: str) -> str:

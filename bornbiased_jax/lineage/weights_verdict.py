@@ -192,7 +192,7 @@ def _decide(
         if kinds and not copied & set(kinds):
             reason = (
                 f"the models agree in {' and '.join(kinds)} alone, and in no other kind of matrix: a structure that "
-                "both were given without a seed would do that"
+                "both were given without a seed, or a table that both took from elsewhere, would do that"
             )
             return "undefined", reason, best
         where = "" if best.component == ALL else f", in {place(best.component)}"
@@ -224,12 +224,16 @@ def _decide(
 
 
 def _kinds_alone(comparison: Comparison) -> list[str]:
-    """Return the one or two kinds of block matrices in which alone the models agree; none where others agree too."""
+    """Return the one or two tables or kinds of block matrices in which alone the models agree; [] if others do too."""
     kinds = {module.rpartition("/")[2] for module in comparison.by_module if module.startswith("blocks/")}
     agreeing = [cell for cell in comparison.cells if comparison.is_significant(cell.log10_adjusted)]
-    if any(cell.evidence in (*BLOCK_LABELS, "outputs") or cell.component in TABLES for cell in agreeing):
+    if any(cell.evidence in (*BLOCK_LABELS, "outputs") for cell in agreeing):
         return []
-    alone = sorted({cell.component for cell in agreeing if cell.component in kinds})
+    components = {cell.component for cell in agreeing}
+    alone = sorted(components & {*kinds, *TABLES})
+    # Blocks as a whole may agree where no kind of matrix does by itself.
+    if not components & kinds and "blocks" in components:
+        return []
     return alone if 0 < len(alone) <= _FEW_KINDS and len(kinds) >= _MANY_KINDS else []
 
 

@@ -15,8 +15,8 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.derive.changes import Context, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.battery import ALL, Options, compare_weights
-from bornbiased_jax.lineage.evidence import KINDS, MATCHED, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.battery import ALL, Options, compare_weights, screening_z
+from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.trace import trace
@@ -53,6 +53,12 @@ def drawn(seed, family="llama-tiny", **fields):
     arrays = {path: 0.02 * draws.standard_normal(leaf.shape, np.float32) for path, leaf in shapes.items()}
     arrays |= {path: np.ones_like(leaf) for path, leaf in arrays.items() if path.endswith("scale")}
     return cfg, arrays
+
+
+def decided_by(verdict):
+    """The evidence that the notes name."""
+    (note,) = [note for note in verdict.notes if note.startswith("The smallest p-value is that of ")]
+    return note.removeprefix("The smallest p-value is that of ").partition(".")[0]
 
 
 def z_of(verdict, evidence):
@@ -103,7 +109,7 @@ def test_all_changes_at_once_are_found_in_token_space_through_a_directory(tmp_pa
     related = trace(reference(1), folder, num_permutations=999)
     assert (related.verdict, related.detail["null"]) == ("same-lineage", "exact")
     assert related.log10_p < -50
-    assert "neurons in token space" in related.reason and z_of(related, TOKEN_NEURONS) > 20
+    assert decided_by(related) == TOKEN_NEURONS and z_of(related, TOKEN_NEURONS) > 20
     other = trace(reference(3), folder, num_permutations=999)
     assert other.verdict == "unrelated" and abs(z_of(other, TOKEN_NEURONS)) < 4
 
@@ -116,7 +122,7 @@ def test_all_changes_and_permuted_neurons_are_found_by_matching_longer_sketches(
     base, other, suspect = (fingerprint(place, settings) for place in (reference(1), reference(3), folder))
     related = auto_verdict(base, suspect, options)
     assert related.verdict == "same-lineage" and related.log10_p < -50
-    assert "matched neurons" in related.reason
+    assert decided_by(related) == MATCHED
     assert abs(z_of(related, TOKEN_NEURONS)) < 4 and z_of(related, MATCHED) > 20
     assert auto_verdict(other, suspect, options).verdict == "unrelated"
 
@@ -234,6 +240,60 @@ def test_structure_that_a_formula_decided_is_left_out(structure):
     verdict = auto_verdict(*prints, QUICK)
     assert verdict.verdict == "unrelated", verdict.reason
     assert verdict.detail["left_out"].keys() == {"value", "output"}
+    cfg, arrays = pair[0]
+    noise = np.random.default_rng(5)
+    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+    assert auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK).verdict == "same-lineage"
+
+
+@pytest.mark.parametrize("kinds", [("gate", "up", "down"), ("gate",), ("up", "down"), ("query", "key")])
+def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
+    """Two unrelated models in which these matrices begin near the identity; a copy is found by what is left."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        for path, leaf in arrays.items():
+            if any(f"/{kind}/" in path for kind in kinds):
+                leaf += 0.3 * np.eye(*leaf.shape[1:], dtype=np.float32)
+        pair.append((cfg, arrays))
+    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
+    verdict = auto_verdict(*prints, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert verdict.detail["left_out"].keys() == set(kinds)
+    assert max(abs(z_of(verdict, evidence) or 0) for evidence in list(KINDS)[:5]) < 5
+    assert (verdict.detail["agreement"] or 0) < 0.1
+    # The screen lets coordinates pass, which the test decides about.
+    screened = screening_z(*prints)
+    assert max(abs(z) for evidence, z in screened.items() if not evidence.startswith("coordinates")) < 5
+    if "gate" in kinds and "up" in kinds:
+        assert not {RAW_NEURONS, TOKEN_NEURONS} & screened.keys()
+        reasons = [row["reason"] for row in verdict.detail["tests"] if row["name"] == TOKEN_NEURONS]
+        assert reasons == ["no part of the MLPs has numbers that a seed decided in both models"]
+    cfg, arrays = pair[0]
+    noise = np.random.default_rng(5)
+    tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
+    found = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
+    assert found.verdict == "same-lineage"
+    if kinds == ("gate",):
+        assert z_of(found, RAW_NEURONS) > 30 and z_of(found, TOKEN_NEURONS) > 30
+
+
+@pytest.mark.parametrize("table", ["embedding", "head"])
+def test_tables_that_alone_agree_decide_nothing(table):
+    """Tables that begin as one formula of the token number, and were trained since: no formula is known of them."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed)
+        angles_VP = np.arange(512)[:, None] * 10_000.0 ** (-np.arange(32) / 32)
+        waves_VD = np.concatenate([np.sin(angles_VP), np.cos(angles_VP)], axis=1).astype(np.float32)
+        path = "embed/embedding" if table == "embedding" else "head/kernel"
+        arrays[path] += 0.02 * (waves_VD if table == "embedding" else waves_VD.T)
+        pair.append((cfg, arrays))
+    prints = [of_params(cfg, models.unflatten(arrays)) for cfg, arrays in pair]
+    verdict = auto_verdict(*prints, QUICK)
+    assert verdict.verdict == "undefined"
+    assert verdict.reason.startswith(f"the models agree in {table} alone, and in no other kind of matrix")
+    # With blocks of the same initialization the table is no longer alone.
     cfg, arrays = pair[0]
     noise = np.random.default_rng(5)
     tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
