@@ -66,7 +66,8 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
         return "payload"
     if digest != published:
         raise InputError(
-            f"the base {name} has the digest {digest}, not {published}: name the model whose digest was published"
+            f"the base {name} has the digest {digest}, not {published}: name the model whose digest was published, or "
+            "its fingerprint where that was made with settings of its own"
         )
     return "weights"
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bornbiased_jax import io
+from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Comparison, Options, compare_weights, screening_z
 from bornbiased_jax.lineage.evidence import SCREEN
@@ -29,6 +29,7 @@ from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 INDEX = "index.json"
 BUILTIN = "builtin"
 """Name of the store of public models that ships with the package, made by ``docs/guides/make_store.py``."""
+_SHOWN = 6
 _BUILTIN_STORE = Path(__file__).with_name("store")
 
 
@@ -118,7 +119,13 @@ def find_bases(places: Sequence[str]) -> list[Base]:
 def _of_store(folder: Path) -> list[Base]:
     index = folder / INDEX
     if not index.is_file():
-        return [Base(path.stem, str(path)) for path in sorted(folder.iterdir()) if is_fingerprint(path)]
+        paths = sorted(folder.iterdir())
+        stored = [path for path in paths if is_fingerprint(path)]
+        others = [path.name for path in paths if path not in stored]
+        if others:
+            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            progress.note(f"{folder}: left out, as no fingerprints of weights: {', '.join(others[:_SHOWN])}{more}")
+        return [Base(path.stem, str(path)) for path in stored]
     # An index names files, and may name digests.
     try:
         rows = json.loads(index.read_text())["fingerprints"]

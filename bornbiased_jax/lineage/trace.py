@@ -350,8 +350,8 @@ def trace(
         check_references(count, alpha)
     committed_as = None
     if base_digest is not None:
-        payload = None if base_side.sketches is None else payload_digest(base_side.sketches)
-        committed_as = check_commitment(base_side.name, read_digest(base_digest), base_side.digest, payload)
+        published = read_digest(base_digest)
+        committed_as = check_commitment(base_side.name, published, base_side.digest, _payload_of(base_side, published))
     # Run the test on weights or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
@@ -371,6 +371,15 @@ def trace(
     for side in (base_side, suspect_side):
         side.close()
     return verdict
+
+
+def _payload_of(base: Side, published: str) -> str | None:
+    """Return the payload digest of a base's fingerprint, which is made with default settings where none is stored."""
+    if base.sketches is not None:
+        return payload_digest(base.sketches)
+    if base.stored is not None or published == base.digest:
+        return None
+    return payload_digest(base.fingerprint(Settings()))
 
 
 def _default_test(base: Side, suspect: Side, options: Mapping[str, object]) -> str:

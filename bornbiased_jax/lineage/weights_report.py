@@ -295,8 +295,13 @@ def identical_tensors(comparison: Comparison) -> str:
     return f"{len(comparison.equal)} of {comparison.num_tensors} tensors that a seed may have decided are"
 
 
-def evaded_by(comparison: Comparison) -> str:
-    """Describe what hides a shared initialization from all evidence that was defined, at once."""
+def evaded_by(comparison: Comparison, *, has_strings: bool) -> str:
+    """Describe what hides a shared initialization from all evidence that was defined, at once.
+
+    Args:
+        comparison: the battery's result.
+        has_strings: whether tokens are matched by their strings; numbers alone may be given anew.
+    """
     # What each group of evidence needs to be hidden from.
     defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}
     is_matched = comparison.matching is not None
@@ -309,7 +314,8 @@ def evaded_by(comparison: Comparison) -> str:
         hidden.append("permuting heads")
     evasions = [" together with ".join([*needed, *hidden])]
     if defined & {TOKEN_NEURONS, TOKEN_HEADS}:
-        evasions.append(" together with ".join(["replacing the embeddings", *needed]))
+        tables = "replacing the embeddings" if has_strings else "replacing the embeddings or reordering the vocabulary"
+        evasions.append(" together with ".join([tables, *needed]))
     return "; or ".join(text for text in evasions if text)
 
 

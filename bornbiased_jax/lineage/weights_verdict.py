@@ -89,7 +89,7 @@ def auto_verdict(
     if kinds:
         notes.insert(0, f"Agreement shows in {' and '.join(kinds)} alone, and in no other kind of matrix.")
     detail = {
-        **_evidence_keys(comparison, deciding, decision, null),
+        **_evidence_keys(comparison, deciding, decision, null, has_strings=_token_labels(base) == "strings"),
         "components": rows,
         **comparison_keys(comparison, null),
         "identity": None if identity is None else identity.kind,
@@ -265,7 +265,9 @@ def _exactness(null: str, options: Options) -> list[str]:
 # JSON
 
 
-def _evidence_keys(comparison: Comparison, deciding: Cell | None, decision: Decision, null: str) -> Detail:
+def _evidence_keys(
+    comparison: Comparison, deciding: Cell | None, decision: Decision, null: str, *, has_strings: bool
+) -> Detail:
     """Return the keys of the evidence that decides."""
     detail: Detail = {"null": null, "align": "none"}
     if deciding is not None:
@@ -274,7 +276,7 @@ def _evidence_keys(comparison: Comparison, deciding: Cell | None, decision: Deci
         # Matchings are held against unrelated models: no labels are permuted.
         detail |= {**kind_keys(KINDS[MATCHED]), "null": "population", "permuted": "nothing"}
     if decision == "unrelated":
-        detail["evaded_by"] = evaded_by(comparison)
+        detail["evaded_by"] = evaded_by(comparison, has_strings=has_strings)
     return detail
 
 

@@ -73,4 +73,4 @@ def test_the_committed_record_says_the_same():
         form_a = [
             row["tests"]["rotation, form A"]["z"] for row in record["result"]["rows"] if "rolled" not in row["change"]
         ]
-        assert min(form_a) > 200
+        assert min(form_a) > 150

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, load_fingerprint, payload_digest, save_fingerprint
 from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan
+from bornbiased_jax.lineage.trace import trace
 
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
 
@@ -116,3 +118,23 @@ def test_the_builtin_store_knows_smollm2(tmp_path):
         first = scan(str(suspect), find_bases([BUILTIN])).matches[0]
         assert (first.base, first.verdict) == ("SmolLM2-135M-Instruct", "same-lineage")
         assert first.is_identical is is_identical
+
+
+def test_files_of_a_store_that_are_not_read_are_named_and_a_cut_fingerprint_is_refused(store, tmp_path, capsys):
+    folder = tmp_path / "store"
+    folder.mkdir()
+    data = (store / "store" / "seed-1.fingerprint").read_bytes()
+    (folder / "a.fingerprint").write_bytes(data)
+    (folder / "notes.txt").write_text("nothing")
+    progress.set_quiet(False)
+    assert [base.name for base in find_bases([str(folder)])] == ["a"]
+    assert "left out, as no fingerprints of weights: notes.txt" in capsys.readouterr().err
+    # Cut within its numbers, or within its header.
+    for length in (len(data) - 100, 200):
+        (folder / "b.fingerprint").write_bytes(data[:length])
+        bases = find_bases([str(folder)])
+        assert [base.name for base in bases] == ["a", "b"]
+        with pytest.raises(InputError, match="b.fingerprint is not a readable fingerprint"):
+            scan(str(folder / "a.fingerprint"), bases)
+        with pytest.raises(InputError, match="b.fingerprint is not a readable fingerprint"):
+            trace(str(folder / "a.fingerprint"), str(folder / "b.fingerprint"))

@@ -15,7 +15,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.cli.seedprint import seedprint
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import lineage_tests
+from bornbiased_jax.lineage import fingerprint, lineage_tests, payload_digest
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.lineage_tests import TESTS, LineageTest, lineage_test
 from bornbiased_jax.lineage.outputs import OutputOptions
@@ -249,3 +249,14 @@ def test_weights_that_overflow_are_undefined_with_the_reason():
         verdict = trace_by_default(*pair, test="permutation", probe=probe)
         assert verdict.verdict == "undefined" and verdict.p_value is None
         assert "overflows float32 (the largest of them is" in verdict.reason
+
+
+def test_a_payload_digest_commits_a_checkpoint_too():
+    base = ref(1)
+    payload = payload_digest(fingerprint(base))
+    found = trace_by_default(base, ref(2), base_digest=payload, num_permutations=99)
+    assert (found.detail["committed"], found.detail["committed_as"]) == (True, "payload")
+    # The sketches that decide have a fresh key all the same.
+    assert found.detail["sign_key"]
+    with pytest.raises(InputError, match="or its fingerprint where that was made with settings"):
+        trace_by_default(ref(3), base, base_digest=payload, num_permutations=99)
