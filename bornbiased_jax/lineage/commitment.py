@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from bornbiased_jax.errors import InputError
@@ -47,14 +47,15 @@ def read_digest(text: str) -> str:
     return digest
 
 
-def check_commitment(name: str, published: str, digest: str, payload: str | None = None) -> Commitment:
+def check_commitment(name: str, published: str, digest: str, payload: Callable[[], str | None]) -> Commitment:
     """Refuse a base other than the one that was committed to.
 
     Args:
         name: what the base is called.
         published: the digest to compare with (:func:`read_digest`).
         digest: of its weights.
-        payload: of the payload of its fingerprint, where that is what is given of it.
+        payload: gives the digest of its fingerprint's payload, None where it has none; asked for where the digest of
+            the weights is another.
 
     Returns:
         What the published digest is of.
@@ -62,14 +63,14 @@ def check_commitment(name: str, published: str, digest: str, payload: str | None
     Raises:
         InputError: neither is the published one.
     """
-    if published == payload:
-        return "payload"
-    if digest != published:
+    if published == digest:
+        return "weights"
+    if published != payload():
         raise InputError(
             f"the base {name} has the digest {digest}, not {published}: name the model whose digest was published, or "
             "its fingerprint where that was made with settings of its own"
         )
-    return "weights"
+    return "payload"
 
 
 def with_commitment(

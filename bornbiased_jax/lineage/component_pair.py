@@ -54,6 +54,7 @@ from bornbiased_jax.lineage.structure import REPEATING, SharedRepeats, formulas,
 
 TABLES = ("embedding", "positions", "head")
 NEURON_SPACES: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "token"}
+_MLP = ("gate", "up", "down")
 _ATTENTION = ("query", "key", "value", "output", "output_gate", "value_gate")
 MatrixCell = tuple[int | None, str]
 """A matrix by its block, counted from 1, and its kind; None outside blocks."""
@@ -79,11 +80,15 @@ class ComponentPair:
         in_base, in_suspect = (formulas(model.components[name], model) for model in (base, suspect))
         self.left_out: dict[str, str] = {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
         """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
-        self.base, self.suspect = (_without(model.components[name], self.left_out) for model in (base, suspect))
         self.repeats: dict[RepeatLabels, SharedRepeats] = {
             labels: shared_repeats(base, suspect, name, labels)
             for labels in ("coordinates", "neurons", "heads", "experts")
         }
+        # Labels that repeat in both models are permuted jointly, under which a diagonal shows that they do.
+        kinds = set(self.left_out)
+        kinds -= set(_MLP) if self.repeats["neurons"].is_shared else set()
+        kinds -= set(_ATTENTION) if self.repeats["heads"].is_shared else set()
+        self.base, self.suspect = (_without(model.components[name], kinds) for model in (base, suspect))
         # Blocks by their Grams, then the MLPs and experts in them.
         self.blocks = pair_blocks(self.base, self.suspect)
         self.neurons = pair_neurons(self.base, self.suspect, self.blocks)

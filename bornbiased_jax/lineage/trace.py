@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypedDict, Unpack, cast
 
@@ -351,7 +351,8 @@ def trace(
     committed_as = None
     if base_digest is not None:
         published = read_digest(base_digest)
-        committed_as = check_commitment(base_side.name, published, base_side.digest, _payload_of(base_side, published))
+        payload = partial(_payload_of, base_side)
+        committed_as = check_commitment(base_side.name, published, base_side.digest, payload)
     # Run the test on weights or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
@@ -373,13 +374,11 @@ def trace(
     return verdict
 
 
-def _payload_of(base: Side, published: str) -> str | None:
+def _payload_of(base: Side) -> str | None:
     """Return the payload digest of a base's fingerprint, which is made with default settings where none is stored."""
-    if base.sketches is not None:
-        return payload_digest(base.sketches)
-    if base.stored is not None or published == base.digest:
+    if base.stored is not None:
         return None
-    return payload_digest(base.fingerprint(Settings()))
+    return payload_digest(base.fingerprint(Settings()) if base.sketches is None else base.sketches)
 
 
 def _default_test(base: Side, suspect: Side, options: Mapping[str, object]) -> str:
