@@ -97,6 +97,10 @@ class Part(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
+LEFT_OUT = "left out, as no part of a language model"
+"""How notes begin that name tensors which are not read."""
+
+
 class RoleSource:
     """Tensors by role, read one at a time.
 

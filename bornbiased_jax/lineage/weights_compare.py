@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
@@ -64,8 +65,8 @@ def auto(
         with tensors_bar(base.roles, "comparing the tensors") as advance:
             difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
     identity = identify(*checkpoints, difference, with_logits=True)
-    if identity is not None and identity.kind in ("tensors", "rounded") and (_said_of(base) or _said_of(suspect)):
-        # What is left out of a model has no counterpart.
+    has_further = any(note.startswith(LEFT_OUT) for side in (base, suspect) for note in _said_of(side))
+    if identity is not None and identity.kind in ("tensors", "rounded") and has_further:
         identity = dataclasses.replace(identity, sentence=f"{identity.sentence}, in all tensors that both have")
     near = difference.sentence if difference is not None and identity is None else ""
     verdict = auto_verdict(

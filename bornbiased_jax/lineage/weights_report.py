@@ -379,7 +379,7 @@ def by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> str:
                 f"the {component_title(name)} shares its initialization with the base's ({format_p(min(defined))})"
             )
         else:
-            others.append(f"nothing of the {component_title(name)} does")
+            others.append(f"none was found in the {component_title(name)}")
     return "; ".join([*shared, *others, *undefined]) if further and shared else ""
 
 

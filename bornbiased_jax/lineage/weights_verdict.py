@@ -195,7 +195,10 @@ def _decide(
                 "both were given without a seed, or a table that both took from elsewhere, would do that"
             )
             return "undefined", reason, best
-        where = "" if best.component == ALL else f", in {place(best.component)}"
+        # A part is named where the whole by itself does not agree.
+        whole = (cell for cell in comparison.cells if cell.component == ALL)
+        is_whole = any(comparison.is_significant(cell.log10_adjusted) for cell in whole)
+        where = "" if is_whole else f", in {place(best.component)}"
         reason = parts or f"the two models share an initialization: the weights agree more than chance allows{where}"
         return "same-lineage", f"{near}; {reason}" if near else reason, best
     # Matchings have no p: beyond the threshold they decide alone.

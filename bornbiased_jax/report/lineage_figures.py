@@ -42,7 +42,7 @@ def module_map(by_module: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
 
 def block_map(
     components: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Sequence[int]],
+    pairs: Sequence[Sequence[int]] | None,
     further: Sequence[Mapping[str, Any]] = (),
     ax: Axes | None = None,
 ) -> Figure | None:
@@ -50,7 +50,7 @@ def block_map(
 
     Args:
         components: rows with "component" ("blocks/3"), "evidence" and "z".
-        pairs: blocks of the base and of the suspect that correspond, which label the rows.
+        pairs: blocks of the base and of the suspect that correspond, which label the rows; None names the base's.
         further: blocks in no pair, with the "side" whose "number" it is, "partner" or None, "evidence" and "z".
         ax: axes to draw into; a figure of their own if not given.
     """
@@ -61,7 +61,7 @@ def block_map(
     }
     if not z_by_place:
         return None
-    partner = {base: suspect for base, suspect in pairs}
+    partner = {base: suspect for base, suspect in pairs or ()}
     # A row by its numbers in base and suspect, the blocks in no pair last.
     rows: dict[tuple[int | None, int | None], dict[str, float]]
     rows = {(block, partner.get(block)): {} for block in sorted({block for block, _ in z_by_place})}
@@ -74,11 +74,12 @@ def block_map(
     kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
     z_LK = np.array([[row.get(kind, np.nan) for kind in kinds] for row in rows.values()])
     blocks = list(rows)
-    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in rows]
+    shown = rows if pairs is not None else [(base,) for base, _ in rows]
+    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in shown]
     figure, ax = figures.new(width=2.4 + 1.6 * len(kinds), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
     digits = 0 if len(blocks) <= 40 else None
     figures.heatmap(ax, z_LK, kinds, labels, name="z", diverging=True, digits=digits, scale=_Z)
-    figures.label(ax, "", "block, base – suspect")
+    figures.label(ax, "", "block" if pairs is None else "block, base – suspect")
     return figure
 
 

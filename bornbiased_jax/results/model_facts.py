@@ -93,7 +93,7 @@ def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:
     rows = [
         ["files of the weights", base.files, suspect.files],
         ["bytes", *(None if model.num_bytes is None else f"{model.num_bytes:,}" for model in (base, suspect))],
-        ["last changed (UTC)", base.changed, suspect.changed],
+        ["files last changed here (UTC)", base.changed, suspect.changed],
         ["model type", base.model_type, suspect.model_type],
         ["architecture", base.architecture, suspect.architecture],
         [
@@ -111,7 +111,7 @@ def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:
         if model.weights_digest is not None
     ]
     if digests:
-        digests.append("It is SHA-256 over all tensors as float32, in whatever files: `bornbiased digest` prints it.")
+        digests.append("It is SHA-256 over all tensors that were read, as float32: `bornbiased digest` prints it.")
     note = " ".join([*digests, ""]) + (
         "The page has no date of its own: the same files give the same page. "
         f"Compared by bornbiased-jax {__version__} ({versions}) on {processor['cores']} cores of {processor['cpu']}."

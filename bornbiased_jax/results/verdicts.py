@@ -42,6 +42,12 @@ _TEST_COLUMNS = {
     "log10_p_adjusted": "log10 p, corrected",
     "z": "z",
 }
+_MEANING = (
+    "What is asked: training starts from random numbers, which a seed decides. In two models that were started apart, "
+    "neurons and coordinates of the same number do not correspond, however alike the models become. Agreement beyond "
+    "chance means that both began from the same numbers: one was made from the other, both were made from a third "
+    "model, or both were started with one seed of one program."
+)
 _COMPONENT_COLUMNS = {
     "component": "part",
     "verdict": "verdict",
@@ -101,7 +107,7 @@ class Lineage(Result):
     def notes(self) -> list[str]:
         """Return the points that the verdict rests on, how often such a verdict is wrong, and what it does not show."""
         value: Mapping[str, Any] = self.verdict.to_json()
-        notes = list(self.verdict.notes)
+        notes = [_MEANING, *self.verdict.notes]
         if value.get("null") == "exact" and not value.get("identity"):
             one_in = f"{1 / value['alpha']:,.0f}"
             notes.append(
@@ -197,18 +203,29 @@ class Lineage(Result):
             component, is_in_block, module = str(row["module"]).rpartition("blocks/")
             if is_in_block:
                 by_component.setdefault(component.strip("/"), []).append({**row, "module": f"blocks/{module}"})
+        main = component_title((value.get("tests") or [{"component": "language"}])[0]["component"])
         for component, rows in by_component.items():
             modules = lineage_figures.module_map(rows)
             if modules is not None:
-                where = f" of the {component_title(component)}" if component else ""
+                named = component_title(component) if component else main
+                where = f" of the {named}" if len(by_component) > 1 else ""
                 caption = f"z of the coordinates of each matrix{where}: where the two models agree; gray below 4. "
                 panels[f"modules_{component}".strip("_")] = Panel(modules, f"{caption}z is no p-value.")
-        blocks = lineage_figures.block_map(
-            value.get("components") or [], value.get("blocks") or [], value.get("further_blocks") or []
-        )
-        if blocks is not None:
-            caption = "z of each block by the evidence that decides about it, and its partner; gray below 4."
-            panels["blocks"] = Panel(blocks, caption)
+        # Then blocks by the evidence that decides about them, each component's too.
+        components: dict[str, list[dict[str, Any]]] = {}
+        for row in value.get("components") or []:
+            component, is_block, number = str(row["component"]).rpartition("blocks/")
+            if is_block:
+                components.setdefault(component.strip("/"), []).append({**row, "component": f"blocks/{number}"})
+        for component, rows in components.items():
+            pairs, further = (value["blocks"], value["further_blocks"]) if not component else (None, [])
+            blocks = lineage_figures.block_map(rows, pairs, further)
+            if blocks is not None:
+                named = component_title(component) if component else main
+                where = f" of the {named}" if len(components) > 1 else ""
+                partner = ", and its partner" if pairs is not None else ""
+                caption = f"z of each block{where} by the evidence that decides about it{partner}; gray below 4."
+                panels[f"blocks_{component}".strip("_")] = Panel(blocks, caption)
         if value.get("null_histogram") and value["z"] is not None:
             caption = (
                 "The statistic of the deciding test under permutations of labels, in standard deviations from its "

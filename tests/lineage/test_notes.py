@@ -11,7 +11,8 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
 from bornbiased_jax.derive import damage
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.lineage.battery import Options
+from bornbiased_jax.lineage import weights_verdict
+from bornbiased_jax.lineage.battery import ALL, Cell, Options, compare_weights
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
@@ -167,6 +168,18 @@ def test_what_was_left_out_of_a_models_files_is_part_of_the_verdict(tmp_path):
     (note,) = notes_of(found, "The suspect's files: ")
     assert "v_head.summary.weight" in note
     assert not notes_of(verdict_on(CFG, BASE), "files: ")
+
+
+def test_the_whole_model_is_named_where_it_agrees_though_a_part_has_the_smaller_p(related):
+    assert related.verdict.reason.endswith("more than chance allows")
+    cells = [Cell("coordinates", "experts/1", 9.0, -50.0001, log10_adjusted=-49.0)]
+    cells += [Cell("coordinates", ALL, 9.0, -50.0, log10_adjusted=-49.0)]
+    base = fingerprint(NativeRoles(Checkpoint.from_params(CFG, BASE)))
+    comparison = dataclasses.replace(compare_weights(base, base), cells=tuple(cells), equal=())
+    decision, reason, deciding = weights_verdict._decide(comparison, None, [], "", "")
+    assert (decision, deciding.component) == ("same-lineage", "experts/1") and "expert" not in reason
+    alone = dataclasses.replace(comparison, cells=(cells[0], dataclasses.replace(cells[1], log10_adjusted=0.0)))
+    assert weights_verdict._decide(alone, None, [], "", "")[1].endswith(", in expert 1")
 
 
 def test_each_component_has_a_map_of_its_own_and_no_block_is_listed_outside(related):

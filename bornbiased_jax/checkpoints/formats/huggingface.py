@@ -12,6 +12,7 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
 from bornbiased_jax.checkpoints.layout import Entry, file_shapes
+from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.checkpoints.weight_files import (
     INDEX,
@@ -116,7 +117,7 @@ def _noticed(source: NamedTensors, read: Read, entries: list[Entry]) -> tuple[st
     """Return what is not plain in a file that was checked: heads left out, a prefix that lacks, a tied table."""
     notes = []
     if heads := sorted(filter(_HEADS.fullmatch, source.shapes)):
-        notes.append(f"left out, as no part of a language model: {', '.join(heads)}")
+        notes.append(f"{LEFT_OUT}: {', '.join(heads)}")
     prefix, _, plain = read.family.tensors["embed"].format(leaf="weight").partition(".")
     embedding = _embedding_name(entries)
     if embedding == plain:
