@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from bornbiased_jax.hardware import cores
+from bornbiased_jax.lineage.component_sketches import MLP
 from bornbiased_jax.lineage.evidence import (
     COORDINATES,
     MATCHED,
@@ -54,7 +55,6 @@ from bornbiased_jax.lineage.structure import REPEATING, SharedRepeats, formulas,
 
 TABLES = ("embedding", "positions", "head")
 NEURON_SPACES: dict[str, Space] = {RAW_NEURONS: "coordinates", TOKEN_NEURONS: "token"}
-_MLP = ("gate", "up", "down")
 _ATTENTION = ("query", "key", "value", "output", "output_gate", "value_gate")
 MatrixCell = tuple[int | None, str]
 """A matrix by its block, counted from 1, and its kind; None outside blocks."""
@@ -86,7 +86,7 @@ class ComponentPair:
         }
         # Labels that repeat in both models are permuted jointly, under which a diagonal shows that they do.
         kinds = set(self.left_out)
-        kinds -= set(_MLP) if self.repeats["neurons"].is_shared else set()
+        kinds -= set(MLP) if self.repeats["neurons"].is_shared else set()
         kinds -= set(_ATTENTION) if self.repeats["heads"].is_shared else set()
         self.base, self.suspect = (_without(model.components[name], kinds) for model in (base, suspect))
         # Blocks by their Grams, then the MLPs and experts in them.

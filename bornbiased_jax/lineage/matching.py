@@ -51,6 +51,13 @@ class Matching:
         return next((UNRELATED_AGREEMENT[size] for size in sorted(UNRELATED_AGREEMENT)[::-1] if size <= neurons), None)
 
     @property
+    def seen(self) -> str:
+        """What unrelated models were seen to agree on, for a sentence."""
+        if self.largest_unrelated is None:
+            return "unrelated models with so few neurons were not measured"
+        return f"unrelated models were seen to agree on {self.largest_unrelated:.1%} at most"
+
+    @property
     def threshold(self) -> float:
         """The agreement beyond which two models share an initialization, with a margin over unrelated ones."""
         return AGREEMENT if self.largest_unrelated is None else _MARGIN * self.largest_unrelated

@@ -238,16 +238,10 @@ def _other_tensors(comparison: Comparison, base: Fingerprint) -> str:
 def _matched(matching: Matching, components: Sequence[str]) -> str:
     """Say how far two matchings of the first component agree, and what that is held against."""
     neurons = "neurons" if len(components) == 1 else f"{component_title(components[0])}'s neurons"
-    largest = matching.largest_unrelated
-    seen = (
-        "unrelated models with so few neurons were not measured"
-        if largest is None
-        else f"unrelated models were seen to agree on {largest:.1%} at most"
-    )
     is_beyond = "more" if matching.agreement > matching.threshold else "no more"
     return (
         f"Two independent matchings of the {neurons} agree on {matching.agreement:.1%} of them, {is_beyond} than the "
-        f"{matching.threshold:.1%} from which on they decide; {seen}. This has no p-value."
+        f"{matching.threshold:.1%} from which on they decide; {matching.seen}. This has no p-value."
     )
 
 

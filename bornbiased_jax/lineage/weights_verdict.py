@@ -204,15 +204,9 @@ def _decide(
     # Matchings have no p: beyond the threshold they decide alone.
     matching = comparison.matching
     if matching is not None and matching.agreement > matching.threshold:
-        largest = matching.largest_unrelated
         reason = (
             f"two independent matchings of the neurons agree on {matching.agreement:.1%} of them, more than "
-            f"{matching.threshold:.0%}; "
-            + (
-                "unrelated models with so few neurons were not measured"
-                if largest is None
-                else f"unrelated models were seen to agree on {largest:.1%} at most"
-            )
+            f"{matching.threshold:.0%}; {matching.seen}"
         )
         return "same-lineage", reason, None
     # Nothing is defined, or tensors were copied and nothing else agrees.
