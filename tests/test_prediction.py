@@ -128,13 +128,23 @@ def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
 
 @pytest.mark.slow
 def test_the_command_takes_less_than_ten_seconds() -> None:
-    """At nano size and T = 1,024, start-up included; processor time, which other programs cannot lengthen much."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "bornbiased_jax", "predict", "--model", "gpt2-nano", "--seq-len", "1024", "--json"]
-    done = subprocess.run([*command, "-"], capture_output=True, text=True, check=True, cwd=ROOT)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert len(json.loads(done.stdout)["inter_cosine_by_layer"]) == 12
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
+    """At nano size and T = 1,024, start-up included, on a core that imports the libraries in three seconds and a third.
+
+    Other programs on the core's second thread double the processor time of anything: it is compared with the import's,
+    taken before and after.
+    """
+
+    def seconds(*words: str) -> tuple[float, str]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+    libraries = ["-c", "import flax, jax, matplotlib.pyplot, optax, scipy.stats"]
+    predicting = ["-m", "bornbiased_jax", "predict", "--model", "gpt2-nano", "--seq-len", "1024", "--json", "-"]
+    first, (taken, printed), last = seconds(*libraries)[0], seconds(*predicting), seconds(*libraries)[0]
+    assert len(json.loads(printed)["inter_cosine_by_layer"]) == 12
+    assert taken < 3 * (first + last) / 2
 
 
 @pytest.mark.parametrize(
