@@ -97,6 +97,28 @@ class Part(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
+_TITLES = {"language": "language model", "vision": "vision tower"}
+
+
+def component_title(component: str) -> str:
+    """Name a component of a model for a reader: "language model", "vision tower", "projector"."""
+    return _TITLES.get(component, component.replace("_", " "))
+
+
+def path_in_words(path: str) -> str:
+    """Name a tensor by its path for a reader; what is of no other component is of the language model.
+
+    >>> path_in_words("language/blocks/3/experts/2/up/kernel"), path_in_words("vision/final_norm/scale")
+    ('the up kernel of expert 2 in block 3', 'the final norm scale of the vision tower')
+    """
+    component, *places, matrix, leaf = path.split("/")
+    name = f"the {matrix.replace('_', ' ')} {leaf}" if matrix != leaf else f"the {matrix}"
+    numbers = dict(zip(places[::2], places[1::2], strict=True))
+    inside = [f"{group.removesuffix('s')} {numbers[group]}" for group in ("experts", "blocks") if group in numbers]
+    owner = [] if component == "language" else [f"the {component_title(component)}"]
+    return " of ".join([name, *([" in ".join(inside)] if inside else []), *owner])
+
+
 LEFT_OUT = "left out, as no part of a language model"
 """How notes begin that name tensors which are not read."""
 

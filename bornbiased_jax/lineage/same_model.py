@@ -11,7 +11,7 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.checkpoints.roles import Role, RoleSource
+from bornbiased_jax.checkpoints.roles import Role, RoleSource, path_in_words
 from bornbiased_jax.checkpoints.tensors import load_params, read_block
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.lineage.roundings import Explanations, pieces
@@ -81,22 +81,32 @@ class Difference:
         largest: the largest difference, as a fraction of its tensor's root mean square.
         path: of that tensor.
         rounding: what makes all tensors equal once both are rounded to it, in words; None where nothing does.
+        alone: by side, "base" or "suspect", paths of tensors outside the blocks that it alone has.
     """
 
     largest: float
     path: str
     rounding: str | None
+    alone: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
         """How equal the weights are."""
         if self.largest == 0.0:
-            return SAME_WEIGHTS
+            return f"{SAME_WEIGHTS}{self._scope}"
         equality = "nearly equal" if self.rounding is None else f"equal after rounding to {self.rounding}"
         return (
             f"the weights are {equality} (largest difference {self.largest:.2g} of its tensor's root mean square, in "
-            f"{self.path})"
+            f"{path_in_words(self.path)}){self._scope}"
         )
+
+    @property
+    def _scope(self) -> str:
+        """Which tensors one model alone has, after a sentence about those that both have."""
+        owners = [
+            f"the {side} alone has {' and '.join(map(path_in_words, paths))}" for side, paths in self.alone.items()
+        ]
+        return f", in all tensors that both have: {', and '.join(owners)}" if owners else ""
 
 
 def identify(
@@ -110,8 +120,9 @@ def identify(
         with_logits: compare logits where nothing else identifies them.
     """
     if base is None or suspect is None:
-        is_rounded = difference is not None and difference.rounding is not None
-        return Identity("rounded", difference.sentence) if difference is not None and is_rounded else None
+        if difference is None or (difference.largest > 0.0 and difference.rounding is None):
+            return None
+        return Identity("rounded" if difference.largest > 0.0 else "tensors", difference.sentence)
     # By source and files.
     has_same_files = same_files(base, suspect)
     source = _same_source(base, suspect)
@@ -165,21 +176,27 @@ def tensor_difference(
 ) -> Difference | None:
     """Measure how far two models differ, tensor by tensor; None where they are not even nearly equal.
 
-    The first tensor that differs too much ends it, so that different models cost a tensor or two.
+    The first tensor that differs too much ends it, so that different models cost a tensor or two. Of the tensors
+    outside the blocks one model may have fewer, as one without a head has: then the others are measured.
 
     Args:
         base, suspect: the models.
         advance: called with 1 for each tensor that was compared.
         equal: paths of tensors that are known to be equal, which are not read.
     """
-    # The same parameters with the same shapes, or no comparison.
-    suspect_roles = {role.path: role for role in suspect.roles}
-    if suspect_roles.keys() != {role.path for role in base.roles}:
+    # The same blocks with the same shapes, or no comparison.
+    base_roles, suspect_roles = ({role.path: role for role in source.roles} for source in (base, suspect))
+    sides = (("base", base_roles, suspect_roles), ("suspect", suspect_roles, base_roles))
+    alone = {side: [path for path in own if path not in other] for side, own, other in sides if own.keys() - other}
+    if any((base_roles | suspect_roles)[path].block is not None for paths in alone.values() for path in paths):
         return None
     largest, path, explanations = 0.0, "", Explanations()
     compared: set[str] = set()
     for role in base.roles:
-        suspect_role = suspect_roles[role.path]
+        suspect_role = suspect_roles.get(role.path)
+        if suspect_role is None:
+            advance(1)
+            continue
         if base.array_shape(role) != suspect.array_shape(suspect_role):
             return None
         if role.path in equal:
@@ -192,7 +209,7 @@ def tensor_difference(
             if found >= largest and found > 0.0:
                 largest, path = found, name
         advance(1)
-    return Difference(largest, path, explanations.sentence if largest else None)
+    return Difference(largest, path, explanations.sentence if largest else None, alone)
 
 
 def _stored(

@@ -66,7 +66,8 @@ def auto(
             difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
     identity = identify(*checkpoints, difference, with_logits=True)
     has_further = any(note.startswith(LEFT_OUT) for side in (base, suspect) for note in _said_of(side))
-    if identity is not None and identity.kind in ("tensors", "rounded") and has_further:
+    is_said = difference is not None and difference.alone
+    if identity is not None and identity.kind in ("tensors", "rounded") and has_further and not is_said:
         identity = dataclasses.replace(identity, sentence=f"{identity.sentence}, in all tensors that both have")
     near = difference.sentence if difference is not None and identity is None else ""
     verdict = auto_verdict(

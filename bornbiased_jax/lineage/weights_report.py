@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from bornbiased_jax.checkpoints.roles import component_title, path_in_words
 from bornbiased_jax.lineage.battery import ALL, Cell, Comparison
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import (
@@ -44,7 +45,6 @@ _DEVIATIONS = 8
 _SHOWN_NAMES = 6
 _NUMBERED = {"blocks": "block {}", "quarters": "quarter {} of the depth", "experts": "expert {}"}
 _GROUPS = {"other": "other matrices"}
-_TITLES = {"language": "language model", "vision": "vision tower"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _other_tensors(comparison: Comparison, base: Fingerprint) -> str:
     """Name the tensors of the base that the suspect has nowhere, where they are few."""
     equal = set(comparison.equal)
     others = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
-    return f"; not {', '.join(others)}" if 0 < len(others) <= _SHOWN_NAMES else ""
+    return f"; not {', '.join(map(path_in_words, others))}" if 0 < len(others) <= _SHOWN_NAMES else ""
 
 
 def _matched(matching: Matching, components: Sequence[str]) -> str:
@@ -322,11 +322,6 @@ def place(component: str) -> str:
     if not model:
         return group
     return f"the {component_title(model[0])}" if group == ALL else f"{group} of the {component_title(model[0])}"
-
-
-def component_title(component: str) -> str:
-    """Name a component of a model for a reader: "language model", "vision tower", "projector"."""
-    return _TITLES.get(component, component.replace("_", " "))
 
 
 def _by_component(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bornbiased_jax import __version__, io, record
+from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
 from bornbiased_jax.lineage.trace import Side
-from bornbiased_jax.lineage.weights_report import component_title
 from bornbiased_jax.results.result import Listing
 
 # Fields of a configuration that tell a reader what a model is, in the order in which they are read.

@@ -12,6 +12,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
@@ -21,7 +22,7 @@ from bornbiased_jax.lineage.same_model import expect_logits
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
 from bornbiased_jax.lineage.sheet_reading import probe_ids
 from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
-from bornbiased_jax.lineage.weights_report import component_title, place
+from bornbiased_jax.lineage.weights_report import place
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.model_facts import ModelFacts, facts_listing, model_facts
