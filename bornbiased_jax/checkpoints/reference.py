@@ -159,6 +159,10 @@ def _kind_of_directory(path: Path) -> Kind:
         return "huggingface"
     if find_tree(path) is not None:
         return "huggingface"
+    # The hub's own layout: files lie in blobs, and their names in snapshots.
+    snapshots = sorted(path.glob("snapshots/*/")) or sorted(path.glob("models--*/snapshots/*/"))
+    if snapshots:
+        raise InputError(f"{path} is a cache of the hub: name the folder of a snapshot, as {snapshots[0]}")
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 
 

@@ -220,5 +220,5 @@ def _load(base: Base) -> Fingerprint:
     # An index may bind a file to its digest.
     stored = load_fingerprint(path)
     if base.payload_digest is not None and payload_digest(stored) != base.payload_digest:
-        raise InputError(f"{path} is not the fingerprint that {INDEX} lists: fetch the store again")
+        raise InputError(f"{path} is not the fingerprint that {INDEX} lists: take the store anew, or correct its index")
     return stored

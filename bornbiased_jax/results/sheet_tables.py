@@ -53,7 +53,7 @@ def place_text(row: Row) -> str:
     if row.value is None:
         return "–"
     if not statistic.is_evidence:
-        return "no evidence, wherever it lies"
+        return "not said: it is no evidence"
     if not row.ranges:
         return "not measured there"
     if row.place is None:

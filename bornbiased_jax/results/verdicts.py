@@ -138,7 +138,8 @@ class Lineage(Result):
             note += " The verdict does not rest on these tests: the numbers are equal."
         # Without a correction of its own, a test is a family of one.
         columns = {key: title for key, title in _TEST_COLUMNS.items() if key != "log10_p_adjusted" or "tests" in value}
-        tables = [listing(title, columns, self._tests(), note)]
+        tests = [_with_reason(row, "permuted") for row in self._tests()]
+        tables = [listing(title, columns, tests, note)]
         if value.get("components"):
             tables.append(self._component_table(value["components"]))
         outside = [
@@ -147,7 +148,8 @@ class Lineage(Result):
             if "blocks/" not in row["module"] and not lineage_figures.split_module(str(row["module"]))[1]
         ]
         if outside:
-            tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside))
+            note = "z of the coordinates of each matrix alone; parts above have the evidence that is strongest there."
+            tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside, note))
         return tables if self.steps is None else [*tables, self.step_table()]
 
     def _component_table(self, rows: Sequence[Mapping[str, Any]]) -> Listing:
@@ -166,10 +168,8 @@ class Lineage(Result):
                     listed.append({**strongest, "component": f"{sublayer}, all matrices"})
             name = whole if row["component"] == ALL else place(row["component"])
             listed.append({**row, "component": name})
-        note = (
-            "Each part by itself, at the same level; corrected over all of them. “undefined” is no finding: a part has "
-            "too few labels, or the other model has none like it."
-        )
+        listed = [_with_reason(row, "evidence") for row in listed]
+        note = "Each part by itself, at the same level; corrected over all of them. “undefined” is no finding."
         return listing("By part of the models", _COMPONENT_COLUMNS, listed, note)
 
     def appendix(self) -> list[Listing]:
@@ -264,12 +264,17 @@ class Lineage(Result):
         main = tests[0].get("component")
         rows = []
         for test in tests:
-            row = {key: test.get(key) for key in _TEST_COLUMNS}
+            row = {key: test.get(key) for key in (*_TEST_COLUMNS, "reason")}
             # The component of the model that has most evidence needs no name.
             if test.get("component") != main:
                 row["name"] = f"{test['name']}, {component_title(test['component'])}"
             rows.append(row)
         return rows
+
+
+def _with_reason(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Say in one column of a row why it is undefined, if it is."""
+    return {**row, column: f"none: {row['reason']}"} if row["verdict"] == "undefined" else dict(row)
 
 
 def _cell(number: float | None) -> str:

@@ -116,14 +116,14 @@ def read_arrays(path: Path, sizes: Sizes) -> dict[str, np.ndarray]:
         position += 4 * int(np.prod(shape, dtype=object))
     size = path.stat().st_size
     if size != position:
-        state = "truncated" if size < position else "in another format"
-        raise BadInputError(f"{path} is {state}: its header implies {position} bytes, it has {size}; fetch it again")
+        state = "cut short: fetch it again" if size < position else "in another format: name what llama2.c wrote"
+        raise BadInputError(f"{path} is {state} (its header implies {position} bytes, it has {size})")
     arrays: dict[str, np.ndarray] = {
         name: np.memmap(path, "<f4", mode="r", offset=offsets[name], shape=shape) for name, shape in shapes.items()
     }
     for name, array in arrays.items():
         if name != "rope" and not np.all(np.isfinite(array)):
-            raise BadInputError(f"{path} holds NaN or infinite values in its {name}: fetch it again")
+            raise BadInputError(f"{path} holds NaN or infinite values in its {name}: train or export it again")
     return arrays
 
 
@@ -181,7 +181,7 @@ def to_config(sizes: Sizes) -> dict[str, Any]:
 
 def read_pieces(data: bytes, name: str) -> tuple[list[str], list[float]]:
     """Read a ``tokenizer.bin``: int32 longest piece, then float32 score, int32 length and bytes of each piece."""
-    wrong = BadInputError(f"{name} is not a whole llama2.c tokenizer: name a tokenizer file, or fetch it again")
+    wrong = BadInputError(f"{name} is not a whole llama2.c tokenizer: name a file that llama2.c wrote")
     pieces: list[bytes] = []
     scores: list[float] = []
     try:
@@ -203,7 +203,7 @@ def read_pieces(data: bytes, name: str) -> tuple[list[str], list[float]]:
     # llama2.c's tokenizer.py writes the two control pieces between line breaks.
     texts[:3] = ["<unk>", "<s>", "</s>"]
     if len(set(texts)) != len(texts):
-        raise BadInputError(f"{name} gives one piece two ids, which a tokenizer.json cannot hold: fetch it again")
+        raise BadInputError(f"{name} gives one piece two ids, which a tokenizer.json cannot hold: name another")
     return texts, scores
 
 
@@ -282,7 +282,7 @@ def count_pieces(path: Path) -> int:
         processor.LoadFromSerializedProto(path.read_bytes())
         return int(processor.vocab_size())
     except RuntimeError as error:
-        raise BadInputError(f"{path} is not a whole SentencePiece model: fetch it again") from error
+        raise BadInputError(f"{path} is not a whole SentencePiece model: name another") from error
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ def places(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{}")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "hub" / "models--a--b" / "snapshots" / "abc").mkdir(parents=True)
     (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(20))
     (tmp_path / "renamed.dat").write_bytes(b"GGUF" + bytes(20))
     return tmp_path
@@ -57,6 +58,8 @@ def test_untrained_model_has_settings():
         ("llama-nano", "seed:42@llama-nano"),
         ("empty", "neither a Hugging Face model nor a pretraining run"),
         ("empty@seed=1", "neither a Hugging Face model nor a pretraining run"),
+        ("hub", "hub is a cache of the hub: name the folder of a snapshot, as .*snapshots/abc"),
+        ("hub/models--a--b", "models--a--b is a cache of the hub"),
         ("hf@seed=1", "no pretraining run"),
         ("model.gguf@step=1", "no pretraining run"),
         ("run@seed=1,stop=2", "not of the form RUN@seed=42,step=1000"),

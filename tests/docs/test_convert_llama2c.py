@@ -153,7 +153,7 @@ def test_a_file_of_any_other_length_is_refused(tmp_path_factory, length, tied):
     if length == len(data):
         return
     path.write_bytes((data * 2)[:length])
-    with pytest.raises(script().BadInputError, match="truncated|another format|not a llama2.c model"):
+    with pytest.raises(script().BadInputError, match="cut short|another format|not a llama2.c model"):
         script().convert(path, folder / "converted")
     assert not (folder / "converted").exists()
 
@@ -164,7 +164,7 @@ def test_a_file_of_any_other_length_is_refused(tmp_path_factory, length, tied):
 def test_headers_that_make_no_sense_are_refused(tmp_path, capsys, change):
     path = tmp_path / "model.bin"
     path.write_bytes(struct.pack("<7i", *(SIZES | change).values()) + bytes(20_000))
-    assert_refused(capsys, "not a llama2.c model|truncated", path, tmp_path / "converted")
+    assert_refused(capsys, "not a llama2.c model|cut short", path, tmp_path / "converted")
 
 
 def test_later_versions_are_refused_with_the_remedy(tmp_path, capsys):

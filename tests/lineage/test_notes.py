@@ -144,6 +144,17 @@ def test_tests_are_listed_with_corrected_p_and_parts_with_their_own_verdicts(rel
     assert len(parts.rows) == len(related.verdict.detail["components"]) + 2
 
 
+def test_what_is_undefined_is_listed_with_its_reason(related):
+    cfg = CFG.replace(num_heads=2, num_kv_heads=1)
+    base = init_seed(cfg, 1)
+    found = trace(*(Checkpoint.from_params(cfg, params) for params in (base, noisy(base))), num_permutations=99)
+    tests, parts = Lineage("a", "b", found).tables()[:2]
+    (row,) = [row for row in tests.rows if row[0] == "heads in token space"]
+    assert row[1].startswith("none: only ") and "orders of the labels" in row[1]
+    defined = [row for row in (*tests.rows, *parts.rows) if "undefined" not in row]
+    assert defined and not any(str(cell).startswith("none: ") for row in defined for cell in row)
+
+
 def test_a_single_test_has_no_corrected_column():
     found = verdict_on(CFG, noisy(BASE), test="weights")
     (table,) = [listing for listing in Lineage("a", "b", found).tables() if "log10 p" in listing.columns]

@@ -64,7 +64,7 @@ def test_an_index_names_its_files_and_is_held_against_them(store, tmp_path):
     assert scan(str(store / "suspect"), [base]).matches[0].base == "three"
     rows[0]["payload_digest"] = "0" * 64
     (tmp_path / "index.json").write_text(json.dumps({"fingerprints": rows}))
-    with pytest.raises(InputError, match="fetch the store again"):
+    with pytest.raises(InputError, match="take the store anew, or correct its index"):
         scan(str(store / "suspect"), find_bases([str(tmp_path)]))
     (tmp_path / "index.json").write_text("[]")
     with pytest.raises(InputError, match="is no index"):

@@ -194,7 +194,7 @@ def test_no_place_is_said_for_models_of_other_sizes_than_the_ranges():
     assert {key for key, row in rows.items() if row.place is not None} == {"equal_tensors"}
     assert rows["equal_tensors"].place == "inside" and sheet_of_pair(model, model)["equal_tensors"].place == "above"
     assert place_text(rows["cka"]) == "not said: other architecture or size"
-    assert place_text(rows["std_profile"]) == "no evidence, wherever it lies"
+    assert place_text(rows["std_profile"]) == "not said: it is no evidence"
     wide, narrow = calibrated(1, 96), calibrated(2, 64)
     assert sheet_of_pair(wide, narrow)["cka"].place is not None
     assert sheet_of_pair(calibrated(1, vocab_size=200), calibrated(2, vocab_size=200))["cka"].place is None
