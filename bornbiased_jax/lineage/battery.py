@@ -11,9 +11,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
+from bornbiased_jax import progress
+from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.component_pair import NEURON_SPACES, ComponentPair
 from bornbiased_jax.lineage.evidence import (
@@ -30,7 +33,7 @@ from bornbiased_jax.lineage.evidence import (
     join_terms,
     z_of,
 )
-from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, TensorRecord
+from bornbiased_jax.lineage.fingerprints import LARGE, Component, Fingerprint, TensorRecord
 from bornbiased_jax.lineage.matching import Matching
 from bornbiased_jax.lineage.pairing import BlockPair, FurtherBlock
 from bornbiased_jax.stats.certified import Certified
@@ -172,6 +175,7 @@ def compare_weights(
         InputError: fingerprints that cannot be compared.
     """
     names = _shared_components(base, suspect)
+    quiet = sum(math.prod(record.array_shape) for record in base.tensors) < LARGE
     cells: list[Cell] = []
     by_module: dict[str, float | None] = {}
     left_out: dict[str, str] = {}
@@ -183,7 +187,12 @@ def compare_weights(
         # Pair labels of this component, and measure all its cells.
         pair = ComponentPair(base, suspect, name)
         prefix = "" if name == names[0] else f"{name}/"
-        cells += [dataclasses.replace(cell, component=prefix + cell.component) for cell in _cells(pair, options)]
+        count = sum(1 for _ in _jobs(pair, options))
+        with progress.bar(count, f"comparing the {component_title(name)}s", "comparisons", quiet) as advance:
+            for job in _jobs(pair, options):
+                cell = _cell(pair, job, options)
+                cells.append(dataclasses.replace(cell, component=prefix + cell.component))
+                advance()
         by_module |= {prefix + module: z for module, z in pair.by_module().items()}
         left_out |= {prefix + kind: formula for kind, formula in pair.left_out.items()}
         if name != names[0]:
@@ -245,7 +254,7 @@ def single_cell(
         InputError: fingerprints that cannot be compared.
     """
     pair = ComponentPair(base, suspect, _shared_components(base, suspect)[0])
-    return _cell(pair, evidence, ALL, partial(pair.terms, evidence), options), pair.by_module()
+    return _cell(pair, _Job(evidence, ALL, partial(pair.terms, evidence)), options), pair.by_module()
 
 
 def _shared_components(base: Fingerprint, suspect: Fingerprint) -> list[str]:
@@ -260,32 +269,39 @@ def _shared_components(base: Fingerprint, suspect: Fingerprint) -> list[str]:
 # Cells
 
 
-def _cells(pair: ComponentPair, options: Options) -> Iterator[Cell]:
+class _Job(NamedTuple):
+    """A cell that is to be measured."""
+
+    evidence: str
+    component: str
+    make_terms: Callable[[], list[Term]]
+
+
+def _jobs(pair: ComponentPair, options: Options) -> Iterator[_Job]:
     """Yield the family's cells of one component, in an order fixed by sizes alone."""
-    cell = partial(_cell, pair, options=options)
     ranges = _block_ranges(pair)
     # Coordinates: the whole model, tables, kinds of matrices, blocks.
     for evidence in (COORDINATES, SIGNLESS):
-        yield cell(evidence, ALL, partial(pair.terms, evidence))
+        yield _Job(evidence, ALL, partial(pair.terms, evidence))
     for part in pair.parts:
-        yield cell(COORDINATES, part, partial(pair.part_terms, [part]))
+        yield _Job(COORDINATES, part, partial(pair.part_terms, [part]))
     for kind in pair.kinds:
-        yield cell(COORDINATES, kind, partial(pair.kind_terms, kind))
+        yield _Job(COORDINATES, kind, partial(pair.kind_terms, kind))
     for component, blocks in ranges.items():
-        yield cell(COORDINATES, component, partial(pair.block_terms, blocks))
+        yield _Job(COORDINATES, component, partial(pair.block_terms, blocks))
     # Neurons and heads: scored once, for the whole model and for its blocks.
     for evidence in (RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS):
         make_terms = cache(partial(pair.terms, evidence))
-        yield cell(evidence, ALL, make_terms)
+        yield _Job(evidence, ALL, make_terms)
         for component, blocks in ranges.items():
-            yield cell(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
+            yield _Job(evidence, component, partial(_terms_of_blocks, make_terms, blocks))
     if len(pair.experts) > 1:
         # Each routed expert over all blocks.
         for number, mlps in pair.experts.items():
             for evidence, space in NEURON_SPACES.items():
-                yield cell(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
+                yield _Job(evidence, f"experts/{number}", partial(pair.neuron_terms, space, mlps))
     if options.has_untrained:
-        yield cell(MATCHED, ALL, partial(pair.terms, MATCHED))
+        yield _Job(MATCHED, ALL, partial(pair.terms, MATCHED))
 
 
 def _block_ranges(pair: ComponentPair) -> dict[str, frozenset[int]]:
@@ -302,13 +318,11 @@ def _terms_of_blocks(make_terms: Callable[[], list[Term]], blocks: frozenset[int
     return [term for term in make_terms() if term.block in blocks]
 
 
-def _cell(
-    pair: ComponentPair, evidence: str, component: str, make_terms: Callable[[], list[Term]], options: Options
-) -> Cell:
+def _cell(pair: ComponentPair, job: _Job, options: Options) -> Cell:
     """Measure one cell: with permutations over the whole model, by the bound alone over a part of it."""
     try:
         # Labels that correspond, with enough orders for a p at this level.
-        terms = make_terms()
+        terms = job.make_terms()
         if not terms:
             raise EvidenceError("no labels correspond")
         if pair.is_joint:
@@ -321,12 +335,12 @@ def _cell(
         if not math.isfinite(z):
             raise EvidenceError("every order of the labels gives the same statistic")
     except EvidenceError as error:
-        return Cell(evidence, component, None, None, str(error))
+        return Cell(job.evidence, job.component, None, None, str(error))
     # A part of the model has the bound alone: permutations are counted over the whole.
-    if component != ALL:
-        return Cell(evidence, component, z, bound_of(terms))
+    if job.component != ALL:
+        return Cell(job.evidence, job.component, z, bound_of(terms))
     certified = certified_sum(terms, options.num_permutations, options.seed)
-    return Cell(evidence, component, z, certified.log10_p, certified=certified)
+    return Cell(job.evidence, job.component, z, certified.log10_p, certified=certified)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -28,14 +28,13 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.component_sketches import ComponentSketches, Measurement
 from bornbiased_jax.lineage.fingerprint_size import fitted
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, Source, TensorRecord
+from bornbiased_jax.lineage.fingerprints import LARGE, Fingerprint, Settings, Source, TensorRecord
 
 # Large tensors in memory at once beyond the tables: hashing takes longer than reading.
 _TENSORS_AT_ONCE = 3
 # Tensors of fewer bytes are small, such as norm scales: they take no place of a large one, which every core waits for.
 _SMALL, _SMALL_AT_ONCE = 1 << 22, 64
 # Numbers of a model that takes seconds.
-_LARGE = 500_000_000
 _LARGEST = float(np.finfo(np.float32).max)
 _Result = TypeVar("_Result")
 
@@ -162,7 +161,7 @@ def weights_digests(source: RoleSource) -> WeightsDigests:
 def tensors_bar(source: RoleSource, label: str) -> AbstractContextManager[progress.Bar]:
     """Show how many tensors of a large model are done; nothing of a model that takes a moment."""
     size = sum(math.prod(source.array_shape(role)) for role in source.roles)
-    return progress.bar(len(source.roles), f"{label} of {source.description}", unit="tensors", quiet=size < _LARGE)
+    return progress.bar(len(source.roles), f"{label} of {source.description}", unit="tensors", quiet=size < LARGE)
 
 
 def _num_bytes(tensors: Sequence[np.ndarray]) -> int:

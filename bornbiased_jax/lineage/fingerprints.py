@@ -21,6 +21,8 @@ from bornbiased_jax.checkpoints.roles import Shape
 
 TokenLabels = Literal["strings", "ids"]
 RepeatLabels = Literal["neurons", "heads", "experts", "coordinates", "tokens"]
+LARGE = 500_000_000
+"""Parameters from which on a model takes long enough for progress to be shown."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import hardware
+from bornbiased_jax import hardware, progress
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.buffers import reused_memory
@@ -28,6 +28,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, path_in_words
 from bornbiased_jax.checkpoints.tensors import load_params, read_block
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.lineage.fingerprints import LARGE
 from bornbiased_jax.lineage.roundings import Explanations, pieces
 from bornbiased_jax.model.model import BlockProgram, enter, final_norm, head_path, logits_of
 from bornbiased_jax.parameters import Params, parameter_table, unflatten
@@ -346,8 +347,13 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
     length = min(_LENGTH, base.cfg.max_seq_len, suspect.cfg.max_seq_len)
     ids_ST = np.random.default_rng(0).integers(0, base.cfg.vocab_size, (_SEQUENCES, length), dtype=np.int32)
     # Logits on the same random tokens, each position less its mean.
-    with ThreadPoolExecutor(2 if free is None or sum(needed) <= free else 1) as pool:
-        base_PV, suspect_PV = pool.map(probe_logits, (base, suspect), (ids_ST, ids_ST))
+    sizes = [sum(math.prod(row.shape) for row in parameter_table(model.cfg).values()) for model in (base, suspect)]
+    num_blocks = base.cfg.num_layers + suspect.cfg.num_layers
+    with (
+        ThreadPoolExecutor(2 if free is None or sum(needed) <= free else 1) as pool,
+        progress.bar(num_blocks, "logits of both models", unit="blocks", quiet=max(sizes) < LARGE) as advance,
+    ):
+        base_PV, suspect_PV = pool.map(functools.partial(probe_logits, ids_ST=ids_ST, advance=advance), (base, suspect))
     if not (np.isfinite(base_PV).all() and np.isfinite(suspect_PV).all()):
         return False
     # Logits that do not depend on the tokens identify nothing.
@@ -365,10 +371,11 @@ def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
     _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
 
 
-def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
+def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None) -> np.ndarray:
     """Compute logits less their mean over the vocabulary, of every position: [S · T, V].
 
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
+    ``advance`` is called after each block that is read by itself.
     """
     computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
     if computed is not None:
@@ -376,7 +383,7 @@ def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> np.ndarray:
     # One pass for these tokens and for others that are expected.
     expected = [ids for ids in _EXPECTED.pop(checkpoint, []) if _tokens(ids) != _tokens(ids_ST)]
     batches = [ids_ST, *expected]
-    asked, *others = _all_logits(checkpoint, batches)
+    asked, *others = _all_logits(checkpoint, batches, advance)
     _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
     return asked
 
@@ -385,7 +392,7 @@ def _tokens(ids_ST: np.ndarray) -> _Tokens:
     return ids_ST.shape, ids_ST.tobytes()
 
 
-def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray], advance: Callable[[], None]) -> list[np.ndarray]:
     """Compute the logits of several batches of tokens, every parameter read once."""
     cfg = checkpoint.cfg
     logits: Sequence[jax.Array | None]
@@ -393,13 +400,13 @@ def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray]) -> list[n
         params = load_params(checkpoint)
         logits = [models.apply(cfg, params, jnp.asarray(ids_ST)).logits_BTV for ids_ST in batches]
     else:
-        logits = _streamed_logits(cfg, checkpoint.read, batches)
+        logits = _streamed_logits(cfg, checkpoint.read, batches, advance)
     rows = [np.asarray(logits_STV).reshape(-1, cfg.vocab_size) for logits_STV in logits]
     return [logits_PV - logits_PV.mean(axis=1, keepdims=True) for logits_PV in rows]
 
 
 def _streamed_logits(
-    cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray]
+    cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray], advance: Callable[[], None]
 ) -> list[jax.Array]:
     # Embed, then block by block, each read when its turn comes.
     positions_TD = read("positions/embedding") if cfg.positions == "learned" else None
@@ -416,6 +423,7 @@ def _streamed_logits(
             states = [_apply_block(cfg, weights, states_STD, np.int32(layer)) for states_STD in states]
             jax.block_until_ready(states)
             del weights
+            advance()
     outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
     head = unflatten({path: read(path) for path in outside})
     return [_apply_head(cfg, head, states_STD) for states_STD in states]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import pytest
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.naming import open_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
-from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Settings, fingerprint, fingerprint_pass, sheet_reading
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage import Settings, battery, fingerprint, fingerprint_pass, same_model, sheet_reading
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
@@ -327,7 +329,15 @@ def test_work_on_large_models_shows_how_far_it_is(monkeypatch, capsys):
     models = [f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64" for seed in (1, 2)]
     trace(*models)
     assert "tensors" not in capsys.readouterr().err
-    monkeypatch.setattr(fingerprint_pass, "_LARGE", 1)
+    for module in (fingerprint_pass, battery, same_model):
+        monkeypatch.setattr(module, "LARGE", 1)
     trace(*models)
     lines = capsys.readouterr().err
     assert lines.count("digest of") == 2 and lines.count("fingerprint of") == 2 and "12 of 12 tensors" in lines
+    (line,) = re.findall(r"comparing the language models: (\d+) of (\d+) comparisons", lines)
+    assert line[0] == line[1]
+    # Logits are compared of models that are no initializations.
+    cfg = preset("llama-tiny", num_layers=2, d_model=32, vocab_size=64)
+    trained = [Checkpoint.from_params(cfg, init_seed(cfg, seed)) for seed in (1, 2)]
+    assert same_model.same_logits(*trained) is False
+    assert "logits of both models: 4 of 4 blocks" in capsys.readouterr().err

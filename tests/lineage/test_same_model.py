@@ -116,9 +116,9 @@ def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch)
     ids_ST = np.arange(8, dtype=np.int32).reshape(2, 4)
     computed, compute = [], same_model._all_logits
 
-    def counted(checkpoint, batches):
+    def counted(checkpoint, batches, advance):
         computed.extend(batches)
-        return compute(checkpoint, batches)
+        return compute(checkpoint, batches, advance)
 
     monkeypatch.setattr(same_model, "_all_logits", counted)
     expect_logits(model, ids_ST)
