@@ -18,6 +18,7 @@ NAMES = (
     "streamed",
     "weights_fingerprint",
     "stored_fingerprints",
+    "document",
     "peers_in_disputes",
     "parity",
     "self_test",

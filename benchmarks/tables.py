@@ -241,6 +241,29 @@ def weights_fingerprint(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def document(record: Record) -> list[Table]:
+    """Tabulate what the page of a verdict on two models took."""
+    sizes, suspects = record["sizes"], record["suspects"]
+    rows = [
+        (
+            [name],
+            {
+                "minutes": (fixed(1), found["wall_s"] / 60),
+                "minutes of processor time": (fixed(1), found["cpu_s"] / 60),
+                "GB of memory at most": (fixed(2), found["peak_bytes"] / 1e9),
+                "verdict": (str, found["verdict"]),
+                "because": (str, found["reason"]),
+            },
+        )
+        for name, found in suspects.items()
+    ]
+    title = (
+        f"`seedprint A B --page` at {record['layers']} blocks of 7B shape (width {sizes['d_model']:,}, "
+        f"{sizes['d_ff']:,} hidden units, {_gigabytes(record['base_bytes'])} in bfloat16)"
+    )
+    return [tabulate(title, ["suspect"], rows)]
+
+
 def peers_in_disputes(record: Record) -> list[Table]:
     """Tabulate the scores of installed tools, what they decide, and the area under the curve by kind."""
     tests, settings = record["tests"], record["settings"]
@@ -318,6 +341,7 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         streamed,
         weights_fingerprint,
         stored_fingerprints,
+        document,
         peers_in_disputes,
         kill_resume,
     )

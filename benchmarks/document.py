@@ -1,0 +1,115 @@
+"""From two folders of 7B shape to a document: the time and memory of ``bornbiased seedprint A B --page``.
+
+    python -m benchmarks document --json benchmarks/results/document.json
+
+Random weights of LLaMA-7B's shape in bfloat16 and several safetensors files are written below a temporary folder, and
+after each other two suspects made of them: a copy with noise of a fiftieth of each tensor's standard deviation, as a
+small fine-tune has it, and a copy in 8 bits with a scale for each block of 128 × 128. At full depth base and suspect
+need 27 GB of disk. The command runs in a process of its own, which reads every file.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from benchmarks.child import run_child
+from benchmarks.recorded import Findings, command
+from benchmarks.streamed import SIZES, write_model
+from bornbiased_jax import io, progress
+from bornbiased_jax.config import preset
+
+LAYERS, GOAL_SECONDS = 32, 600.0
+NOISE, SIDE = 0.02, 128
+_LARGEST_CODE = 448.0
+
+Tensors = dict[str, np.ndarray]
+
+
+def noisy(name: str, matrix_OI: np.ndarray, rng: np.random.Generator) -> Tensors:
+    """Add noise to a matrix as a file has it."""
+    noise_OI = rng.standard_normal(matrix_OI.shape, np.float32)
+    return {name: (matrix_OI + np.float32(NOISE) * matrix_OI.std() * noise_OI).astype(ml_dtypes.bfloat16)}
+
+
+def rounded(name: str, matrix_OI: np.ndarray, _rng: np.random.Generator) -> Tensors:
+    """Round a matrix of a block to 8 bits, with a scale for each square; tables stay as they are."""
+    if "layers." not in name:
+        return {name: matrix_OI.astype(ml_dtypes.bfloat16)}
+    rows, columns = matrix_OI.shape[0] // SIDE, matrix_OI.shape[1] // SIDE
+    squares = matrix_OI.reshape(rows, SIDE, columns, SIDE)
+    scale = np.abs(squares).max(axis=(1, 3)) / np.float32(_LARGEST_CODE)
+    codes = (squares / scale[:, None, :, None]).reshape(matrix_OI.shape).astype(ml_dtypes.float8_e4m3fn)
+    return {name: codes, f"{name}_scale_inv": scale}
+
+
+CHANGES: dict[str, tuple[Callable[[str, np.ndarray, np.random.Generator], Tensors], Findings]] = {
+    "a noisy copy": (noisy, {}),
+    "a copy in 8 bits": (rounded, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [SIDE, SIDE]}}),
+}
+"""Name of a suspect -> what happens to each of its matrices, and what its configuration says of that."""
+
+
+def write_suspect(base: Path, suspect: Path, kind: str) -> None:
+    """Write a changed copy of a Hugging Face directory, file by file."""
+    change, settings = CHANGES[kind]
+    suspect.mkdir()
+    table: dict[str, str] = {}
+    for number, path in enumerate(sorted(base.glob("*.safetensors"))):
+        made: Tensors = {}
+        for name, tensor in load_file(path).items():
+            is_changed = tensor.ndim == 2
+            rng = np.random.default_rng([1, number, len(made)])
+            made |= change(name, tensor.astype(np.float32), rng) if is_changed else {name: tensor}
+        save_file(made, suspect / path.name, metadata={"format": "pt"})
+        table |= dict.fromkeys(made, path.name)
+    io.write_json(suspect / "config.json", io.read_json(base / "config.json") | settings)
+    io.write_json(suspect / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
+
+
+def benchmark(sizes: dict[str, int], folder: Path, *, layers: int) -> Findings:
+    """Write the models, and compare the base with each suspect."""
+    cfg, base, suspect = preset("llama-tiny", num_layers=layers, **sizes), folder / "base", folder / "suspect"
+    progress.note("writing the base")
+    write_model(base, cfg, 0)
+    suspects = {}
+    for kind in CHANGES:
+        progress.note(f"writing {kind}, and comparing it")
+        write_suspect(base, suspect, kind)
+        page = folder / "document.html"
+        process = run_child("bornbiased_jax", ["seedprint", str(base), str(suspect), "--page", str(page), "--quiet"])
+        verdict = process.pop("result")
+        shutil.rmtree(suspect)
+        facts = {name: verdict[name] for name in ("verdict", "identity", "reason", "log10_p")}
+        suspects[kind] = {**process, **facts, "page_bytes": page.stat().st_size}
+    num_bytes = sum(path.stat().st_size for path in base.glob("*.safetensors"))
+    is_within = all(found["wall_s"] <= GOAL_SECONDS for found in suspects.values())
+    return {
+        "layers": layers,
+        "sizes": sizes,
+        "base_bytes": num_bytes,
+        "suspects": suspects,
+        "goal_seconds": GOAL_SECONDS,
+        "within": is_within,
+    }
+
+
+def measure(layers: int = LAYERS, folder: str | None = None) -> Findings:
+    """Measure how long two folders of 7B shape take to a document.
+
+    Args:
+        layers: Blocks, 0.8 gigabytes of disk each.
+        folder: Where the models are written; a temporary folder unless given.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        return benchmark(SIZES, Path(place), layers=layers)
+
+
+main = functools.partial(command, measure, precision="float32")
