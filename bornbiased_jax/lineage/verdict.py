@@ -25,8 +25,9 @@ SCOPE = (
 
 # Keys of every verdict's JSON, as they are where a test leaves them out.
 _DEFAULTS: Mapping[str, object] = {"identity": None, "log10_p_bound": None, "log10_p_moments": None, "by_module": []}
-# Of the smallest p that is written as a number.
 _LEAST_LOG10 = -300.0
+LEAST_P = 10.0**_LEAST_LOG10
+"""The smallest p that is written as a number."""
 # From here on a decimal fraction has more zeros than anybody counts.
 _DECIMAL_LOG10 = -4.5
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -213,7 +214,7 @@ def decide(
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)
     # Strictly below the level.
     z_or_none = float(z) if math.isfinite(z) else None
-    p_value = float(min(1.0, max(p_value, 10.0**_LEAST_LOG10)))
+    p_value = float(min(1.0, max(p_value, LEAST_P)))
     is_same = p_value < alpha
     how_much = f"more than chance allows (p < {alpha:g})" if is_same else f"no more than chance allows (p >= {alpha:g})"
     reason = f"the outputs agree coordinate by coordinate {how_much}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from bornbiased_jax.lineage.audit.finding import INFORMATION, Kind, RunRow
+from bornbiased_jax.lineage.verdict import LEAST_P, format_p
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Record, listing
@@ -163,7 +165,8 @@ class Audit(Record):
 def _p(value: float | None) -> str:
     if value is None:
         return ""
-    return " (p < 1e-300)" if value < 1e-300 else f" (p = {value:.2g})"
+    # A smaller one is not written as a number.
+    return f" ({format_p(math.log10(value) if value > LEAST_P else -math.inf)})"
 
 
 def _run_row(run: RunRow) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
+from bornbiased_jax.lineage.fingerprints import Component
 from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.results.result import Listing
 
@@ -73,8 +74,7 @@ def model_facts(side: Side, config: Mapping[str, FieldValue] | None, weights_dig
         sizes = [(words, config.get(name)) for name, words in _FIELDS.items()]
         architecture = ", ".join(words.format(value) for words, value in sizes if isinstance(value, int) and value)
     elif made is not None:
-        parts = [(component_title(name), part.num_blocks) for name, part in made.components.items()]
-        architecture = ", ".join(f"{title} of {count} blocks" if count else title for title, count in parts)
+        architecture = "; ".join(_sizes(part) for part in made.components.values())
     return ModelFacts(
         name=side.name,
         files=files,
@@ -86,6 +86,18 @@ def model_facts(side: Side, config: Mapping[str, FieldValue] | None, weights_dig
         num_parameters=None if made is None else sum(math.prod(tensor.array_shape) for tensor in made.tensors),
         storage=", ".join(f"{kind} ({count:,} tensors)" for kind, count in stored) or None,
     )
+
+
+def _sizes(part: Component) -> str:
+    """Write the sizes of a part of a model that names alone describe, as a fingerprint knows them."""
+    sizes = [
+        ("{:,} blocks", part.num_blocks),
+        ("width {:,}", part.width),
+        ("{:,} heads", part.shape.num_heads),
+        ("{:,} key/value heads", part.shape.num_kv_heads),
+        ("{:,} tokens", part.vocab_size),
+    ]
+    return ", ".join([component_title(part.name), *(words.format(value) for words, value in sizes if value)])
 
 
 def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:

@@ -16,6 +16,7 @@ from bornbiased_jax.lineage.audit.finding import Finding, PairRow, listed
 from bornbiased_jax.lineage.audit.summary import Summary
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
+from bornbiased_jax.lineage.verdict import probability
 from bornbiased_jax.stats.multiple import holm_log10
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
@@ -53,7 +54,7 @@ class Tie:
     @property
     def p_value(self) -> float | None:
         """Holm's p, as a number."""
-        return None if self.log10_p_adjusted is None else 10.0**self.log10_p_adjusted
+        return None if self.log10_p_adjusted is None else probability(self.log10_p_adjusted)
 
     def to_dict(self) -> PairRow:
         """Return the pair as JSON has it."""
