@@ -19,10 +19,10 @@ _PIECE, _FIRST = 1 << 22, 1 << 12
 _TOLERANCE = 1e-5
 # How far a scale in 16 bits may lie from the one that it was rounded from.
 _SCALE_TOLERANCE = 2.0**-8
-_SIDE = 128
 # What float32 leaves of numbers next to 1, of both tensors.
 _LAST_BITS = 2.0**-22
 _TINY = np.float32(1e-30)
+_MOST_FLOAT8 = 448.0
 
 Groups = tuple[np.ndarray, np.ndarray]
 """Two tensors cut alike into groups that share a scale, [G, N] both."""
@@ -217,6 +217,11 @@ def _int8(numbers: np.ndarray) -> np.ndarray:
     return whole
 
 
+def _float8(numbers: np.ndarray) -> np.ndarray:
+    # What a scale leaves above the largest code is cut off there.
+    return _rounded(np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8), ml_dtypes.float8_e4m3fn)
+
+
 def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
     yield iter([(first.reshape(1, -1), second.reshape(1, -1))])
 
@@ -227,40 +232,61 @@ def _by_channel(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Grou
     yield iter([(first.T, second.T)])
 
 
-def _by_32(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
-    for left, right in ((first, second), (first.T, second.T)):
-        rows, columns = left.shape
-        if columns % 32 == 0:
-            parts = _parts(rows, columns)
-            yield ((left[part].reshape(-1, 32), right[part].reshape(-1, 32)) for part in parts)
+def _by_rows_of(size: int) -> Grouping:
+    """Return what cuts rows of a file into blocks of a size."""
+
+    def grouping(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+        for left, right in ((first, second), (first.T, second.T)):
+            rows, columns = left.shape
+            if columns % size == 0:
+                parts = _parts(rows, columns)
+                yield ((left[part].reshape(-1, size), right[part].reshape(-1, size)) for part in parts)
+
+    return grouping
 
 
-def _by_squares(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
-    rows, columns = (range(0, size, _SIDE) for size in first.shape)
-    squares = ((slice(row, row + _SIDE), slice(column, column + _SIDE)) for row in rows for column in columns)
-    yield ((first[square].reshape(1, -1), second[square].reshape(1, -1)) for square in squares)
+def _by_squares_of(side: int) -> Grouping:
+    """Return what cuts a matrix into squares; those at its ends are what is left."""
+
+    def grouping(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
+        rows, columns = (range(0, size, side) for size in first.shape)
+        squares = ((slice(row, row + side), slice(column, column + side)) for row in rows for column in columns)
+        yield ((first[square].reshape(1, -1), second[square].reshape(1, -1)) for square in squares)
+
+    return grouping
 
 
 # −128 where a range of 255 steps is mapped, 126 where the scale is kept in bfloat16.
 _LARGEST_INT8 = (127.0, 128.0, 126.0)
-_FLOAT8 = _cast(ml_dtypes.float8_e4m3fn)
+# A matrix that was rounded as a part of a fused one need not have that one's largest number, and a scale that is a
+# power of two maps the largest of a block to any of the large codes.
+_LARGE_INT8 = (127.0, 128.0, *(float(code) for code in range(126, 63, -1)))
+_LARGE_FLOAT8 = tuple(float(code) for code in (*range(448, 255, -32), *range(240, 127, -16)))
 
+_E4M3 = "8 bits (e4m3) with a scale for each"
 ROUNDINGS: dict[str, Rounding] = {
     rounding.name: rounding
     for rounding in (
         Rounding("bfloat16", _bfloat16, 16),
         Rounding("float16", _float16, 16),
-        Rounding("8 bits (e4m3)", _FLOAT8, 8),
+        Rounding("8 bits (e4m3)", _cast(ml_dtypes.float8_e4m3fn), 8),
         Rounding("8 bits (e5m2)", _cast(ml_dtypes.float8_e5m2), 8),
-        Rounding("8 bits with a scale for each tensor", _int8, 8, _by_tensor, _LARGEST_INT8, 1 / 128),
+        Rounding("8 bits with a scale for each tensor", _int8, 8, _by_tensor, _LARGE_INT8, 1 / 100),
         Rounding("8 bits with a scale for each channel", _int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
-        Rounding("8 bits with a scale for each block of 32", _int8, 8, _by_32, _LARGEST_INT8, 1 / 128),
-        Rounding("8 bits (e4m3) with a scale for each tensor", _FLOAT8, 8, _by_tensor, (448.0,), 1 / 25),
-        Rounding("8 bits (e4m3) with a scale for each channel", _FLOAT8, 8, _by_channel, (448.0,), 1 / 25),
-        Rounding("8 bits (e4m3) with a scale for each block of 128 × 128", _FLOAT8, 8, _by_squares, (448.0,), 1 / 25),
+        Rounding("8 bits with a scale for each block of 32", _int8, 8, _by_rows_of(32), _LARGEST_INT8, 1 / 128),
+        Rounding(f"{_E4M3} tensor", _float8, 8, _by_tensor, _LARGE_FLOAT8, 1 / 14),
+        Rounding(f"{_E4M3} channel", _float8, 8, _by_channel, (_MOST_FLOAT8,), 1 / 25),
+        *(
+            Rounding(f"{_E4M3} block of {side} × {side}", _float8, 8, _by_squares_of(side), (_MOST_FLOAT8,), 1 / 25)
+            for side in (128, 64, 32)
+        ),
+        *(
+            Rounding(f"{_E4M3} block of {size}", _float8, 8, _by_rows_of(size), _LARGE_FLOAT8, 1 / 7)
+            for size in (128, 32)
+        ),
     )
 }
-"""By name, the finest first."""
+"""By name, the finest first; with scales, those that the most numbers share."""
 
 FINE = tuple(name for name, rounding in ROUNDINGS.items() if rounding.bits == 16)
 

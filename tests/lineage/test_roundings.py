@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -46,12 +47,19 @@ def by_32(kind, weight_OI):
     return rounded(kind, weight_OI.reshape(-1, 32), np.float16).reshape(weight_OI.shape)
 
 
-def by_squares(kind, weight_OI):
+def by_microscales(_kind, weight_OI):
+    # MXFP8: scales are powers of two, and what they leave above the largest code is cut off.
+    groups_GN = weight_OI.reshape(-1, 32)
+    scale_G1 = np.exp2(np.floor(np.log2(np.abs(groups_GN).max(axis=1, keepdims=True))) - 8)
+    return (codes_of("float8", np.clip(groups_GN / scale_G1, -448, 448)) * scale_G1).reshape(weight_OI.shape)
+
+
+def by_squares(kind, weight_OI, side=128):
     made = np.empty_like(weight_OI)
-    for row in range(0, len(weight_OI), 128):
-        for column in range(0, weight_OI.shape[1], 128):
-            square = weight_OI[row : row + 128, column : column + 128]
-            made[row : row + 128, column : column + 128] = by_tensor(kind, square)
+    for row in range(0, len(weight_OI), side):
+        for column in range(0, weight_OI.shape[1], side):
+            square = weight_OI[row : row + side, column : column + side]
+            made[row : row + side, column : column + side] = by_tensor(kind, square)
     return made
 
 
@@ -62,6 +70,8 @@ FORMS = {
     "8 bits (e4m3) with a scale for each tensor": ("float8", by_tensor),
     "8 bits (e4m3) with a scale for each channel": ("float8", by_channel),
     "8 bits (e4m3) with a scale for each block of 128 × 128": ("float8", by_squares),
+    "8 bits (e4m3) with a scale for each block of 64 × 64": ("float8", partial(by_squares, side=64)),
+    "8 bits (e4m3) with a scale for each block of 32": ("float8", by_microscales),
 }
 
 
@@ -117,6 +127,24 @@ def test_a_small_change_of_all_numbers_is_no_rounding():
         assert explained(base_OI, base_OI + np.float32(size) * noise_OI) is None
 
 
+@pytest.mark.parametrize("kind", LARGEST)
+def test_a_part_of_a_matrix_that_was_rounded_whole_has_the_scale_of_the_whole(kind):
+    """As the keys of fused queries, keys and values, whose largest number is none of the whole's."""
+    base_OI = np.random.default_rng(0).standard_normal((256, 192)).astype(np.float32)
+    base_OI[200, 100] = 1.2 * np.abs(base_OI).max()
+    part_OI = by_tensor(kind, base_OI)[64:128]
+    name = f"8 bits{' (e4m3)' if kind == 'float8' else ''} with a scale for each tensor"
+    assert explained(base_OI[64:128], part_OI) == name
+    part_OI[3, 5] += np.abs(part_OI).max() / 50
+    assert explained(base_OI[64:128], part_OI) is None
+
+
+def test_rows_may_be_cut_into_blocks_of_128():
+    base_OI = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    suspect_OI = rounded("float8", base_OI.reshape(-1, 128)).reshape(base_OI.shape)
+    assert explained(base_OI.T, suspect_OI.T) == "8 bits (e4m3) with a scale for each block of 128"
+
+
 def test_numbers_halfway_between_two_codes_may_go_either_way():
     base_N = np.array([[127.0, 0.5, 1.5, -2.5]], np.float32)
     for codes in ([127, 0, 2, -2], [127, 1, 1, -3]):
@@ -146,7 +174,7 @@ def test_a_tensor_of_another_size_or_zeros_is_no_rounding(name):
     assert not ROUNDINGS[name].makes_equal(base_OI, silent_OI, 0.0)
     both_OI = base_OI.copy()
     both_OI[:128, :128] = 0.0
-    if form in (by_32, by_squares):
+    if form not in (by_tensor, by_channel):
         assert ROUNDINGS[name].makes_equal(both_OI, silent_OI, 0.0)
 
 
