@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import parity
-from benchmarks.sweep_vs_torch import LENGTH, config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments.lineage import disputes_tables
 from bornbiased_jax.model.memory import loop_operations, needed_operations
@@ -34,15 +33,9 @@ def _gigabytes(num_bytes: float) -> str:
 
 def sweep_vs_torch(record: Record) -> list[Table]:
     """Tabulate the sweep versus the loop, also as if both did the loop's work."""
-    # Records made before sizes could be chosen are of the benchmark's own.
-    cfg, length = config_of(), LENGTH
-    if "length" in record:
-        cfg, length = ModelConfig.from_dict(record["provenance"]["config"]), record["length"]
+    cfg, length = ModelConfig.from_dict(record["provenance"]["config"]), record["length"]
     alike = needed_operations(cfg, length) / loop_operations(cfg, length)
-    # Records made before the sweep was timed at the loop's own work have its operations alone to go by.
-    equal = _RATIO(record["speedup_median"] * alike)
-    if "speedup_equal_work_median" in record:
-        equal = _between(record["speedup_equal_work_median"], record["speedup_equal_work_range"])
+    equal = _between(record["speedup_equal_work_median"], record["speedup_equal_work_range"])
     return facts(
         "A sweep over seeds versus a loop with PyTorch",
         [

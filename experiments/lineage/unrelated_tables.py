@@ -104,13 +104,9 @@ def _scores(record: Record) -> Table:
 
 def _matchings(record: Record) -> Table:
     rows = []
-    is_former = any("gate_up" in matching for matching in record["result"]["matchings"])
     for matching in record["result"]["matchings"]:
         middle, high, highest = matching["agreement_quantiles"]
-        # Records made before fingerprints compare gate and up too.
-        gate_up = {"gate = up, by block": ", ".join(map(fixed(1), matching["gate_up"]))} if is_former else {}
         measured = {
-            **gate_up,
             "φ_MATCH, by block": ", ".join(map(fixed(1), matching["activations"])),
             "agreement, median": (percent(2), middle),
             "90%": (percent(2), high),
@@ -122,9 +118,8 @@ def _matchings(record: Record) -> Table:
     units = " and ".join(str(2 * width) for width in record["settings"]["widths"])
     note = (
         f"Mean number of units that two independent matchings pair alike, of {units}; 1 by chance. "
-        + ("gate = up: rows of the gate and of the up projection, models aligned by rotation. " if is_former else "")
-        + "φ_MATCH: activations. Agreement: the fraction of units, over the blocks of a pair, that "
-        f"{'`weights --align units` holds' if is_former else 'verdicts hold'} against 20% between trained models."
+        "φ_MATCH: activations. Agreement: the fraction of units, over the blocks of a pair, that verdicts hold against "
+        "20% between trained models."
     )
     return tabulate("Independent matchings of unrelated models", ["pairs of", "number"], rows, note)
 

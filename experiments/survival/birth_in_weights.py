@@ -37,7 +37,6 @@ TESTS = {"coordinates": SIGNLESS, "rotation": TOKEN_NEURONS, "matched units": MA
 """Name -> evidence of fingerprints. Matched units are exact for an initialization alone."""
 
 EXACT_BETWEEN_TRAINED = ("coordinates", "rotation")
-_NAMES = (*TESTS, "bilinear")  # the last is a test of records made before fingerprints
 OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "own birth, hidden"
 
 
@@ -153,7 +152,7 @@ def tables(record: Record) -> Sequence[Table]:
     result = record["result"]
     rows = []
     # A row for every relation and test.
-    for relation, test in itertools.product((OWN, HIDDEN, OTHER, TRAINED), _NAMES):
+    for relation, test in itertools.product((OWN, HIDDEN, OTHER, TRAINED), TESTS):
         test_rows = [row for row in result["rows"] if (row["relation"], row["test"]) == (relation, test)]
         values = _z(record, relation, test)
         if not test_rows or not values:
@@ -225,7 +224,7 @@ def claims(record: Record) -> Sequence[Claim]:
     """State the least z of own initializations, largest of others, and the largest agreement of unrelated models."""
     unrelated = [
         abs(value)
-        for relation, test in itertools.product((OTHER, TRAINED), _NAMES)
+        for relation, test in itertools.product((OTHER, TRAINED), TESTS)
         for value in _z(record, relation, test)
     ]
     agreement = max(row["mean"] for row in record["result"]["agreements"][TRAINED])
