@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +24,8 @@ _SCALE_TOLERANCE = 2.0**-8
 _LAST_BITS = 2.0**-22
 _TINY = np.float32(1e-30)
 _MOST_FLOAT8 = 448.0
+# Numbers of a tensor that fits one form alone.
+_LARGE = 1 << 14
 
 Groups = tuple[np.ndarray, np.ndarray]
 """Two tensors cut alike into groups that share a scale, [G, N] both."""
@@ -67,11 +70,7 @@ class Rounding:
             if difference > self.widest * _largest(base):
                 return False
             base, suspect = _matrix(base), _matrix(suspect)
-            return any(
-                all(self._on_grid(*groups) for groups in way)
-                for pair in ((base, suspect), (suspect, base))
-                for way in self.grouping(*pair)
-            )
+            return any(self._fits(way) for pair in ((base, suspect), (suspect, base)) for way in self.grouping(*pair))
 
     def makes_equal_less_one(self, base: np.ndarray, suspect: np.ndarray) -> bool:
         """Return whether two scales of norms are equal after this rounding of what a file has: scales less 1.
@@ -91,31 +90,51 @@ class Rounding:
         # Rounding keeps the order: what may become a code lies between the roundings of both ends.
         return bool(is_on_grid and ((low_N <= codes_N) & (codes_N <= high_N)).all())
 
+    def _fits(self, way: Iterator[Groups]) -> bool:
+        """Check groups in threads, once the first ones fit."""
+        first = next(way, None)
+        if first is None or not self._on_grid(*first):
+            return False
+        with ThreadPoolExecutor(2) as pool:
+            return all(pool.map(lambda groups: self._on_grid(*groups), way))
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # each thread has a state of its own
     def _on_grid(self, grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
         """Check that one tensor lies on a grid of its own, group by group, and the other rounds to it."""
         num_groups, size = grid_GN.shape
         for groups in _parts(num_groups, size):
-            largest_g1 = _largest_of_groups(grid_GN[groups])
-            is_equal_g = np.zeros(len(largest_g1), bool)
+            largest = _largest_of_groups(grid_GN[groups]), _largest_of_groups(other_GN[groups])
+            is_equal_g = np.zeros(len(largest[0]), bool)
             for code in self.largest:
-                scale_g1 = np.maximum(largest_g1 / np.float32(code), _TINY)
-                is_equal_g |= self._has_codes(grid_GN[groups], other_GN[groups], scale_g1)
+                # Groups that have their scale are done.
+                left = np.flatnonzero(~is_equal_g) if is_equal_g.any() else slice(None)
+                tensors = grid_GN[groups][left], other_GN[groups][left]
+                is_equal_g[left] = self._has_codes(*tensors, largest[0][left], largest[1][left], np.float32(code))
                 if is_equal_g.all():
                     break
             if not is_equal_g.all():
                 return False
         return True
 
-    def _has_codes(self, grid_GN: np.ndarray, other_GN: np.ndarray, scale_G1: np.ndarray) -> np.ndarray:
-        """Return of each group whether both tensors have the same codes.
+    def _has_codes(
+        self,
+        grid_GN: np.ndarray,
+        other_GN: np.ndarray,
+        largest_G1: np.ndarray,
+        other_largest_G1: np.ndarray,
+        code: np.float32,
+    ) -> np.ndarray:
+        """Return of each group whether both tensors have the same codes, if its largest number has this one.
 
         Args:
             grid_GN, other_GN: the tensor on a grid, and the one that was rounded to it.
-            scale_G1: of the grid.
+            largest_G1, other_largest_G1: the largest numbers of their groups.
+            code: of the largest number on the grid.
         """
         # A file may keep its scales in fewer bits than those that its numbers were rounded by, which the other gives.
-        code_G1 = _largest_of_groups(grid_GN) / scale_G1
-        own_G1 = _largest_of_groups(other_GN) / code_G1
+        scale_G1 = np.maximum(largest_G1 / code, _TINY)
+        code_G1 = largest_G1 / scale_G1
+        own_G1 = other_largest_G1 / code_G1
         own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, scale_G1)
         is_equal_G = np.ones(len(grid_GN), bool)
         for columns in _parts(grid_GN.shape[1]):
@@ -218,8 +237,16 @@ def _int8(numbers: np.ndarray) -> np.ndarray:
 
 
 def _float8(numbers: np.ndarray) -> np.ndarray:
-    # What a scale leaves above the largest code is cut off there.
-    return _rounded(np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8), ml_dtypes.float8_e4m3fn)
+    """Round to e4m3, four significant bits down to steps of 2⁻⁹; what is above the largest code is cut off there.
+
+    In float32 alone, which threads share better than casts: halfway between two codes it may be either.
+    """
+    cut = np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8)
+    # Veltkamp's splitting of 24 bits into 20 and 4.
+    spread = cut * np.float32(2**20 + 1)
+    normal = spread - (spread - cut)
+    rounded: np.ndarray = np.where(np.abs(cut) < 2.0**-6, np.rint(cut * 512) / 512, normal)
+    return rounded
 
 
 def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
@@ -248,10 +275,24 @@ def _by_rows_of(size: int) -> Grouping:
 def _by_squares_of(side: int) -> Grouping:
     """Return what cuts a matrix into squares; those at its ends are what is left."""
 
+    def squares(tensor: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+        band = tensor[rows, columns]
+        of_columns = band.reshape(len(band), -1, min(side, band.shape[1]))
+        return of_columns.swapaxes(0, 1).reshape(of_columns.shape[1], -1)
+
+    def groups(first: np.ndarray, second: np.ndarray) -> Iterator[Groups]:
+        num_rows, num_columns = first.shape
+        whole = num_columns - num_columns % side
+        # One square first, which tells most tensors apart; then squares side by side.
+        ends = [(0, min(side, num_columns)), (side, whole), (whole, num_columns)]
+        for row in range(0, num_rows, side):
+            for start, end in ends if row == 0 else ((0, whole), (whole, num_columns)):
+                if start < end:
+                    place = slice(row, row + side), slice(start, end)
+                    yield squares(first, *place), squares(second, *place)
+
     def grouping(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
-        rows, columns = (range(0, size, side) for size in first.shape)
-        squares = ((slice(row, row + side), slice(column, column + side)) for row in rows for column in columns)
-        yield ((first[square].reshape(1, -1), second[square].reshape(1, -1)) for square in squares)
+        yield groups(first, second)
 
     return grouping
 
@@ -310,11 +351,14 @@ class Explanations:
         """
         asked = list(dict.fromkeys(name for names in self._left for name in names))
         fits: set[str] = set()
-        # What 16 bits explain needs no search for scales.
+        # What 16 bits explain needs no search for scales, and a large tensor has one form: squares on a grid make rows
+        # on one too.
         for bits in (16, 8):
-            if not fits:
-                finds = (name for name in asked if ROUNDINGS[name].bits == bits)
-                fits = {name for name in finds if ROUNDINGS[name].makes_equal(base, suspect, difference)}
+            for name in asked if not fits else ():
+                if ROUNDINGS[name].bits == bits and ROUNDINGS[name].makes_equal(base, suspect, difference):
+                    fits.add(name)
+                    if bits == 8 and base.size >= _LARGE:
+                        break
             if bits == 16 and is_scale:
                 fits |= {name for name in FINE if ROUNDINGS[name].makes_equal_less_one(base, suspect)}
         self._left = [names for names in self._left if not fits.isdisjoint(names)]
