@@ -5,7 +5,8 @@ models is changed in every way below, which its logits confirm, and the copy is 
 the fingerprints' evidence that is exact between trained models. As a control the copy is held against another seed's
 trained model by the evidence that the change evades least, neurons in token space (form A, to which a rotation of the
 stream is nothing): no more than chance may be left there. A test sees a change if it calls every copy the same
-lineage at its own level.
+lineage at its own level. Blocks are paired before anything is tested, and an idle block may be paired in place of a
+true one: its units then agree with nothing.
 """
 
 from __future__ import annotations

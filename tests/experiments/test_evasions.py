@@ -7,6 +7,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.survival import evasions
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage.matching import AGREEMENT
 from bornbiased_jax.model import apply
 from tests.experiments.smoke import record_of
 
@@ -31,7 +32,9 @@ def check_pattern(record):
         if turned:
             assert verdicts["coordinates, squares"] != "same-lineage", row["change"]
         if row["agreement"] is not None:
-            assert row["agreement"] > 0.9, row["change"]
+            # Among all changes at once an idle block may be paired in place of a true one, whose units then match none.
+            least = AGREEMENT if "all but" in row["change"] else 0.9
+            assert row["agreement"] > least, row["change"]
 
 
 def test_each_test_sees_what_it_is_said_to_see(record):
@@ -80,3 +83,8 @@ def test_the_committed_record_says_the_same():
             if row["change"] not in evasions.EVADING
         ]
         assert min(form_a) > 150
+        # What evades every exact test is found by matchings, in every model.
+        assert {row["change"] for row in record["result"]["rows"]} == set(evasions.CHANGES)
+        hidden = [row for row in record["result"]["rows"] if "all but" in row["change"]]
+        assert not any(row["tests"][test]["verdict"] == "same-lineage" for row in hidden for test in evasions.TESTS)
+        assert all(row["agreement"] is not None for row in hidden)
