@@ -7,6 +7,8 @@ No paper's table. Stated before any number was seen:
   block, each kind with its blocks summed, and all summed. Rows of the embedding and the head are those of ids that
   occur in the training text: rows never touched would speak for the initialization alone. As a control every trained
   model is held against the initialization of the next seed.
+  Whole matrices are read and no fingerprints: these keep a single matrix at two numbers a coordinate, too few to tell
+  how much of it is left, and their tables are of all tokens.
 - **Fitted.** Form, clock, window, check and extrapolation are those of :mod:`.decay_fit`, to means over seeds.
 - **What would refute.** "The initialization survives in the weights": a kind of matrix whose z at the last checkpoint
   is below 4 in any seed. "Its decay is a power law of tokens": a held-out check that fails. "The matrices differ": the
