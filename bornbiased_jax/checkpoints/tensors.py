@@ -224,7 +224,7 @@ def as_float32(tensor: np.ndarray) -> np.ndarray:
     """
     if tensor.dtype != ml_dtypes.bfloat16:
         return np.asarray(tensor, np.float32)
-    if tensor.ndim > 1 and tensor.T.flags.c_contiguous:
+    if not tensor.flags.c_contiguous and tensor.T.flags.c_contiguous:
         return as_float32(tensor.T).T
     bits = buffers.empty(tensor.shape, np.uint32)
     return np.left_shift(tensor.view(np.uint16), 16, dtype=np.uint32, out=bits).view(np.float32)
