@@ -90,7 +90,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int) -> Findings:
         facts = {name: verdict[name] for name in ("verdict", "identity", "reason", "log10_p")}
         suspects[kind] = {**process, **facts, "page_bytes": page.stat().st_size}
     num_bytes = sum(path.stat().st_size for path in base.glob("*.safetensors"))
-    is_within = all(found["wall_s"] <= GOAL_SECONDS for found in suspects.values())
+    is_within = all(row["wall_s"] <= GOAL_SECONDS for row in suspects.values())
     return {
         "layers": layers,
         "sizes": sizes,

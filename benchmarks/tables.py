@@ -241,14 +241,14 @@ def document(record: Record) -> list[Table]:
         (
             [name],
             {
-                "minutes": (fixed(1), found["wall_s"] / 60),
-                "minutes of processor time": (fixed(1), found["cpu_s"] / 60),
-                "GB of memory at most": (fixed(2), found["peak_bytes"] / 1e9),
-                "verdict": (str, found["verdict"]),
-                "because": (str, found["reason"]),
+                "minutes": (fixed(1), copy["wall_s"] / 60),
+                "minutes of processor time": (fixed(1), copy["cpu_s"] / 60),
+                "GB of memory at most": (fixed(2), copy["peak_bytes"] / 1e9),
+                "verdict": (str, copy["verdict"]),
+                "because": (str, copy["reason"]),
             },
         )
-        for name, found in suspects.items()
+        for name, copy in suspects.items()
     ]
     title = (
         f"`seedprint A B --page` at {record['layers']} blocks of 7B shape (width {sizes['d_model']:,}, "

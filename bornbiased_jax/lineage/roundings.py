@@ -243,8 +243,8 @@ def _float8(numbers: np.ndarray) -> np.ndarray:
     """
     cut = np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8)
     # Veltkamp's splitting of 24 bits into 20 and 4.
-    spread = cut * np.float32(2**20 + 1)
-    normal = spread - (spread - cut)
+    shifted = cut * np.float32(2**20 + 1)
+    normal = shifted - (shifted - cut)
     rounded: np.ndarray = np.where(np.abs(cut) < 2.0**-6, np.rint(cut * 512) / 512, normal)
     return rounded
 
