@@ -223,8 +223,8 @@ def _neurons(kernel: finite_width.Kernel, rho_m: Array) -> Array:
     mean_mb, square_mb = mean_mb - offset, square_mb - 2 * offset * mean_mb + offset**2
     m = rho_m.size
     features = np.concatenate([(mean_mb[:, None] * mean_mb[None, :]).reshape(m * m, -1), square_mb])
-    centred = features - (features @ w)[:, None]
-    return (centred * w) @ centred.T
+    centered = features - (features @ w)[:, None]
+    return (centered * w) @ centered.T
 
 
 def _attention(

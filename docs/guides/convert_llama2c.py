@@ -10,7 +10,7 @@ order (``legacy_export`` of its export.py, version 0). This script writes the sa
 It needs NumPy and safetensors (``pip install numpy safetensors``), and SentencePiece for a ``.model`` tokenizer
 (``pip install sentencepiece``); it imports nothing else. What it does:
 
-- **Queries and keys.** llama2.c rotates neighbouring coordinates (Meta's layout of RoPE), Hugging Face's Llama
+- **Queries and keys.** llama2.c rotates neighboring coordinates (Meta's layout of RoPE), Hugging Face's Llama
   coordinates that are half a head apart: the rows of both matrices are put into that order. The tables of RoPE in the
   file are left out: they follow from base 10,000.
 - **Tied embeddings.** A positive vocabulary size in the header says that the output matrix is the embedding.
@@ -128,7 +128,7 @@ def read_arrays(path: Path, sizes: Sizes) -> dict[str, np.ndarray]:
 
 
 def halves(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Put the rows of a query or key matrix from neighbouring pairs into Hugging Face's order, [heads * K, D]."""
+    """Put the rows of a query or key matrix from neighboring pairs into Hugging Face's order, [heads * K, D]."""
     pairs = rows.reshape(heads, -1, 2, rows.shape[-1])
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 

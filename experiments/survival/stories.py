@@ -13,7 +13,7 @@ _ANIMALS = "cat dog fox bird duck bear mouse frog horse rabbit squirrel turtle o
 _MOODS = "little happy kind brave shy curious sleepy clever gentle silly lonely proud quiet".split()
 _PLACES = "park garden forest river beach farm kitchen school hill lake market playground barn".split()
 _THINGS = "ball kite book hat boat apple cake drum doll flower shell box lamp ribbon bell".split()
-_COLOURS = "red blue green yellow white big small shiny old new round soft".split()
+_COLORS = "red blue green yellow white big small shiny old new round soft".split()
 _FEELINGS = "sad scared worried tired angry sorry hungry cold".split()
 _GLAD = "happy glad proud thankful excited calm warm".split()
 
@@ -56,7 +56,7 @@ def story(chance: random.Random) -> str:
         changing = {
             "mood": chance.choice(_MOODS),
             "place": chance.choice(_PLACES),
-            "colour": chance.choice(_COLOURS),
+            "colour": chance.choice(_COLORS),
             "feeling": chance.choice(_FEELINGS),
             "glad": chance.choice(_GLAD),
             "other": chance.choice(_ANIMALS),

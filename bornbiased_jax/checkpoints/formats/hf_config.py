@@ -162,8 +162,8 @@ def _refuse_the_rest(fields: Fields) -> None:
         if name in _MUST_BE:
             supported = _MUST_BE[name]
             if value != supported and not (value is None and supported in ({}, False)):
-                quantised = name == "quantization_config"
-                remedy = "so save it dequantized first" if quantised else f"but only {supported!r} is supported"
+                is_quantized = name == "quantization_config"
+                remedy = "so save it dequantized first" if is_quantized else f"but only {supported!r} is supported"
                 raise fields.refuse(name, value, remedy)
         elif name not in fields.asked and name not in HARMLESS and not _changes_nothing(fields, name, value):
             remedy = f"if it does not, give --ignore-field {schema.cut(name)}"
