@@ -25,7 +25,7 @@ _LAST_BITS = 2.0**-22
 _TINY = np.float32(1e-30)
 _MOST_FLOAT8 = 448.0
 # Numbers of a tensor that fits one form alone.
-_LARGE = 1 << 14
+_LARGE = 1 << 20
 
 Groups = tuple[np.ndarray, np.ndarray]
 """Two tensors cut alike into groups that share a scale, [G, N] both."""

@@ -81,7 +81,8 @@ def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     assert html.count("<svg") == 3 and "Outside the blocks" in html
     assert "by the evidence that decides" in html
     for row in verdict["tests"]:
-        assert row["name"] in html and row["permuted"] in html
+        shown = f"none: {row['reason']}" if row["verdict"] == "undefined" else row["permuted"]
+        assert row["name"] in html and shown in html
     assert not re.findall(r"(?:src|href)=[\"']https?:", html)
     # Before the work is done, whether it can be kept.
     assert run([*call[:-5], "--page", str(tmp_path / "verdict.html" / "below"), "--quiet"]) == 2
