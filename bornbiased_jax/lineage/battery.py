@@ -187,6 +187,7 @@ def compare_weights(
         # Pair labels of this component, and measure all its cells.
         pair = ComponentPair(base, suspect, name)
         prefix = "" if name == names[0] else f"{name}/"
+        # Counted apart: jobs that were made before would hold the terms of those that are done.
         count = sum(1 for _ in _jobs(pair, options))
         with progress.bar(count, f"comparing the {component_title(name)}s", "comparisons", quiet) as advance:
             for job in _jobs(pair, options):

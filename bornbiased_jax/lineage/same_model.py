@@ -91,6 +91,13 @@ class Difference:
     alone: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     @property
+    def kind(self) -> Literal["tensors", "rounded"] | None:
+        """In which way the weights are one: equal, or equal after rounding; None where they are nearly equal."""
+        if self.largest == 0.0:
+            return "tensors"
+        return None if self.rounding is None else "rounded"
+
+    @property
     def sentence(self) -> str:
         """How equal the weights are."""
         if self.largest == 0.0:
@@ -120,10 +127,9 @@ def identify(
         difference: of their tensors, where it was measured.
         with_logits: compare logits where nothing else identifies them.
     """
+    kind = None if difference is None else difference.kind
     if base is None or suspect is None:
-        if difference is None or (difference.largest > 0.0 and difference.rounding is None):
-            return None
-        return Identity("rounded" if difference.largest > 0.0 else "tensors", difference.sentence)
+        return None if kind is None or difference is None else Identity(kind, difference.sentence)
     # By source and files.
     has_same_files = same_files(base, suspect)
     source = _same_source(base, suspect)
@@ -136,10 +142,7 @@ def identify(
     # By tensors, equal or equal after rounding.
     if difference is not None:
         # Models that are nearly equal in their numbers are not called the same by their logits.
-        if difference.largest > 0.0 and difference.rounding is None:
-            return None
-        kind: Literal["tensors", "rounded"] = "tensors" if difference.largest == 0.0 else "rounded"
-        return Identity(kind, "; ".join([difference.sentence, *differences]))
+        return None if kind is None else Identity(kind, "; ".join([difference.sentence, *differences]))
     if with_logits and same_logits(base, suspect):
         differences += _differing_vectors(NativeRoles(base), NativeRoles(suspect))
         tail = f"; {'; '.join(differences)}" if differences else ": the same function, written otherwise"
