@@ -22,13 +22,6 @@ from bornbiased_jax.parameters import flatten
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
 NAMES = sorted(path.name for path in HF.iterdir())
-# Random weights as large as the fixtures' amplify float32's rounding, in these to about a hundred-thousandth of the
-# logits' standard deviation, by how XLA was asked to compile; weights of the size of initial ones stay below that in
-# every family (test_parity.py).
-AMPLIFYING = (
-    *("gemma", "llama-attention-bias", "llama-scaled-3", "llama-scaled-linear", "llama-sharded-bfloat16", "olmo"),
-    *("phi3", "phi3-partial", "qwen2-mixed", "qwen2-window", "qwen2_moe", "qwen2_moe-window", "smollm3"),
-)
 
 
 def logits_of(checkpoint, tokens):
@@ -56,15 +49,32 @@ def copy(tmp_path):
     return make
 
 
+def expected_of(name):
+    """The tokens of a fixture, and the logits that transformers computes in float64 alone."""
+    with np.load(HF / name / "expected.npz") as file:
+        return file["tokens"], file["logits"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_equal_those_of_transformers(name):
-    with np.load(HF / name / "expected.npz") as file:
-        tokens, expected = file["tokens"], file["logits"]
+    tokens, expected = expected_of(name)
     logits = logits_of(open_checkpoint(HF / name), tokens)
-    tolerance = 4e-5 if name in AMPLIFYING else 1e-5
-    assert np.abs(logits - expected).max() <= tolerance * expected.std()
+    assert np.abs(logits - expected).max() <= 1e-5 * expected.std()
     # The comparison has something to compare: logits vary far more than the tolerance.
     assert expected.std() > 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_formulas_are_those_of_transformers(name, monkeypatch):
+    """Without the rounding of float32, in norms and softmax too, nothing but another formula makes other logits."""
+    tokens, expected = expected_of(name)
+    checkpoint = open_checkpoint(HF / name)
+    params = jax.tree.map(lambda weight: np.asarray(weight, np.float64), checkpoint.params())
+    monkeypatch.setattr(jnp, "float32", jnp.float64)
+    with jax.enable_x64(True):
+        logits = np.asarray(jax.jit(functools.partial(apply, checkpoint.cfg))(params, tokens).logits_BTV)
+    assert logits.dtype == np.float64
+    assert np.abs(logits - expected).max() <= 1e-12 * expected.std()
 
 
 def test_every_family_and_way_of_saving_is_among_the_fixtures():

@@ -42,8 +42,8 @@ def test_fresh_models_of_transformers_agree(name, tmp_path):
     pytest.importorskip("transformers", exc_type=ImportError)
     SCRIPT.build(SCRIPT.CASES[name], tmp_path, seed=77)
     found = parity(tmp_path)
-    # Another seed of the fixtures' large weights, which amplify rounding: up to 3.2e-5 in gemma.
-    assert found["max_abs_error"] <= 5e-5 * found["logit_std"]
+    # Both sides round, in models as the fixtures but of another seed: up to 1.5e-5 in llama.
+    assert found["max_abs_error"] <= 3e-5 * found["logit_std"]
     assert found["logit_std"] > 0.5
     assert found["top1_agreement"] == 1.0
     assert 0 <= found["mean_abs_error"] <= found["max_abs_error"]
