@@ -67,6 +67,10 @@ class _Settings:
             return block[0], block[1]
         return _DEFAULT_BLOCK
 
+    def are_columns_scaled(self) -> bool:
+        """Tell whether scales of stacked experts [expert, in, out] are those of columns, however they lie."""
+        return self._values.get("quant_method") == "fbgemm_fp8"
+
     def zero_offset(self) -> int:
         """Return what GPTQ's first format subtracted from each zero before it was packed."""
         return 0 if self._values.get("checkpoint_format") == "gptq_v2" else 1
@@ -175,9 +179,11 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
         read = functools.partial(_read_int8, source, name, beside("SCB"))
         yield name, _Decoded("bitsandbytes int8", shapes[name], read, parts(beside("SCB"), beside("weight_format")))
     elif kind in ("F8_E4M3", "F8_E5M2", "I8"):
-        scale = next((part for part in (f"{name}_scale_inv", f"{name}_scale") if part in shapes), None)
+        # Stacked experts have no "weight" in their names, but may have it in those of their scales.
+        scale = next(iter(parts(f"{name}_scale_inv", f"{name}_scale", f"{name}_weight_scale")), None)
         if scale is not None:
             used = parts(scale, f"{name}_zero_point", beside("input_scale"), beside("activation_scale"))
+            used += parts(f"{name}_input_scale", f"{name}_activation_scale")
             read = functools.partial(_read_scaled, source, name, scale, settings)
             yield name, _Decoded("int8" if kind == "I8" else "float8", shapes[name], read, used)
 
@@ -185,6 +191,8 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
 def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: _Settings) -> np.ndarray:
     """Multiply eight-bit numbers by a scale per tensor, per channel, per group of columns or per block."""
     numbers, scale = _wide(source.read(name)), source.read(scale_name).astype(np.float32)
+    if numbers.ndim == 3 and settings.are_columns_scaled():
+        scale = scale.reshape(len(scale), 1, -1)
     if (zero := f"{name}_zero_point") in source.shapes:
         _in_blocks(np.subtract, numbers, source.read(zero).astype(np.float32), settings.block())
     _in_blocks(np.multiply, numbers, scale, settings.block())

@@ -119,6 +119,28 @@ def test_float8_times_its_scales_as_torch_computes_it(tmp_path, scale_shape):
     assert tensors.types["m.weight"] == "float8"
 
 
+def test_float8_of_stacked_experts_has_scales_of_their_columns():
+    """As transformers writes Llama 4 with fbgemm; the scales of down_proj are turned, also where that fits rows."""
+    torch.manual_seed(0)
+    for rows in (6, 10):
+        weight_EIO, scale_E1O = torch.randn(2, rows, 10).to(torch.float8_e4m3fn), torch.rand(2, 1, 10)
+        arrays = {f"experts.{name}": _float8(weight_EIO.float()) for name in ("gate_up_proj", "down_proj")}
+        arrays |= {"experts.gate_up_proj_scale": scale_E1O.numpy()}
+        arrays |= {"experts.down_proj_scale": scale_E1O.mT.contiguous().numpy()}
+        tensors = _decoded(arrays, {"quant_method": "fbgemm_fp8"})
+        for name in ("gate_up_proj", "down_proj"):
+            assert np.array_equal(tensors.read(f"experts.{name}"), (weight_EIO.float() * scale_E1O).numpy())
+
+
+def test_float8_of_stacked_experts_may_have_one_scale_each():
+    """As ModelOpt writes Llama 4, with names that stand beside no "weight"."""
+    weight_EIO = torch.randn(2, 6, 10).to(torch.float8_e4m3fn)
+    arrays = {"experts.down_proj": _float8(weight_EIO.float()), "experts.down_proj_weight_scale": np.float32(0.5)}
+    tensors = _decoded(arrays | {"experts.down_proj_input_scale": np.float32(2.0)})
+    assert list(tensors.shapes) == ["experts.down_proj"]
+    assert np.array_equal(tensors.read("experts.down_proj"), (weight_EIO.float() * 0.5).numpy())
+
+
 def test_float8_tensors_are_read_from_safetensors(tmp_path):
     tensors = {"m.weight": torch.randn(8, 4).to(torch.float8_e4m3fn), "m.weight_scale": torch.tensor(0.5)}
     from safetensors.torch import save_file
