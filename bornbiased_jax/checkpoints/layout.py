@@ -5,6 +5,7 @@ One list of entries describes a file format for one architecture, and serves rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
@@ -152,7 +153,7 @@ def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarra
     if entry.form in ("paired query", "paired key"):
         # Rows 2i and 2i + 1 of a head turn together; in our layout rows i and i + R/2 of the first R do.
         heads = flipped.reshape(*lead, _heads(entry, cfg), cfg.key_dim)
-        return [_with_rotated(heads, cfg, (cfg.rotary_dim // 2, 2)).reshape(*lead, -1)]
+        return [with_rotated(heads, (cfg.rotary_dim // 2, 2)).reshape(*lead, -1)]
     return [flipped]
 
 
@@ -183,7 +184,7 @@ def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np
         return np.concatenate(by_head, axis=-2).reshape(*lead, -1).T
     if entry.form in ("paired query", "paired key"):
         heads = arrays[0].reshape(*lead, _heads(entry, cfg), cfg.key_dim)
-        return _with_rotated(heads, cfg, (2, cfg.rotary_dim // 2)).reshape(*lead, -1).T
+        return with_rotated(heads, (2, cfg.rotary_dim // 2)).reshape(*lead, -1).T
     return arrays[0].T
 
 
@@ -191,11 +192,12 @@ def _heads(entry: Entry, cfg: ModelConfig) -> int:
     return cfg.num_heads if entry.form == "paired query" else cfg.kv_heads
 
 
-def _with_rotated(heads: np.ndarray, cfg: ModelConfig, shape: tuple[int, int]) -> np.ndarray:
-    """Transpose the rotated dimensions of every head, taken as a matrix of this shape; the rest stays."""
-    rotated = heads[..., : cfg.rotary_dim]
+def with_rotated(heads: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Transpose the rotated dimensions of every head [..., K], taken as a matrix of this shape; the rest stays."""
+    size = math.prod(shape)
+    rotated = heads[..., :size]
     turned = np.swapaxes(rotated.reshape(*rotated.shape[:-1], *shape), -1, -2).reshape(rotated.shape)
-    return np.concatenate([turned, heads[..., cfg.rotary_dim :]], axis=-1)
+    return np.concatenate([turned, heads[..., size:]], axis=-1)
 
 
 def _width(path: str, cfg: ModelConfig) -> int:

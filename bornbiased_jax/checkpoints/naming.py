@@ -20,6 +20,7 @@ from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
+from bornbiased_jax.checkpoints.layout import with_rotated
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names, read_roles_file
 from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.checkpoints.quantized import decode
@@ -152,6 +153,8 @@ class NamedRoles(RoleSource):
         def read() -> np.ndarray:
             array = self._load(tensor.name).reshape(file_shape)
             array = array.T if flips else array
+            if tensor.module in ("query_norm", "key_norm"):
+                array = self._in_halves(tensor.component, array)
             return array + np.float32(1.0) if is_offset else array
 
         self._parts[role] = Part(role_shape, read)
@@ -246,7 +249,22 @@ class NamedRoles(RoleSource):
         array = array if expert is None else array[expert]
         if not tensor.is_bias and not sizes.is_in_out(tensor, expert is not None):
             array = array.T
-        return sizes.part(tensor.row.split, array, index)
+        part = sizes.part(tensor.row.split, array, index)
+        is_turned = tensor.group.split("+")[index] in ("query", "key")
+        return self._in_halves(tensor.component, part) if is_turned else part
+
+    def _in_halves(self, component: str, array: np.ndarray) -> np.ndarray:
+        """Put what turns together in two halves of a head, as where this package runs the family, not side by side."""
+        family, head_dim = self._family_of(component), self._sizes[component].head_dim
+        if family not in conventions.PAIRED_ROPE or not head_dim:
+            return array
+        config = config_of(self._config, component)
+        rope = config.get("rope_parameters")
+        name, usual = "partial_rotary_factor", conventions.PAIRED_ROPE[family]
+        part = (rope if isinstance(rope, dict) else {}).get(name, config.get(name))
+        size = int(head_dim * (part if isinstance(part, (int, float)) and 0 < part <= 1 else usual))
+        heads = array.reshape(*array.shape[:-1], -1, head_dim)
+        return with_rotated(heads, (size // 2, 2)).reshape(array.shape)
 
     def shape(self, component: str) -> Shape:
         """Return the sizes of a component."""

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.checkpoints import conventions, naming
+from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import open_roles
 from bornbiased_jax.checkpoints.tensors import NamedTensors
@@ -309,6 +310,7 @@ def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describ
 
 BOTH_WAYS = ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"]
 BOTH_WAYS += ["gemma", "gemma2", "granite", "olmo", "phi3", "smollm3", "starcoder2", "qwen2_moe"]
+BOTH_WAYS += ["cohere", "cohere-biases", "glm4", "glm4-no-bias"]
 
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
@@ -325,6 +327,11 @@ def test_names_and_the_table_of_parameters_give_the_same_roles(name):
         assert scale is None or np.array_equal(scale, named.norm_scale(role)), role.path
     # Biases that a configuration has and a file has not are zeros there.
     assert not any(np.any(array) for _, array, _ in arrays.values())
+
+
+def test_families_of_paired_rows_are_those_that_this_package_turns():
+    turned = {name for name, family in FAMILIES.items() if "paired query" in family.forms.values()}
+    assert turned == set(conventions.PAIRED_ROPE)
 
 
 def test_a_refused_configuration_is_read_by_names(tmp_path):
