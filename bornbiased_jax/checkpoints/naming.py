@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -219,13 +221,23 @@ class NamedRoles(RoleSource):
 
     # Reading.
 
-    def factors(self, role: Role) -> tuple[str, ...]:
-        """Return the names of the stored tensors that a role of latent attention is a product of; else none."""
-        names = tuple(role.name.split("+"))
-        return names if len(names) > 1 and all(name in self._tensors.shapes for name in names) else ()
+    def stored_in(self, role: Role) -> tuple[str, ...]:
+        """Return the tensors that a role of latent attention is a product of, or the matrix that it is fused in.
 
-    def read_factor(self, name: str) -> np.ndarray:
-        """Read one of the factors as float32, its axes as the file has them.
+        Of experts that are stacked each is a tensor of its own: it may have scales of its own.
+        """
+        names, shapes = tuple(role.name.split("+")), self._tensors.shapes
+        if len(names) > 1:
+            return names if all(name in shapes for name in names) else ()
+        is_fused = self._num_roles[role.name] > 1 and len(shapes[role.name]) == 2
+        return names if is_fused else ()
+
+    @cached_property
+    def _num_roles(self) -> Counter[str]:
+        return Counter(role.name for role in self._parts)
+
+    def read_stored(self, name: str) -> np.ndarray:
+        """Read one of those tensors as float32, its axes as the file has them.
 
         Raises:
             InputError: it holds NaN or infinite values, or its file is corrupted.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
+from bornbiased_jax.checkpoints.tensors import Piece, as_float32
 from bornbiased_jax.parameters import Axis, parameter_table
 
 LANGUAGE = "language"
@@ -103,6 +105,22 @@ class NativeRoles(RoleSource):
         self._experts = name, tensor
         matrix: np.ndarray = tensor[expert]
         return matrix
+
+    def stored_in(self, role: Role) -> tuple[str, ...]:
+        """Return the tensor of the file that a role is fused in with others."""
+        return (self._fused[role.name].fused,) if role.name in self._fused else ()
+
+    def read_stored(self, name: str) -> np.ndarray:
+        """Read a tensor with fused roles as float32, its axes as the file has them."""
+        piece = next(piece for piece in self._fused.values() if piece.fused == name)
+        assert piece.read_fused is not None
+        return as_float32(piece.read_fused())
+
+    @cached_property
+    def _fused(self) -> dict[str, Piece]:
+        """Pieces that lie in one tensor with others, by the names of their roles."""
+        pieces = ((path, piece) for path in self._table for piece in self._reader.pieces(path))
+        return {f"{path}/{piece.place[0]}": piece for path, piece in pieces if piece.fused}
 
     def _norm_names(self, role: Role) -> Sequence[str]:
         norm = self._table[role.name if role.block is None else role.name.rpartition("/")[0]].norm

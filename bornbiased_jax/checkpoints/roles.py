@@ -108,9 +108,15 @@ def component_title(component: str) -> str:
 def path_in_words(path: str) -> str:
     """Name a tensor by its path for a reader; what is of no other component is of the language model.
 
+    Names of tensors in files stay as they are.
+
     >>> path_in_words("language/blocks/3/experts/2/up/kernel"), path_in_words("vision/final_norm/scale")
     ('the up kernel of expert 2 in block 3', 'the final norm scale of the vision tower')
+    >>> path_in_words("model.layers.0.self_attn.qkv_proj.weight")
+    'model.layers.0.self_attn.qkv_proj.weight'
     """
+    if "/" not in path:
+        return path
     component, *places, matrix, leaf = path.split("/")
     name = f"the {matrix.replace('_', ' ')} {leaf}" if matrix != leaf else f"the {matrix}"
     numbers = dict(zip(places[::2], places[1::2], strict=True))
@@ -180,12 +186,12 @@ class RoleSource:
         """
         return self._parts[role].read()
 
-    def factors(self, role: Role) -> tuple[str, ...]:  # noqa: ARG002 (sources with products have some)
-        """Return the names of the stored tensors that a role's array is a product of; none of one that is stored."""
+    def stored_in(self, role: Role) -> tuple[str, ...]:  # noqa: ARG002 (sources of files have some)
+        """Return the names of the stored tensors that a role's array is a product or a part of; none of a whole one."""
         return ()
 
-    def read_factor(self, name: str) -> np.ndarray:
-        """Read one of the :meth:`factors` as float32, its axes as the file has them."""
+    def read_stored(self, name: str) -> np.ndarray:
+        """Read one of the tensors that roles are :meth:`stored_in` as float32, its axes as the file has them."""
         raise NotImplementedError
 
     def norm_scale(self, role: Role) -> np.ndarray | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,11 +63,15 @@ class Piece(NamedTuple):
         name: of the tensor and where it lies, for errors.
         place: indices on the leading axes of the parameter: none, the block, or the block and the expert.
         read: from a number of rows (None: all) to the piece; one that holds several blocks is always read whole.
+        fused: the name of the tensor alone, where the file has other parameters in it too; else "".
+        read_fused: reads that tensor as the file has it.
     """
 
     name: str
     place: tuple[int, ...]
     read: Callable[[int | None], np.ndarray]
+    fused: str = ""
+    read_fused: Callable[[], np.ndarray] | None = None
 
 
 class RunInfo(TypedDict, total=False):
@@ -123,7 +128,10 @@ def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[Entry]) ->
                 first = None if rows is None else (leading_axis(entry), rows)
                 return unpack(entry, cfg, read_finite(source, entry.name, first))[index]
 
-            pieces.setdefault(path, []).append(Piece(f"{entry.name} of {source.where}", entry.place, read))
+            piece = Piece(f"{entry.name} of {source.where}", entry.place, read)
+            if len(entry.paths) > 1:
+                piece = piece._replace(fused=entry.name, read_fused=partial(read_finite, source, entry.name))
+            pieces.setdefault(path, []).append(piece)
     return lambda path: pieces.get(path, [])
 
 

@@ -219,18 +219,20 @@ def tensor_difference(
 def _stored(
     base: RoleSource, suspect: RoleSource, roles: tuple[Role, Role], compared: set[str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield what both files store of a role, each tensor once: it itself, or the factors that it is a product of.
+    """Yield what both files store of a role, each tensor once: it itself, or those that it is a product or a part of.
 
-    Rounding is of what is stored: a product of rounded matrices is no rounded product.
+    Rounding is of what is stored: a product of rounded matrices is no rounded product, and the scales of a fused matrix
+    are those of the whole.
     """
-    base_names, suspect_names = (source.factors(role) for source, role in zip((base, suspect), roles, strict=True))
-    if base_names != suspect_names or not base_names:
+    base_names, suspect_names = (source.stored_in(role) for source, role in zip((base, suspect), roles, strict=True))
+    names = base_names if base_names == suspect_names else ()
+    stored = [(name, base.read_stored(name), suspect.read_stored(name)) for name in names if name not in compared]
+    # Quantized copies of GPT-2 have its matrices turned.
+    if not names or any(first.shape != second.shape for _, first, second in stored):
         yield roles[0].path, base.read(roles[0]), suspect.read(roles[1])
         return
-    for name in base_names:
-        if name not in compared:
-            compared.add(name)
-            yield name, base.read_factor(name), suspect.read_factor(name)
+    compared.update(names)
+    yield from stored
 
 
 def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations, *, is_scale: bool) -> float | None:

@@ -71,6 +71,7 @@ FORMS = {
     "8 bits (e4m3) with a scale for each channel": ("float8", by_channel),
     "8 bits (e4m3) with a scale for each block of 128 × 128": ("float8", by_squares),
     "8 bits (e4m3) with a scale for each block of 64 × 64": ("float8", partial(by_squares, side=64)),
+    "8 bits (e4m3) with a scale for each block of 32 × 32": ("float8", partial(by_squares, side=32)),
     "8 bits (e4m3) with a scale for each block of 32": ("float8", by_microscales),
 }
 
@@ -247,6 +248,35 @@ def test_a_file_in_8_bits_is_equal_after_rounding_to_them(tmp_path, name, change
     assert found is not None and words in found.sentence, found.sentence
 
 
+def quiet(key, array):
+    """Make all rows but the first few small: parts of a fused matrix whose largest number is a tenth of the whole's."""
+    return {key: array * np.where(np.arange(len(array)) < 8, np.float32(1.0), np.float32(0.03))[:, None]}
+
+
+def squares(key, array):
+    made = by_squares("float8", array)
+    scale = np.abs(made.reshape(len(made) // 128, 128, -1, 128)).max(axis=(1, 3)) / np.float32(448)
+    codes = made / np.kron(scale, np.ones((128, 128), np.float32))
+    return {key: codes.astype(ml_dtypes.float8_e4m3fn), f"{key}_scale_inv": scale.astype(np.float32)}
+
+
+@pytest.mark.parametrize(("change", "group"), [(float8, "tensor"), (squares, "block of 128 × 128")])
+@pytest.mark.parametrize("name", ["phi3", "gpt_neox"])
+def test_scales_of_a_fused_matrix_are_those_of_the_whole(tmp_path, name, change, group):
+    """Its parts need not have its largest number, and a block may lie across two of them."""
+    base = written(tmp_path / "base", name, quiet)
+    quantized = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    suspect = written(
+        tmp_path / "suspect",
+        name,
+        lambda key, array: change(key, quiet(key, array)[key]),
+        quantization_config=quantized,
+    )
+    assert (base.naming, suspect.naming) == ("native", "names")
+    found = tensor_difference(base, suspect)
+    assert found is not None and found.rounding == f"8 bits (e4m3) with a scale for each {group}"
+
+
 def test_a_copy_of_latent_attention_in_bfloat16_is_equal_after_rounding(tmp_path):
     base = written(tmp_path / "base", "deepseek_v3", plain)
     half = written(tmp_path / "half", "deepseek_v3", lambda key, array: {key: bfloat16(array)})
@@ -254,7 +284,7 @@ def test_a_copy_of_latent_attention_in_bfloat16_is_equal_after_rounding(tmp_path
     assert found is not None and found.rounding == "bfloat16" and 0 < found.largest < 0.05
     # Each stored tensor is compared once, though keys and values are products of the same.
     queries = [role for role in base.roles if role.group == "query"]
-    assert queries and all(len(base.factors(role)) == 3 for role in queries)
+    assert queries and all(len(base.stored_in(role)) == 3 for role in queries)
     same = tensor_difference(base, base)
     assert same is not None and same.largest == 0.0
 
@@ -262,7 +292,7 @@ def test_a_copy_of_latent_attention_in_bfloat16_is_equal_after_rounding(tmp_path
         return {key: array * np.float32(1.01 if "kv_b_proj" in key else 1.0)}
 
     near = tensor_difference(base, written(tmp_path / "near", "deepseek_v3", moved))
-    assert near is not None and near.rounding is None and "kv_b_proj" in near.path
+    assert near is not None and near.rounding is None and "kv_b_proj" in near.sentence
 
 
 @pytest.mark.parametrize("cast", [bfloat16, lambda array: array.astype(np.float16).astype(np.float32)])
