@@ -20,6 +20,7 @@ from annotated_types import Interval, Len
 from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
+from bornbiased_jax.checkpoints.buffers import empty
 from bornbiased_jax.checkpoints.tensors import NamedTensors
 from bornbiased_jax.errors import InputError
 
@@ -27,6 +28,8 @@ FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, 
 """Numbers of a sign, two bits of exponent and one of mantissa, by their four bits."""
 _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
+# Numbers of eight bits that are turned into float32 at once.
+_PIECE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +205,13 @@ def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: _Se
 def _wide(codes: np.ndarray) -> np.ndarray:
     """Turn numbers of eight bits into float32, by a table of all of them: faster than one by one."""
     table = np.arange(256, dtype=np.uint8).view(codes.dtype).astype(np.float32)
-    return np.asarray(table[codes.view(np.uint8)])
+    numbers = empty(codes.shape, np.float32)
+    codes_N, numbers_N = codes.view(np.uint8).reshape(-1), numbers.reshape(-1)
+    # Without a check of bounds, which bytes keep, in pieces that fit a cache.
+    for start in range(0, len(codes_N), _PIECE):
+        part = slice(start, start + _PIECE)
+        np.take(table, codes_N[part], out=numbers_N[part], mode="clip")
+    return numbers
 
 
 def _in_blocks(operation: np.ufunc, numbers: np.ndarray, scale: np.ndarray, block: tuple[int, int]) -> None:

@@ -242,10 +242,13 @@ def _float8(numbers: np.ndarray) -> np.ndarray:
     In float32 alone, which threads share better than casts: halfway between two codes it may be either.
     """
     cut = np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8)
-    # Veltkamp's splitting of 24 bits into 20 and 4.
+    # Veltkamp's splitting of 24 bits into 20 and 4: shifted − (shifted − cut).
     shifted = cut * np.float32(2**20 + 1)
-    normal = shifted - (shifted - cut)
-    rounded: np.ndarray = np.where(np.abs(cut) < 2.0**-6, np.rint(cut * 512) / 512, normal)
+    rounded: np.ndarray = shifted - cut
+    np.subtract(shifted, rounded, out=rounded)
+    # Few numbers are so small that steps no longer shrink with them.
+    small = np.nonzero(np.abs(cut, out=shifted) < 2.0**-6)
+    rounded[small] = np.rint(cut[small] * 512) / 512
     return rounded
 
 
@@ -292,7 +295,9 @@ def _by_squares_of(side: int) -> Grouping:
                     yield squares(first, *place), squares(second, *place)
 
     def grouping(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
-        yield groups(first, second)
+        # Squares of a turned matrix are the same: bands of it are cut in the order of memory.
+        is_turned = first.T.flags.c_contiguous and second.T.flags.c_contiguous
+        yield groups(first.T, second.T) if is_turned else groups(first, second)
 
     return grouping
 

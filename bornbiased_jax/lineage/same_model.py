@@ -194,19 +194,14 @@ def tensor_difference(
     alone = {side: [path for path in own if path not in other] for side, own, other in sides if own.keys() - other}
     if any((base_roles | suspect_roles)[path].block is not None for paths in alone.values() for path in paths):
         return None
+    pairs = [(role, suspect_roles[role.path]) for role in base.roles if role.path in suspect_roles]
+    if any(base.array_shape(role) != suspect.array_shape(suspect_role) for role, suspect_role in pairs):
+        return None
+    unequal = [(role, suspect_role) for role, suspect_role in pairs if role.path not in equal]
+    advance(len(base.roles) - len(unequal))
     largest, path, explanations = 0.0, "", Explanations()
-    compared: set[str] = set()
-    for role in base.roles:
-        suspect_role = suspect_roles.get(role.path)
-        if suspect_role is None:
-            advance(1)
-            continue
-        if base.array_shape(role) != suspect.array_shape(suspect_role):
-            return None
-        if role.path in equal:
-            advance(1)
-            continue
-        for name, base_tensor, suspect_tensor in _stored(base, suspect, (role, suspect_role), compared):
+    for role, tensors in _read_ahead(base, suspect, unequal):
+        for name, base_tensor, suspect_tensor in tensors:
             found = _measured(base_tensor, suspect_tensor, explanations, is_scale=role.leaf == "scale")
             if found is None:
                 return None
@@ -214,6 +209,24 @@ def tensor_difference(
                 largest, path = found, name
         advance(1)
     return Difference(largest, path, explanations.sentence if largest else None, alone)
+
+
+def _read_ahead(
+    base: RoleSource, suspect: RoleSource, pairs: Sequence[tuple[Role, Role]]
+) -> Iterator[tuple[Role, list[tuple[str, np.ndarray, np.ndarray]]]]:
+    """Yield each role of the base with what both files store of it, the next of which is read in a thread meanwhile."""
+    compared: set[str] = set()
+
+    def read(roles: tuple[Role, Role]) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        return list(_stored(base, suspect, roles, compared))
+
+    with ThreadPoolExecutor(1) as reader:
+        following = reader.submit(read, pairs[0]) if pairs else None
+        for number, (role, _) in enumerate(pairs, 1):
+            assert following is not None
+            tensors = following.result()
+            following = reader.submit(read, pairs[number]) if number < len(pairs) else None
+            yield role, tensors
 
 
 def _stored(
