@@ -17,7 +17,15 @@ from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, 
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
 from bornbiased_jax.lineage.matching import match_neurons
 from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs
-from bornbiased_jax.lineage.scores import coordinate_scores, head_terms, neuron_terms, permuted_labels, sampled_neurons
+from bornbiased_jax.lineage.scores import (
+    CoordinateSketch,
+    coordinate_scores,
+    head_terms,
+    neuron_terms,
+    permuted_labels,
+    sampled_neurons,
+)
+from bornbiased_jax.lineage.sketches import quantize
 from bornbiased_jax.stats import binomial_interval
 from bornbiased_jax.stats.nested import log_order, nested_bound, nested_moments, nested_sums
 
@@ -212,7 +220,38 @@ def test_heads_are_permuted_within_their_groups():
 def test_coordinates_of_two_widths_do_not_correspond():
     draws = np.random.default_rng(0)
     with pytest.raises(EvidenceError, match="widths differ"):
-        coordinate_scores([vectors(draws, 8)], [vectors(draws, 9)], None)
+        coordinate_scores([CoordinateSketch(vectors(draws, 8))], [CoordinateSketch(vectors(draws, 9))], None)
+
+
+def test_a_sum_of_matrices_counts_as_often_as_its_matrices_one_by_one():
+    """Tables, which the same text gives a structure in common, weigh no more than one matrix each."""
+    draws = np.random.default_rng(1)
+    width, dim, count = 64, 512, 20
+
+    def units(rows):
+        return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+    # Tables of a few directions in common, at other coordinates; of each matrix of the blocks some is the base's.
+    directions_3K = draws.standard_normal((3, dim))
+    tables_2DK = units(draws.standard_normal((2, width, 3)) @ directions_3K)
+    blocks_MDK = units(draws.standard_normal((count, width, dim)))
+    halves_MDK = units(0.3 * blocks_MDK + units(draws.standard_normal((count, width, dim))))
+    one_by_one = coordinate_scores(
+        [CoordinateSketch(quantize(rows_DK)) for rows_DK in (tables_2DK[0], *blocks_MDK)],
+        [CoordinateSketch(quantize(rows_DK)) for rows_DK in (tables_2DK[1], *halves_MDK)],
+        None,
+    )
+    summed, as_one = (
+        coordinate_scores(
+            [CoordinateSketch(quantize(tables_2DK[0])), CoordinateSketch(quantize(blocks_MDK.sum(axis=0)), weight)],
+            [CoordinateSketch(quantize(tables_2DK[1])), CoordinateSketch(quantize(halves_MDK.sum(axis=0)), weight)],
+            None,
+        )
+        for weight in (count, 1)
+    )
+    # The trace is that of all matrices, up to what a sum of vectors at random leaves: its norm is √M to 1/√(2k).
+    assert np.trace(summed) == pytest.approx(np.trace(one_by_one), rel=0.1)
+    assert z_of([Term(summed)]) > 1.3 * z_of([Term(as_one)])
 
 
 def test_joint_terms_are_permuted_alike():
