@@ -1,9 +1,9 @@
 """What every test and baseline reads on one pair: a score that ranks pairs, and a p where there is one.
 
-The tests in the weights are evidence of fingerprints, one of each model: the statistics are those of the verdicts.
-Permutations are drawn in two stages: a few, and where none of these reaches the
-pair as many others, or 9,999 unless the bound settles it at the test's level. The p is valid, and decides at the level
-as the verdict's.
+The tests in the weights are evidence of fingerprints, one of each model: the statistics are those of the verdicts, and
+so is the threshold of the agreement of matchings. Permutations are drawn in two stages: a few, and where none of these
+reaches the pair as many others, or 9,999 unless the bound settles it at the test's level. The p is valid, and decides
+at the level as the verdict's.
 """
 
 from __future__ import annotations
@@ -97,10 +97,13 @@ TESTS: dict[str, Reads] = {
     "weights, coordinates signed": Reads(False, ALPHA, exact=True),
     "weights, units": Reads(False, ALPHA, exact=True),
     "weights, rotation, form A": Reads(False, ALPHA, exact=True),
-    "weights, agreement of matchings": Reads(False, 0.2, by_p=False),
+    "weights, agreement of matchings": Reads(False, 1.0, by_p=False),
     "birth: matched units": Reads(False, ALPHA, exact=True, base="birth"),
 }  # fmt: skip
-"""Every test by name, in the order of the tables."""
+"""Every test by name, in the order of the tables.
+
+The agreement of matchings is read in units of the verdict's threshold, which depends on how many neurons a block has.
+"""
 EVIDENCE: dict[str, str] = {
     "weights, coordinates": SIGNLESS,
     "weights, coordinates signed": COORDINATES,
@@ -246,8 +249,9 @@ def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Readin
     """Run this package's tests in the weights between any two models."""
     readings = {name: _staged(base, suspect, evidence, seed) for name, evidence in EVIDENCE.items()}
     matching = matched(base.sketches, suspect.sketches)
-    readings["weights, agreement of matchings"] = NOTHING if matching is None else (matching.agreement, None)
-    return readings
+    # The threshold is the verdict's own, by the width of the MLPs.
+    agreement = NOTHING if matching is None else (matching.agreement / matching.threshold, None)
+    return readings | {"weights, agreement of matchings": agreement}
 
 
 def read_initialization(

@@ -98,7 +98,7 @@ def _detections(record: Record, title: str, *, published: bool) -> Table:
     about = (
         "thresholds from the other half's unrelated pairs of all changes, at most 1% of which exceed them"
         if published
-        else "p ≤ 0.0001 in the weights, 0.01 on outputs and for the rank, agreement above 20%"
+        else "each test at its own level or threshold, which the table of all changes together lists"
     )
     note = (
         f"Fraction of descendants found, with its 95% interval (families resampled): {about}. Empty: not run. "

@@ -21,6 +21,7 @@ from bornbiased_jax.experiments.lineage import (
 )
 from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs
+from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.experiments.lineage.unrelated_models import packed, unpacked
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
@@ -151,6 +152,11 @@ def test_the_readings_are_those_of_the_benchmarks_tests():
             assert p <= 1e-3 or abs(10 ** values[name][1] - p) < 4 * np.sqrt(p * (1 - p) * (1 / 200 + 1 / 1000)) + 0.01
         related = suspect is everyone[1]
         assert TESTS["weights, coordinates"].same(values["weights, coordinates"]) is related
+        # Matchings decide as a verdict does, by the threshold of MLPs so wide.
+        matching = matched(base.sketches, suspect.sketches)
+        name = "weights, agreement of matchings"
+        assert values[name] == (pytest.approx(matching.agreement / matching.threshold), None)
+        assert TESTS[name].same(values[name]) is (matching.agreement > matching.threshold) is related
 
 
 def pairs(bases, suspects, scores, same=None):
