@@ -78,6 +78,12 @@ def transformers_logits(folder: Path, tokens_BT: np.ndarray) -> tuple[np.ndarray
     Raises:
         InputError: one of the two is not installed, or transformers cannot open the directory.
     """
+    # Pickled files run code where transformers loads them; this package reads them without.
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise InputError(
+            f"the weights of {folder} are in pickled files, which transformers is not asked to load: write them as "
+            f"safetensors with `bornbiased export {folder} DIRECTORY`, and name that"
+        )
     try:
         import torch
         import transformers

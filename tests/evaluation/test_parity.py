@@ -1,11 +1,13 @@
 """The live comparison with transformers, where it is installed."""
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from benchmarks.parity import MODELS
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
@@ -33,6 +35,22 @@ SCRIPT = _script()
 
 def test_the_fixtures_are_those_of_the_script():
     assert sorted(SCRIPT.CASES) == sorted(path.name for path in (FIXTURES / "hf").iterdir())
+
+
+def test_pickled_weights_are_compared_once_they_are_exported(tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers", exc_type=ImportError)
+    source, pickled = FIXTURES / "hf" / "llama", tmp_path / "pickled"
+    pickled.mkdir()
+    shutil.copy(source / "config.json", pickled)
+    weights = safetensors.numpy.load_file(source / "model.safetensors")
+    torch.save({name: torch.tensor(array) for name, array in weights.items()}, pickled / "pytorch_model.bin")
+    with pytest.raises(InputError, match=f"bornbiased export {pickled} DIRECTORY"):
+        parity(pickled)
+    opened = open_checkpoint(pickled)
+    export_hugging_face(opened.cfg, opened.params(), tmp_path / "exported")
+    found = parity(tmp_path / "exported")
+    assert found["max_abs_error"] <= 1e-5 * found["logit_std"]
 
 
 @pytest.mark.slow
