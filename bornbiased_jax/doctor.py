@@ -129,7 +129,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> tuple[list[dict[str, object]], str]:
-    import jax
+    import jax  # noqa: PLC0415 (takes a second)
 
     return [
         {

@@ -21,7 +21,7 @@ def cores() -> int:
 
 def device_memory() -> int | None:
     """Return the bytes that the first local device may hold, or None where it does not say (a CPU)."""
-    import jax
+    import jax  # noqa: PLC0415 (takes a second)
 
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     return None if limit is None else int(limit)
@@ -60,7 +60,7 @@ def _left_in_container() -> int | None:
 def _left_to_process() -> int | None:
     """Return the memory left of the limit on address space (``ulimit -v``)."""
     try:
-        import resource
+        import resource  # noqa: PLC0415 (no module of Windows)
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit == resource.RLIM_INFINITY:
@@ -98,7 +98,7 @@ def _gib(size: float) -> str:
 
 def memory_in_use_peak() -> int | None:
     """Return the most bytes that the first device has held so far, or None where it does not say."""
-    import jax
+    import jax  # noqa: PLC0415 (takes a second)
 
     peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
     return None if peak is None else int(peak)

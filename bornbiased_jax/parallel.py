@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import ArrayLike
 
@@ -248,8 +249,6 @@ def on_host(array: ArrayLike) -> np.ndarray:
     """
     if not isinstance(array, jax.Array) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
-    from jax.experimental import multihost_utils
-
     assert isinstance(array.sharding, NamedSharding)
     gathered = np.empty(array.shape, array.dtype)
     # Along an axis that is not cut: for a piece of a cut one the whole would be put together first.
@@ -315,8 +314,6 @@ def fetch(tree: PyTree) -> PyTree:
     """Fetch small arrays to the host of every process, however they are spread."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
-    from jax.experimental import multihost_utils
-
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
@@ -328,8 +325,6 @@ def agree(value: str, description: str) -> None:
     """
     if jax.process_count() == 1:
         return
-    from jax.experimental import multihost_utils
-
     digest = np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8)
     digests = np.asarray(multihost_utils.process_allgather(jnp.asarray(digest)))
     if not (digests == digests[0][None, :]).all():

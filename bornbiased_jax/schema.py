@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from bornbiased_jax.errors import InputError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter  # noqa: PLC0415 (as above)
 
 T = TypeVar("T")
 
@@ -142,7 +142,7 @@ def check(kind: type[T], value: object, where: str, remedy: str = "") -> T:
         Traceback (most recent call last):
         bornbiased_jax.errors.InputError: p.json has x=30, but input should be less than or equal to 9: correct it
     """
-    from pydantic import ValidationError
+    from pydantic import ValidationError  # noqa: PLC0415 (commands that check nothing start sooner)
 
     try:
         return _adapter(kind).validate_python(value, strict=True)  # type: ignore[arg-type]  # types are hashable
@@ -167,7 +167,7 @@ def check(kind: type[T], value: object, where: str, remedy: str = "") -> T:
 
 @functools.cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter  # noqa: PLC0415 (as above)
 
     return TypeAdapter(kind)
 

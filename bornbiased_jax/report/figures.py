@@ -267,7 +267,7 @@ def qq(ax: Axes, log10_p: ArrayLike) -> None:
     The i-th smallest of n uniform draws has a Beta(i, n + 1 − i) distribution. Points above the
     diagonal are p-values smaller than chance gives.
     """
-    from scipy.stats import beta
+    from scipy.stats import beta  # noqa: PLC0415 (takes a second)
 
     observed = -np.sort(np.asarray(log10_p, dtype=float))
     count = len(observed)

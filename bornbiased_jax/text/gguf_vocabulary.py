@@ -77,7 +77,7 @@ def unreadable(path: Path) -> InputError:
 
 
 def _metadata(path: Path) -> Metadata:
-    import gguf
+    import gguf  # noqa: PLC0415 (the text package is imported by commands that read no such file)
 
     if not path.is_file():
         raise InputError(f"{path} does not exist: check the path")

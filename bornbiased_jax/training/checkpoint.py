@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from bornbiased_jax import io, parallel, progress
@@ -236,8 +237,6 @@ class Checkpointer:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
         if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
             multihost_utils.sync_global_devices(f"set aside {path.name}")
 
 

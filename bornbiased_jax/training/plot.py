@@ -35,7 +35,7 @@ def plot_run(folder: Path | str, out: Path | str | None = None) -> Path:
         raise InputError(f"{folder} has logged nothing yet: let it run first")
     path = io.check_writable(folder / FIGURE_FILE if out is None else Path(out))
 
-    from bornbiased_jax.report import figures
+    from bornbiased_jax.report import figures  # noqa: PLC0415 (matplotlib, once there is something to draw)
 
     # Logged numbers, one row for each seed.
     steps = [line["step"] for line in lines]

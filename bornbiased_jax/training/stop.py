@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any, Literal, NoReturn
 
 import jax
+from jax.experimental import multihost_utils
 
 from bornbiased_jax import progress
 
@@ -30,8 +31,6 @@ class Stop:
     def asked(self, step: int) -> bool:
         """Return whether to stop before the next step; the same answer in every process."""
         if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
             # jax's own service listens for SIGTERM and agrees on a step with the other processes.
             return bool(multihost_utils.reached_preemption_sync_point(step))
         return self.signal is not None
