@@ -61,6 +61,8 @@ MatrixCell = tuple[int | None, str]
 """A matrix by its block, counted from 1, and its kind; None outside blocks."""
 # z from which on neurons of two blocks agree, in a description.
 _AGREES = 6.0
+# z of coordinates over the tables from which on neurons are matched in them; rotated models have some between −3 and 3.
+_CORRESPONDS = 4.0
 # Coordinates that a matrix of the heat map takes: the first ones, which are exchangeable as all of them are.
 _FEW_COORDINATES = 1024
 
@@ -299,22 +301,40 @@ class ComponentPair:
 
     @cached_property
     def matching(self) -> Matching:
-        """Neurons matched in token space, in coordinates where there is none.
+        """Neurons matched twice: in coordinates where both models have the same, else in token space.
+
+        Token space sees through rotations, and sees less: only as many directions as tokens spread over.
 
         Raises:
             EvidenceError: they cannot be matched.
         """
-        # Token space sees through rotations; without it, coordinates of models of one width.
-        space: Space = "token"
-        try:
-            self._check_tokens()
-        except EvidenceError:
-            if self.base.width != self.suspect.width:
-                raise
-            space = "coordinates"
+        space: Space = "coordinates"
+        if not self._has_common_coordinates:
+            space = "token"
+            try:
+                self._check_tokens()
+            except EvidenceError:
+                # Without a token space coordinates are all there is, of models of one width.
+                if self.base.width != self.suspect.width:
+                    raise
+                space = "coordinates"
         if self.repeats["neurons"].is_shared:
             raise EvidenceError("both models repeat their neurons")
         return match_neurons(self.neurons, space, self.base.shape)
+
+    @property
+    def _has_common_coordinates(self) -> bool:
+        """Whether the tables show that residual coordinates of one number correspond, with one sign.
+
+        Neurons have no part in the tables: a choice by them leaves permutations of neurons as likely as they were.
+        """
+        tables = [self._part_sketches(name) for name in self.parts if name in TABLES and name not in self.left_out]
+        try:
+            self._check_repeats("coordinates")
+            term = self._coordinate_term([base for base, _ in tables], [suspect for _, suspect in tables])
+        except EvidenceError:
+            return False
+        return z_of([term]) >= _CORRESPONDS
 
     def _check_repeats(self, labels: RepeatLabels) -> None:
         if self.repeats[labels].reason:
