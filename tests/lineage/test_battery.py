@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
@@ -162,6 +163,29 @@ def test_rotated_copies_of_every_family_are_found(family):
     rotated = changed(1, "rotate:7 noise:0.1", family)
     assert auto_verdict(untrained(1, family), rotated, QUICK).verdict == "same-lineage"
     assert auto_verdict(untrained(2, family), rotated, QUICK).verdict == "unrelated"
+
+
+@pytest.mark.parametrize(("changes", "least", "most"), [("noise:1", 60, 90), ("negate:3 noise:1", 10, 20)])
+def test_neurons_are_matched_in_coordinates_that_both_models_have(changes, least, most):
+    """Once coordinates are negated, token space is all that is left, and shows less through as much noise."""
+    options = Options(num_permutations=99, has_untrained=True)
+    assert least < single_verdict(untrained(1), changed(1, changes), MATCHED, options).z < most
+
+
+@pytest.mark.slow
+def test_p_of_matched_neurons_is_calibrated_where_tables_are_copied():
+    """Tables choose where neurons are matched, and tell nothing of which neuron is which."""
+    cfg = preset("llama-tiny", num_layers=1, num_heads=4, d_model=64, d_ff=64, vocab_size=256)
+    log10_p = []
+    for seed in range(200):
+        arrays, others = (models.flatten(init_seed(cfg, first + seed)) for first in (0, 1_000))
+        copied = {path: arrays[path] if path.startswith(("embed", "head")) else leaf for path, leaf in others.items()}
+        base, suspect = (of_params(cfg, models.unflatten(leaves)) for leaves in (arrays, copied))
+        options = Options(num_permutations=199, seed=seed, has_untrained=True)
+        log10_p.append(single_verdict(base, suspect, MATCHED, options).log10_p)
+    # At 5%, a binomial's 1 in 10⁴ points.
+    low, high = scipy_stats.binom.ppf([1e-4, 1 - 1e-4], len(log10_p), 0.05)
+    assert low <= np.sum(np.array(log10_p) <= np.log10(0.05)) <= high
 
 
 def test_permuted_neurons_of_a_rotated_copy_are_found_by_matching_alone():
