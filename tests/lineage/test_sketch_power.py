@@ -15,7 +15,7 @@ from bornbiased_jax.derive.changes import Context, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.derive.tune import adapt
 from bornbiased_jax.lineage.battery import Options
-from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.evidence import COORDINATES, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.weights_verdict import single_verdict
@@ -24,8 +24,7 @@ from bornbiased_jax.training import PretrainConfig, pretrain
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 MOMENTS = Options(num_permutations=9, matches_neurons=False)
-# Least z of related pairs by numbers a vector: of neurons in token space, and of coordinates (a signed trace in the
-# prototype, and up to sign here, as verdicts take them).
+# Least z of related pairs by numbers a vector: of neurons in token space, and of coordinates.
 RELATED = {8: (153, 29), 16: (214, 38), 64: (301, 65)}
 # z in token space at 16 numbers, by what was done to the fine-tune before it was rotated.
 CHANGED = {
@@ -60,7 +59,7 @@ def runs(tmp_path_factory) -> dict[str, str]:
 @pytest.mark.parametrize("dim", RELATED)
 def test_related_models_have_at_least_the_z_of_the_prototype(runs, dim):
     prints = {name: fingerprint(run, Settings(dim=dim, token_labels="ids")) for name, run in runs.items()}
-    for evidence, least in zip((TOKEN_NEURONS, SIGNLESS), RELATED[dim], strict=True):
+    for evidence, least in zip((TOKEN_NEURONS, COORDINATES), RELATED[dim], strict=True):
         assert single_verdict(prints["base"], prints["tuned"], evidence, MOMENTS).z >= 0.9 * least
         assert abs(single_verdict(prints["other"], prints["tuned"], evidence, MOMENTS).z) < 4
 
