@@ -14,6 +14,7 @@ import numpy as np
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
 from bornbiased_jax.checkpoints.families.family import Want, text_of
+from bornbiased_jax.checkpoints.families.reading import write_rope
 from bornbiased_jax.checkpoints.formats.hf_config import initializer_range
 from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT
 from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
@@ -177,7 +178,8 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
     sizes[family.sizes["activation"][0]] = ACTIVATIONS[cfg.activation].hugging_face
     stated_std = initializer_range(cfg, family.name)
     drawn = {} if stated_std is None else {"initializer_range": stated_std}
-    return entries | sizes | drawn | family.write(cfg)
+    rope = {} if family.rope is None else write_rope(cfg, family.rope)
+    return entries | sizes | drawn | rope | family.write_biases(cfg) | family.write(cfg)
 
 
 def _write_weights(

@@ -39,9 +39,9 @@ FUSED: Mapping[str, tuple[str, ...]] = {
 class Biases(NamedTuple):
     """Which linear layers have a bias in the file. A file may have fewer, or more, than the config says."""
 
-    qkv: bool
-    output: bool
-    mlp: bool
+    qkv: bool = False
+    output: bool = False
+    mlp: bool = False
 
 
 class Entry(NamedTuple):

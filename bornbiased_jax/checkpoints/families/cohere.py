@@ -5,18 +5,10 @@ Source: transformers' configuration of ``cohere``; queries and keys lie in Meta'
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, exactly
-from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
+from bornbiased_jax.checkpoints.families.reading import Rope
 from bornbiased_jax.config import FieldValue
 
 _BLOCK: dict[str, FieldValue] = dict(norm_parameters="scale", parallel_residual=True, shared_norm=True)
-
-
-def _read(fields: Fields) -> dict[str, FieldValue]:
-    if fields.get("use_qk_norm", False):
-        raise fields.refuse("use_qk_norm", True, "but norms of queries and keys that take out a mean are not supported")
-    return read_rope(fields, base=500_000.0)
-
 
 FAMILY = Family(
     name="cohere",
@@ -33,11 +25,9 @@ FAMILY = Family(
         *exactly(**_BLOCK, norm="layernorm", gated_mlp=True, positions="rope", rotary_fraction=1.0),
         *exactly(qk_norm=False, window=None),
     ),
-    biases=llama.attention_biases,
-    read_biases=llama.read_attention_bias,
-    read=_read,
-    write=write_attention_bias,
+    bias_flags=llama.ATTENTION_BIAS,
+    rope=Rope(base=500_000.0),
+    refused={"use_qk_norm": "but norms of queries and keys that take out a mean are not supported"},
     forms={"blocks/attention/query": "paired query", "blocks/attention/key": "paired key"},
-    opts=frozenset(["norm_parameters", "shared_norm", "logit_scale"]),
     gguf="command-r",
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from bornbiased_jax.checkpoints.families.reading import Fields
+from bornbiased_jax.checkpoints.families.reading import Fields, Rope
 from bornbiased_jax.checkpoints.layout import Biases, Entry, Form, Shapes, make_entries
 from bornbiased_jax.config import FieldValue, ModelConfig
+
+BiasFlag = tuple[str, bool] | Literal[True]
 
 
 class Want(NamedTuple):
@@ -71,16 +73,18 @@ class Family:
         sizes: our field to (its name in ``config.json``, its default in transformers; ... where the file must say it).
         fixed: our fields that the family leaves no choice about.
         wants: what a configuration must meet to be exported as this family, the most telling first.
-        biases: the biases that the class has for a configuration; where the configuration has none, zeros are written.
-        read_biases: the biases that a ``config.json`` announces.
+        bias_flags: those of ``Biases`` that may be to (the flag of ``config.json`` that says so, its default in
+            transformers), True for those that always are.
+        refused: fields of ``config.json`` that are not supported unless null or false, to what their refusal says.
+        rope: how files state RoPE; None for families without it, or with a way of their own.
         read: what else of our fields a ``config.json`` says.
-        write: the entries of ``config.json`` beside those of ``sizes``.
+        write: the entries of ``config.json`` beside those of ``sizes``, ``rope`` and ``bias_flags``.
         kernel: how the blocks' matrices lie.
         forms: of modules that lie otherwise, as where several are fused.
         aliases: other names that transformers has given to a tensor.
         gguf: the architecture of its GGUF files; None where those are not read.
         interleaved: whether GGUF files keep the rows of query and key in Meta's order.
-        opts: fields of ``PLAIN`` that the family may have with other values.
+        opts: fields of ``PLAIN`` that the family may have with other values, beside those of ``sizes`` and ``fixed``.
         offset_norms: whether its files keep norm scales less one.
     """
 
@@ -90,10 +94,11 @@ class Family:
     sizes: Mapping[str, tuple[str, Any]]
     fixed: Mapping[str, FieldValue]
     wants: tuple[Want, ...]
-    biases: Callable[[ModelConfig], Biases]
-    read_biases: Callable[[Fields], Biases]
-    read: Callable[[Fields], dict[str, FieldValue]]
-    write: Callable[[ModelConfig], dict[str, object]]
+    bias_flags: Mapping[str, BiasFlag] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    rope: Rope | None = Rope()
+    read: Callable[[Fields], dict[str, FieldValue]] = lambda _: {}
+    write: Callable[[ModelConfig], dict[str, object]] = lambda _: {}
     kernel: Form = "transposed"
     forms: Mapping[str, Form] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -105,8 +110,25 @@ class Family:
     @property
     def conditions(self) -> tuple[Want, ...]:
         """What a configuration must meet: its own conditions, and plain values of all that it does not opt into."""
-        plain = {name: value for name, value in PLAIN.items() if name not in self.opts}
-        return (*self.wants, *exactly(**plain))
+        own = {*self.opts, *self.sizes, *self.fixed}
+        return (*self.wants, *exactly(**{name: value for name, value in PLAIN.items() if name not in own}))
+
+    def read_biases(self, fields: Fields) -> Biases:
+        """Read which linear layers have a bias."""
+        return Biases(**{layer: flag is True or fields.get(*flag) for layer, flag in self.bias_flags.items()})
+
+    def write_biases(self, cfg: ModelConfig) -> dict[str, bool]:
+        """Write the flags of biases: each is set where one of its layers has a bias."""
+        has_bias = {"qkv": cfg.bias or cfg.qkv_bias, "output": cfg.bias, "mlp": cfg.bias}
+        flags: dict[str, bool] = {}
+        for layer, flag in self.bias_flags.items():
+            if flag is not True:
+                flags[flag[0]] = flags.get(flag[0], False) or has_bias[layer]
+        return flags
+
+    def biases(self, cfg: ModelConfig) -> Biases:
+        """Return the biases that the class has for a configuration; those that it lacks are written as zeros."""
+        return self.read_biases(Fields(self.write_biases(cfg), self.name))
 
     def entries(self, shapes: Shapes) -> list[Entry]:
         """List the tensors of a Hugging Face file with these parameters."""

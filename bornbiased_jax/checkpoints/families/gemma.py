@@ -11,8 +11,7 @@ import math
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, refuse_bidirectional
+from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.config import FieldValue
 
 SCALED_EMBEDDING = Want(
@@ -20,11 +19,12 @@ SCALED_EMBEDDING = Want(
     lambda cfg: math.isclose(cfg.embedding_scale, math.sqrt(cfg.d_model), rel_tol=1e-6),
     "embedding_scale=√d_model",
 )
+CAUSAL = {"use_bidirectional_attention": "but only causal attention is supported"}
+"""Refusal of attention that sees later tokens, as of an encoder made from Gemma."""
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
-    refuse_bidirectional(fields)
-    settings = read_rope(fields) | {"embedding_scale": math.sqrt(fields.get("hidden_size"))}
+    settings: dict[str, FieldValue] = {"embedding_scale": math.sqrt(fields.get("hidden_size"))}
     # transformers reads hidden_act alone, and takes the exact GELU of the first releases for a mistake.
     fields.get("hidden_activation", None)
     return settings | ({"activation": "gelu_tanh"} if fields.get("hidden_act", None) == "gelu" else {})
@@ -49,10 +49,9 @@ FAMILY = Family(
         *exactly(window=None),
         Want("activation", lambda cfg: cfg.activation != "gelu", "activation=gelu_tanh"),
     ),
-    biases=llama.attention_biases,
-    read_biases=llama.read_attention_bias,
+    bias_flags=llama.ATTENTION_BIAS,
+    refused=CAUSAL,
     read=_read,
-    write=write_attention_bias,
     opts=frozenset(["embedding_scale"]),
     offset_norms=True,
     gguf="gemma",

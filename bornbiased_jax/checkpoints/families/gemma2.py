@@ -7,24 +7,15 @@ import math
 
 from bornbiased_jax.checkpoints.families import gemma, gemma3_text, llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
-from bornbiased_jax.checkpoints.families.reading import (
-    Fields,
-    read_pattern,
-    read_rope,
-    refuse_bidirectional,
-    write_pattern,
-)
+from bornbiased_jax.checkpoints.families.reading import Fields, read_pattern, write_pattern
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
-    refuse_bidirectional(fields)
     kinds = fields.get("layer_types", None)
     return {
-        **read_rope(fields),
         "window": fields.get("sliding_window", 4096),
-        "attention_pattern": "lg" if kinds is None else read_pattern(fields, "layer_types", kinds),
+        "attention_pattern": "lg" if kinds is None else read_pattern(fields, kinds),
         "attention_scale": float(fields.get("query_pre_attn_scalar", 256)) ** -0.5,
         "attention_softcap": fields.get("attn_logit_softcapping", 50.0),
         "logit_softcap": fields.get("final_logit_softcapping", 30.0),
@@ -33,7 +24,7 @@ def _read(fields: Fields) -> dict[str, FieldValue]:
 
 
 def _write(cfg: ModelConfig) -> dict[str, object]:
-    return write_attention_bias(cfg) | {
+    return {
         "attn_logit_softcapping": cfg.attention_softcap,
         "final_logit_softcapping": cfg.logit_softcap,
         "layer_types": write_pattern(cfg),
@@ -55,8 +46,8 @@ FAMILY = Family(
         Want("attention_scale", lambda cfg: cfg.attention_scale is not None, "attention_scale set"),
         Want("attention_pattern", lambda cfg: cfg.attention_pattern is not None, "attention_pattern set"),
     ),
-    biases=llama.attention_biases,
-    read_biases=llama.read_attention_bias,
+    bias_flags=llama.ATTENTION_BIAS,
+    refused=gemma.CAUSAL,
     read=_read,
     write=_write,
     opts=frozenset("embedding_scale logit_softcap attention_scale attention_softcap attention_pattern".split()),

@@ -13,12 +13,12 @@ import math
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly, without_rounding
-from bornbiased_jax.checkpoints.families.gemma import SCALED_EMBEDDING
+from bornbiased_jax.checkpoints.families.gemma import CAUSAL, SCALED_EMBEDDING
 from bornbiased_jax.checkpoints.families.reading import (
     Fields,
+    Rope,
     read_pattern,
     read_rope,
-    refuse_bidirectional,
     rope_scaling,
     write_pattern,
 )
@@ -27,16 +27,16 @@ from bornbiased_jax.config import FieldValue, ModelConfig
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 # Every sixth layer is global where a file does not list its layers.
 _PERIOD = 6
+_GLOBAL_ROPE = Rope(base=1_000_000.0)
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
-    refuse_bidirectional(fields)
     cap = fields.get("attn_logit_softcapping", None)
     if cap is not None:
         raise fields.refuse("attn_logit_softcapping", cap, "which transformers' Gemma 3 ignores: set it to null")
     period = fields.get("sliding_window_pattern", fields.get("_sliding_window_pattern", _PERIOD))
     kinds = fields.get("layer_types", None)
-    pattern = "l" * (period - 1) + "g" if kinds is None else read_pattern(fields, "layer_types", kinds)
+    pattern = "l" * (period - 1) + "g" if kinds is None else read_pattern(fields, kinds)
     scale = fields.get("query_pre_attn_scalar", 256)
     return {
         **_read_rope(fields),
@@ -54,15 +54,15 @@ def _read_rope(fields: Fields) -> dict[str, FieldValue]:
     local = fields.get("rope_local_base_freq", 10_000.0)
     if not by_kind:
         # Before transformers 5: rope_theta and rope_scaling are those of the global layers.
-        values = {"rope_theta": 1_000_000.0} | dict(fields.values)
-        older = Fields({name: value for name, value in values.items() if name != "rope_parameters"}, fields.where)
-        rope = read_rope(older)
+        values = {name: value for name, value in fields.values.items() if name != "rope_parameters"}
+        older = Fields(values, fields.where)
+        rope = read_rope(older, _GLOBAL_ROPE)
         fields.asked |= older.asked
         return rope | {"rope_local_theta": local}
     if not isinstance(by_kind, dict) or set(by_kind) != {_GLOBAL, _LOCAL}:
         raise fields.refuse("rope_parameters", by_kind, f"which does not say {_GLOBAL} and {_LOCAL}")
-    rope = read_rope(Fields({"rope_theta": 1_000_000.0, "rope_parameters": by_kind[_GLOBAL]}, fields.where))
-    of_local = read_rope(Fields({"rope_theta": local, "rope_parameters": by_kind[_LOCAL]}, fields.where))
+    rope = read_rope(Fields({"rope_parameters": by_kind[_GLOBAL]}, fields.where), _GLOBAL_ROPE)
+    of_local = read_rope(Fields({"rope_parameters": by_kind[_LOCAL]}, fields.where), Rope(base=local))
     if of_local["rope_scaling"] != "none":
         raise fields.refuse("rope_parameters", by_kind, "but local layers with scaled RoPE are not supported")
     return rope | {"rope_local_theta": of_local["rope_theta"]}
@@ -71,7 +71,6 @@ def _read_rope(fields: Fields) -> dict[str, FieldValue]:
 def _write(cfg: ModelConfig) -> dict[str, object]:
     scaling = rope_scaling(cfg) or {"rope_type": "default"}
     return {
-        "attention_bias": llama.attention_biases(cfg).qkv,
         "final_logit_softcapping": cfg.logit_softcap,
         "layer_types": write_pattern(cfg),
         "query_pre_attn_scalar": query_scalar(cfg),
@@ -115,8 +114,9 @@ FAMILY = Family(
         Want("attention_pattern", lambda cfg: cfg.attention_pattern is not None, "attention_pattern set"),
         Want("rope_local_theta", lambda cfg: cfg.rope_local_theta is not None, "rope_local_theta set"),
     ),
-    biases=llama.attention_biases,
-    read_biases=llama.read_attention_bias,
+    bias_flags=llama.ATTENTION_BIAS,
+    refused=CAUSAL,
+    rope=None,
     read=_read,
     write=_write,
     opts=frozenset("embedding_scale logit_softcap attention_scale attention_pattern rope_local_theta".split()),

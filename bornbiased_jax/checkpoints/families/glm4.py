@@ -6,13 +6,7 @@ Source: ChatGLM (2406.12793) and transformers' configuration of ``glm4``.
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, exactly
 from bornbiased_jax.checkpoints.families.phi3 import GATE_UP
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
-from bornbiased_jax.checkpoints.layout import Biases
-
-
-def _read_biases(fields: Fields) -> Biases:
-    return Biases(fields.get("attention_bias", True), False, False)
-
+from bornbiased_jax.checkpoints.families.reading import Rope
 
 FAMILY = Family(
     name="glm4",
@@ -33,12 +27,8 @@ FAMILY = Family(
         *exactly(norm="rmsnorm", gated_mlp=True, positions="rope", parallel_residual=False),
         *exactly(norm_position="both", qk_norm=False, bias=False, window=None),
     ),
-    biases=lambda cfg: Biases(cfg.qkv_bias, False, False),
-    read_biases=_read_biases,
-    read=lambda fields: read_rope(fields, rotated=0.5),
-    write=lambda cfg: (
-        llama.rope_entries(cfg) | {"partial_rotary_factor": cfg.rotary_fraction, "attention_bias": cfg.qkv_bias}
-    ),
+    bias_flags={"qkv": ("attention_bias", True)},
+    rope=Rope(rotated=0.5),
     forms={
         "blocks/attention/query": "paired query",
         "blocks/attention/key": "paired key",

@@ -2,7 +2,6 @@
 
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
 from bornbiased_jax.checkpoints.families.reading import Fields
-from bornbiased_jax.checkpoints.layout import Biases
 from bornbiased_jax.config import FieldValue
 
 # Conditions of the families with LayerNorm.
@@ -45,10 +44,9 @@ FAMILY = Family(
     },
     fixed=dict(norm="layernorm", positions="learned"),
     wants=(*LAYERNORM, *exactly(positions="learned", parallel_residual=False)),
-    biases=lambda _: Biases(True, True, True),
-    read_biases=lambda _: Biases(True, True, True),
+    bias_flags={"qkv": True, "output": True, "mlp": True},
+    rope=None,
     read=_read,
-    write=lambda _: {},
     kernel="same",
     forms={"blocks/attention/qkv": "fused columns"},
     gguf="gpt2",

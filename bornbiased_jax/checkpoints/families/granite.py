@@ -7,17 +7,6 @@ import dataclasses
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Want, without_rounding
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
-from bornbiased_jax.config import FieldValue, ModelConfig
-
-
-def _read(fields: Fields) -> dict[str, FieldValue]:
-    return read_rope(fields) | {"logit_scale": 1 / fields.get("logits_scaling", 1.0)}
-
-
-def _write(cfg: ModelConfig) -> dict[str, object]:
-    return llama.FAMILY.write(cfg) | {"logits_scaling": without_rounding(1 / cfg.logit_scale)}
-
 
 FAMILY = dataclasses.replace(
     llama.FAMILY,
@@ -33,8 +22,8 @@ FAMILY = dataclasses.replace(
         *llama.FAMILY.wants,
         Want("attention_scale", lambda cfg: cfg.attention_scale is not None, "attention_scale set"),
     ),
-    read=_read,
-    write=_write,
+    read=lambda fields: {"logit_scale": 1 / fields.get("logits_scaling", 1.0)},
+    write=lambda cfg: {"logits_scaling": without_rounding(1 / cfg.logit_scale)},
     gguf="granite",
-    opts=frozenset(["embedding_scale", "attention_scale", "residual_scale", "logit_scale"]),
+    opts=frozenset(["logit_scale"]),
 )

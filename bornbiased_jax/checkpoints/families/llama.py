@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, rope_scaling
-from bornbiased_jax.checkpoints.layout import Biases
-from bornbiased_jax.config import FieldValue, ModelConfig
+from bornbiased_jax.checkpoints.families.family import BiasFlag, Family, Want, exactly
+from bornbiased_jax.config import FieldValue
 
 TENSORS = {
     "embed": "model.embed_tokens.{leaf}",
@@ -39,28 +37,8 @@ SIZES: dict[str, tuple[str, Any]] = {
 FIXED: dict[str, FieldValue] = dict(norm="rmsnorm", gated_mlp=True)
 RMSNORM = exactly(norm="rmsnorm", gated_mlp=True, positions="rope", parallel_residual=False, rotary_fraction=1.0)
 PRE = exactly(norm_position="pre", qk_norm=False)
-
-
-def rope_entries(cfg: ModelConfig) -> dict[str, object]:
-    """Return the entries of ``config.json`` about RoPE."""
-    return {"rope_theta": cfg.rope_theta, "rope_scaling": rope_scaling(cfg)}
-
-
-def read_attention_bias(fields: Fields) -> Biases:
-    """Read one flag for query, key, value and output; the MLP has none."""
-    attention = fields.get("attention_bias", False)
-    return Biases(attention, attention, False)
-
-
-def attention_biases(cfg: ModelConfig) -> Biases:
-    """Return biases of which all four matrices of attention have one, or none of them."""
-    attention = cfg.bias or cfg.qkv_bias
-    return Biases(attention, attention, False)
-
-
-def _biases(cfg: ModelConfig) -> Biases:
-    return attention_biases(cfg)._replace(mlp=cfg.bias)
-
+ATTENTION_BIAS: dict[str, BiasFlag] = {"qkv": ("attention_bias", False), "output": ("attention_bias", False)}
+"""One flag for query, key, value and output; the MLP has no bias."""
 
 FAMILY = Family(
     name="llama",
@@ -75,10 +53,7 @@ FAMILY = Family(
         *exactly(window=None),
         Want("num_heads", lambda cfg: cfg.d_model % cfg.num_heads == 0, "num_heads dividing d_model"),
     ),
-    biases=_biases,
-    read_biases=lambda fields: read_attention_bias(fields)._replace(mlp=fields.get("mlp_bias", False)),
-    read=read_rope,
-    write=lambda cfg: rope_entries(cfg) | {"attention_bias": _biases(cfg).qkv, "mlp_bias": _biases(cfg).mlp},
+    bias_flags={**ATTENTION_BIAS, "mlp": ("mlp_bias", False)},
     gguf="llama",
     interleaved=True,
 )

@@ -10,39 +10,19 @@ from dataclasses import replace
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import exactly
-from bornbiased_jax.checkpoints.families.reading import (
-    Fields,
-    read_layer_windows,
-    read_rope,
-    write_layer_windows,
-)
-from bornbiased_jax.checkpoints.layout import Biases
-from bornbiased_jax.config import FieldValue, ModelConfig
+from bornbiased_jax.checkpoints.families.reading import read_layer_windows, write_layer_windows
+from bornbiased_jax.config import FieldValue
 
-
-def read_windows(fields: Fields) -> dict[str, FieldValue]:
-    """Read RoPE and the windows of Qwen's layers."""
-    return read_rope(fields) | read_layer_windows(fields)
-
-
-def write_attention_bias(cfg: ModelConfig) -> dict[str, object]:
-    """Write RoPE and the flag for biases of attention."""
-    return llama.rope_entries(cfg) | {"attention_bias": llama.attention_biases(cfg).qkv}
-
-
-_BASE = replace(
-    llama.FAMILY, biases=llama.attention_biases, read_biases=llama.read_attention_bias, gguf=None, interleaved=False
-)
+_BASE = replace(llama.FAMILY, bias_flags=llama.ATTENTION_BIAS, gguf=None, interleaved=False)
 MISTRAL = replace(
     _BASE,
     name="mistral",
     architecture="MistralForCausalLM",
     sizes={**llama.SIZES, "num_kv_heads": ("num_key_value_heads", 8)},
     wants=(*llama.RMSNORM, *llama.PRE, *exactly(bias=False, qkv_bias=False)),
-    biases=lambda _: Biases(False, False, False),
-    read_biases=lambda _: Biases(False, False, False),
-    read=lambda fields: read_rope(fields) | {"window": fields.get("sliding_window", 4096)},
-    write=lambda cfg: llama.rope_entries(cfg) | {"sliding_window": cfg.window},
+    bias_flags={},
+    read=lambda fields: {"window": fields.get("sliding_window", 4096)},
+    write=lambda cfg: {"sliding_window": cfg.window},
 )
 QWEN2 = replace(
     _BASE,
@@ -50,10 +30,9 @@ QWEN2 = replace(
     architecture="Qwen2ForCausalLM",
     sizes={**llama.SIZES, "num_kv_heads": ("num_key_value_heads", 32)},
     wants=(*llama.RMSNORM, *llama.PRE, *exactly(bias=False, qkv_bias=True)),
-    biases=lambda _: Biases(True, False, False),
-    read_biases=lambda _: Biases(True, False, False),
-    read=read_windows,
-    write=lambda cfg: llama.rope_entries(cfg) | write_layer_windows(cfg),
+    bias_flags={"qkv": True},
+    read=read_layer_windows,
+    write=write_layer_windows,
     gguf="qwen2",
     opts=frozenset(["attention_pattern"]),
 )
@@ -64,8 +43,8 @@ QWEN3 = replace(
     sizes={**llama.SIZES, "num_kv_heads": ("num_key_value_heads", 32), "head_dim": ("head_dim", 128)},
     fixed={**llama.FIXED, "qk_norm": True},
     wants=(*llama.RMSNORM, *exactly(norm_position="pre", qk_norm=True, qk_norm_scope="head")),
-    read=read_windows,
-    write=lambda cfg: write_attention_bias(cfg) | write_layer_windows(cfg),
+    read=read_layer_windows,
+    write=write_layer_windows,
     gguf="qwen3",
     opts=frozenset(["attention_pattern"]),
 )
@@ -82,6 +61,5 @@ OLMO2 = replace(
     sizes={**llama.SIZES, "norm_eps": ("rms_norm_eps", 1e-5)},
     fixed={**llama.FIXED, **_OLMO2_NORMS},
     wants=(*llama.RMSNORM, *exactly(**_OLMO2_NORMS, window=None)),
-    write=write_attention_bias,
     gguf="olmo2",
 )

@@ -6,7 +6,7 @@ Source: Mixtral of Experts (2401.04088) and transformers' configuration of ``mix
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
 from bornbiased_jax.checkpoints.families.llama_like import MISTRAL
-from bornbiased_jax.checkpoints.families.reading import read_rope
+from bornbiased_jax.checkpoints.families.reading import Rope
 
 MIXTURE = (
     *llama.RMSNORM,
@@ -33,11 +33,9 @@ FAMILY = Family(
     },
     fixed={**llama.FIXED, "normalize_expert_weights": True},
     wants=(*MIXTURE, *exactly(normalize_expert_weights=True, qk_norm=False, bias=False, qkv_bias=False)),
-    biases=MISTRAL.biases,
-    read_biases=MISTRAL.read_biases,
-    read=lambda fields: read_rope(fields, base=1_000_000.0) | {"window": fields.get("sliding_window", None)},
+    rope=Rope(base=1_000_000.0),
+    read=lambda fields: {"window": fields.get("sliding_window", None)},
     write=MISTRAL.write,
-    opts=frozenset(["num_experts"]),
     gguf="llama",
     interleaved=True,
 )

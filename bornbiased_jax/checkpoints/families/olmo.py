@@ -5,19 +5,9 @@ Source: OLMo (2402.00838) and transformers' configuration of ``olmo``.
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
 from bornbiased_jax.config import FieldValue
 
 _NORM: dict[str, FieldValue] = dict(norm_parameters="none", norm="layernorm", norm_eps=1e-5)
-
-
-def _read(fields: Fields) -> dict[str, FieldValue]:
-    clip = fields.get("clip_qkv", None)
-    if clip is not None:
-        raise fields.refuse("clip_qkv", clip, "but clipped queries, keys and values are not supported")
-    return read_rope(fields)
-
 
 FAMILY = Family(
     name="olmo",
@@ -31,11 +21,8 @@ FAMILY = Family(
         *exactly(window=None),
         Want("head_dim", lambda cfg: cfg.key_dim * cfg.num_heads == cfg.d_model, "head_dim=d_model/num_heads"),
     ),
-    biases=llama.attention_biases,
-    read_biases=llama.read_attention_bias,
-    read=_read,
-    write=write_attention_bias,
-    opts=frozenset(["norm_parameters"]),
+    bias_flags=llama.ATTENTION_BIAS,
+    refused={"clip_qkv": "but clipped queries, keys and values are not supported"},
     gguf="olmo",
     interleaved=True,
 )

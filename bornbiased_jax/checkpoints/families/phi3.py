@@ -5,9 +5,8 @@ Source: Phi-3 technical report (2404.14219) and transformers' configuration of `
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
-from bornbiased_jax.checkpoints.layout import Biases
-from bornbiased_jax.config import FieldValue, ModelConfig
+from bornbiased_jax.checkpoints.families.reading import Fields, Rope
+from bornbiased_jax.config import FieldValue
 
 GATE_UP = {
     **{name: template for name, template in llama.TENSORS.items() if name not in ("blocks/mlp/gate", "blocks/mlp/up")},
@@ -19,15 +18,7 @@ GATE_UP = {
 def _read(fields: Fields) -> dict[str, FieldValue]:
     # Of LongRoPE alone, which read_rope refuses.
     fields.get("original_max_position_embeddings", None)
-    return read_rope(fields, rotated=1.0) | {"window": fields.get("sliding_window", None)}
-
-
-def _write(cfg: ModelConfig) -> dict[str, object]:
-    return llama.rope_entries(cfg) | {
-        "partial_rotary_factor": cfg.rotary_fraction,
-        "original_max_position_embeddings": cfg.max_seq_len,
-        "sliding_window": cfg.window,
-    }
+    return {"window": fields.get("sliding_window", None)}
 
 
 FAMILY = Family(
@@ -49,10 +40,9 @@ FAMILY = Family(
         *exactly(bias=False, qkv_bias=False, rope_scaling="none"),
         Want("head_dim", lambda cfg: cfg.key_dim * cfg.num_heads == cfg.d_model, "head_dim=d_model/num_heads"),
     ),
-    biases=lambda _: Biases(False, False, False),
-    read_biases=lambda _: Biases(False, False, False),
+    rope=Rope(rotated=1.0),
     read=_read,
-    write=_write,
+    write=lambda cfg: {"original_max_position_embeddings": cfg.max_seq_len, "sliding_window": cfg.window},
     forms={"blocks/attention/qkv": "fused rows", "blocks/mlp/gate_up": "fused rows"},
     gguf="phi3",
 )

@@ -11,36 +11,24 @@ Source: Qwen2 technical report (2407.10671) and transformers' configuration of `
 from bornbiased_jax.checkpoints.families import llama, qwen3_moe
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
 from bornbiased_jax.checkpoints.families.mixtral import MIXTURE
-from bornbiased_jax.checkpoints.families.reading import (
-    Fields,
-    read_layer_windows,
-    read_rope,
-    write_layer_windows,
-    write_pattern,
-)
-from bornbiased_jax.checkpoints.layout import Biases
+from bornbiased_jax.checkpoints.families.reading import Fields, read_layer_windows, write_layer_windows, write_pattern
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
     qwen3_moe.refuse_dense_layers(fields)
     windows = read_layer_windows(fields, lambda layer, end: layer % 2 == 0 and layer < end)
-    return {**read_rope(fields), **windows, "normalize_expert_weights": fields.get("norm_topk_prob", False)}
+    return {**windows, "normalize_expert_weights": fields.get("norm_topk_prob", False)}
 
 
 def _write(cfg: ModelConfig) -> dict[str, object]:
     pattern = cfg.attention_pattern or ("g" if cfg.window is None else "l")
-    return (
-        llama.rope_entries(cfg)
-        | write_layer_windows(cfg)
-        | {
-            "layer_types": write_pattern(cfg.replace(attention_pattern=pattern)),
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "norm_topk_prob": cfg.normalize_expert_weights,
-            "qkv_bias": cfg.qkv_bias,
-        }
-    )
+    return write_layer_windows(cfg) | {
+        "layer_types": write_pattern(cfg.replace(attention_pattern=pattern)),
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "norm_topk_prob": cfg.normalize_expert_weights,
+    }
 
 
 FAMILY = Family(
@@ -67,10 +55,9 @@ FAMILY = Family(
         Want("shared_expert_width", lambda cfg: cfg.shared_expert_width is not None, "shared_expert_width set"),
         *exactly(qk_norm=False, bias=False),
     ),
-    biases=lambda cfg: Biases(cfg.qkv_bias, False, False),
-    read_biases=lambda fields: Biases(fields.get("qkv_bias", True), False, False),
+    bias_flags={"qkv": ("qkv_bias", True)},
     read=_read,
     write=_write,
-    opts=frozenset(["num_experts", "shared_expert_width", "attention_pattern"]),
+    opts=frozenset(["attention_pattern"]),
     gguf="qwen2moe",
 )

@@ -5,9 +5,8 @@ Source: Qwen3 technical report (2505.09388) and transformers' configuration of `
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, exactly
-from bornbiased_jax.checkpoints.families.llama_like import write_attention_bias
 from bornbiased_jax.checkpoints.families.mixtral import MIXTURE
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
+from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 
@@ -32,7 +31,6 @@ def _read(fields: Fields) -> dict[str, FieldValue]:
     # Older files say num_experts where newer ones say num_local_experts.
     count = fields.get("num_local_experts", fields.get("num_experts", 128))
     return {
-        **read_rope(fields),
         "window": window if is_windowed else None,
         "num_experts": count,
         "normalize_expert_weights": fields.get("norm_topk_prob", False),
@@ -40,7 +38,7 @@ def _read(fields: Fields) -> dict[str, FieldValue]:
 
 
 def _write(cfg: ModelConfig) -> dict[str, object]:
-    return write_attention_bias(cfg) | {
+    return {
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
         "norm_topk_prob": cfg.normalize_expert_weights,
@@ -68,8 +66,7 @@ FAMILY = Family(
     },
     fixed={**llama.FIXED, "qk_norm": True},
     wants=(*MIXTURE, *exactly(qk_norm=True, qk_norm_scope="head")),
-    biases=llama.attention_biases,
-    read_biases=llama.read_attention_bias,
+    bias_flags=llama.ATTENTION_BIAS,
     read=_read,
     write=_write,
     opts=frozenset(["num_experts"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Interval, Len
 from typing_extensions import TypedDict
@@ -98,26 +98,27 @@ class Fields:
         return InputError(f"{self.where} has {name}={shown(value)}, {remedy}")
 
 
-def read_rope(
-    fields: Fields,
-    *,
-    theta: str = "rope_theta",
-    base: float = 10_000.0,
-    fraction: str = "partial_rotary_factor",
-    rotated: float | None = None,
-) -> dict[str, FieldValue]:
-    """Read RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling).
+class Rope(NamedTuple):
+    """How the files of a family state RoPE.
 
-    Args:
-        fields: of the file.
-        theta: the older name of the base.
-        base: the base where the file says nothing.
-        fraction: the older name of the fraction of a head's width that is rotated.
-        rotated: that fraction where the file says nothing; None for families that always rotate all of it.
+    Attributes:
+        base: the base where a file says nothing.
+        rotated: the fraction of a head's width that is rotated where a file says nothing; None for families that
+            always rotate all of it.
+        base_name, rotated_name: of the two, in the style before transformers 5.
     """
+
+    base: float = 10_000.0
+    rotated: float | None = None
+    base_name: str = "rope_theta"
+    rotated_name: str = "partial_rotary_factor"
+
+
+def read_rope(fields: Fields, style: Rope) -> dict[str, FieldValue]:
+    """Read RoPE in the style of transformers 5 (rope_parameters) or before (rope_theta, rope_scaling)."""
     # The older fields, and the object that newer files have in their place.
-    base = fields.get(theta, base)
-    part = fields.get(fraction, 1.0 if rotated is None else rotated)
+    base = fields.get(style.base_name, style.base)
+    part = fields.get(style.rotated_name, 1.0 if style.rotated is None else style.rotated)
     old, new = fields.get("rope_scaling", None), fields.get("rope_parameters", None)
     if old and new and old != new:
         raise fields.refuse("rope_scaling", old, "but rope_parameters says otherwise: keep one of them")
@@ -133,7 +134,7 @@ def read_rope(
         if key not in ("rope_type", "type", "rope_theta", "partial_rotary_factor", *keys):
             raise fields.refuse(f"{name}.{key}", settings[key], "a field that is not understood")
     part = settings.get("partial_rotary_factor", part)
-    if rotated is None and part != 1.0:
+    if style.rotated is None and part != 1.0:
         raise fields.refuse("partial_rotary_factor", part, "which models of this family do not have")
     # Scaling, by the names of our fields.
     rope: dict[str, FieldValue] = {"rope_theta": settings.get("rope_theta", base), "rotary_fraction": part}
@@ -148,33 +149,33 @@ def read_rope(
     return rope
 
 
+def write_rope(cfg: ModelConfig, style: Rope) -> dict[str, object]:
+    """Write RoPE in the older style, which every version of transformers reads: the inverse of :func:`read_rope`."""
+    entries: dict[str, object] = {style.base_name: cfg.rope_theta, "rope_scaling": rope_scaling(cfg)}
+    return entries if style.rotated is None else entries | {style.rotated_name: cfg.rotary_fraction}
+
+
 def rope_scaling(cfg: ModelConfig) -> dict[str, object] | None:
-    """Return RoPE's scaling in the older style, which every version of transformers reads; None for no scaling."""
+    """Return RoPE's scaling in the older style; None for no scaling."""
     if cfg.rope_scaling == "none":
         return None
     keys = _ROPE_KEYS[cfg.rope_scaling]
     return {"rope_type": cfg.rope_scaling} | {key: getattr(cfg, field) for key, field in keys.items()}
 
 
-def refuse_bidirectional(fields: Fields) -> None:
-    """Refuse attention that sees later tokens, as of an encoder made from Gemma."""
-    if fields.get("use_bidirectional_attention", False):
-        raise fields.refuse("use_bidirectional_attention", True, "but only causal attention is supported")
-
-
 LAYER_TYPES = {"sliding_attention": "l", "full_attention": "g"}
 
 
-def read_pattern(fields: Fields, name: str, kinds: object) -> str:
-    """Turn a list of the kinds of layers into a pattern of ``ModelConfig.attention_pattern``.
+def read_pattern(fields: Fields, kinds: object) -> str:
+    """Turn ``layer_types``, the kinds of layers, into a pattern of ``ModelConfig.attention_pattern``.
 
     Raises:
         InputError: it is no such list, or a kind is not known.
     """
     if not isinstance(kinds, list) or not kinds or not all(kind in LAYER_TYPES for kind in kinds):
-        raise fields.refuse(name, kinds, f"which is not a list of {' and '.join(LAYER_TYPES)}")
+        raise fields.refuse("layer_types", kinds, f"which is not a list of {' and '.join(LAYER_TYPES)}")
     if len(kinds) != fields.get("num_hidden_layers"):
-        raise fields.refuse(name, kinds, f"which does not list {fields.get('num_hidden_layers')} layers")
+        raise fields.refuse("layer_types", kinds, f"which does not list {fields.get('num_hidden_layers')} layers")
     pattern = "".join(LAYER_TYPES[kind] for kind in kinds)
     return shortest_period(pattern)
 
@@ -193,11 +194,9 @@ def write_pattern(cfg: ModelConfig) -> list[str]:
     return [kinds["l" if is_local else "g"] for is_local in cfg.is_local or ()]
 
 
-def _from_layer(layer: int, first: int) -> bool:
-    return layer >= first
-
-
-def read_layer_windows(fields: Fields, is_local: Callable[[int, int], bool] = _from_layer) -> dict[str, FieldValue]:
+def read_layer_windows(
+    fields: Fields, is_local: Callable[[int, int], bool] = lambda layer, first: layer >= first
+) -> dict[str, FieldValue]:
     """Read the windows of Qwen's layers: one for all, or a pattern.
 
     Args:
@@ -205,23 +204,18 @@ def read_layer_windows(fields: Fields, is_local: Callable[[int, int], bool] = _f
         is_local: whether a layer, counted from 0, has a window, from its number and ``max_window_layers``; for files
             that list no kinds of layers.
     """
-    sliding = fields.get("sliding_window", 4096)
+    window = fields.get("sliding_window", 4096)
     first = fields.get("max_window_layers", 28)
-    used = fields.get("use_sliding_window", False) and sliding is not None
+    used = fields.get("use_sliding_window", False) and window is not None
     kinds = fields.get("layer_types", None)
     if kinds is None:
-        name, value = "max_window_layers", first
-        num_layers = fields.get("num_hidden_layers")
-        local = [used and is_local(layer, first) for layer in range(num_layers)]
+        local = [used and is_local(layer, first) for layer in range(fields.get("num_hidden_layers"))]
         kinds = ["sliding_attention" if layer_is_local else "full_attention" for layer_is_local in local]
-    else:
-        name, value = "layer_types", kinds
-    pattern = read_pattern(fields, name, kinds)
-    if name == "layer_types" and not used and pattern != "g":
-        raise fields.refuse(name, value, "but no sliding window: make the two agree")
+    pattern = read_pattern(fields, kinds)
+    if not used and pattern != "g":
+        raise fields.refuse("layer_types", kinds, "but no sliding window: make the two agree")
     if pattern == "g":
         return {"window": None}
-    window = fields.get("sliding_window", 4096)
     return {"window": window} if pattern == "l" else {"window": window, "attention_pattern": pattern}
 
 

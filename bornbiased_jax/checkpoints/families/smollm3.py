@@ -6,13 +6,11 @@ Source: RoPE to NoRoPE and back again (2501.18795) and transformers' configurati
 import dataclasses
 
 from bornbiased_jax.checkpoints.families import llama
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope, shortest_period
+from bornbiased_jax.checkpoints.families.reading import Fields, Rope, shortest_period
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 
 def _read(fields: Fields) -> dict[str, FieldValue]:
-    if fields.get("use_sliding_window", False):
-        raise fields.refuse("use_sliding_window", True, "but windows of this family are not supported")
     for name in ("sliding_window", "max_window_layers"):
         fields.get(name, None)
     num_layers, interval = fields.get("num_hidden_layers"), fields.get("no_rope_layer_interval", 4)
@@ -21,12 +19,12 @@ def _read(fields: Fields) -> dict[str, FieldValue]:
     if len(flags) != num_layers:
         raise fields.refuse("no_rope_layers", flags, f"which does not list {num_layers} layers")
     pattern = shortest_period("".join("r" if flag else "n" for flag in flags))
-    return read_rope(fields, base=2_000_000.0) | {"rope_pattern": None if pattern == "r" else pattern}
+    return {"rope_pattern": None if pattern == "r" else pattern}
 
 
 def _write(cfg: ModelConfig) -> dict[str, object]:
     is_rotated = cfg.is_rotated or (True,) * cfg.num_layers
-    return llama.FAMILY.write(cfg) | {"no_rope_layers": [int(flag) for flag in is_rotated]}
+    return {"no_rope_layers": [int(flag) for flag in is_rotated]}
 
 
 FAMILY = dataclasses.replace(
@@ -38,6 +36,8 @@ FAMILY = dataclasses.replace(
         "num_kv_heads": ("num_key_value_heads", 4),
         "tie_embeddings": ("tie_word_embeddings", True),
     },
+    refused={"use_sliding_window": "but windows of this family are not supported"},
+    rope=Rope(base=2_000_000.0),
     read=_read,
     write=_write,
     gguf="smollm3",

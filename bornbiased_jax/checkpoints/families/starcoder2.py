@@ -5,14 +5,6 @@ Source: StarCoder 2 and The Stack v2 (2402.19173) and transformers' configuratio
 
 from bornbiased_jax.checkpoints.families import llama
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
-from bornbiased_jax.checkpoints.families.reading import Fields, read_rope
-from bornbiased_jax.checkpoints.layout import Biases
-
-
-def _read_biases(fields: Fields) -> Biases:
-    has_bias = fields.get("use_bias", True)
-    return Biases(has_bias, has_bias, has_bias)
-
 
 FAMILY = Family(
     name="starcoder2",
@@ -35,9 +27,8 @@ FAMILY = Family(
         *llama.PRE,
         Want("qkv_bias", lambda cfg: cfg.bias or not cfg.qkv_bias, "bias=true with qkv_bias=true"),
     ),
-    biases=lambda cfg: Biases(cfg.bias, cfg.bias, cfg.bias),
-    read_biases=_read_biases,
-    read=lambda fields: read_rope(fields) | {"window": fields.get("sliding_window", None)},
-    write=lambda cfg: llama.rope_entries(cfg) | {"sliding_window": cfg.window, "use_bias": cfg.bias},
+    bias_flags={"qkv": ("use_bias", True), "output": ("use_bias", True), "mlp": ("use_bias", True)},
+    read=lambda fields: {"window": fields.get("sliding_window", None)},
+    write=lambda cfg: {"sliding_window": cfg.window},
     gguf="starcoder2",
 )

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.families import FAMILIES, Family
-from bornbiased_jax.checkpoints.families.reading import SHARED, Fields
+from bornbiased_jax.checkpoints.families.reading import SHARED, Fields, read_rope
 from bornbiased_jax.checkpoints.layout import Biases
 from bornbiased_jax.config import TYPES, ModelConfig
 from bornbiased_jax.errors import InputError
@@ -103,7 +103,13 @@ def read_config(values: object, where: str, ignore_fields: Sequence[str] = ()) -
             family.sizes["activation"][0], settings["activation"], f"which is not one of {', '.join(ACTIVATIONS)}"
         )
     settings["activation"] = ACTIVATIONS[str(settings["activation"])]
+    for key, reason in family.refused.items():
+        value = fields.get(key, None)
+        if value is not None and value is not False:
+            raise fields.refuse(key, value, reason)
     settings |= family.read(fields)
+    if family.rope is not None:
+        settings |= read_rope(fields, family.rope)
     biases = family.read_biases(fields)
     stated_std = fields.get("initializer_range", None)
     settings["bias"] = biases.output or biases.mlp
