@@ -13,6 +13,7 @@ PiSSA (2404.02948), OLoRA (2406.01775).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -379,16 +380,14 @@ def adapt(base: NamedTensors, adapter: Adapter) -> NamedTensors:
     adapted = adapter.names_in(base.shapes, base.where)
 
     def read(name: str) -> np.ndarray:
-        tensor = base.read(name)
-        if name not in adapted:
-            return tensor
         is_conv1d = adapter.has_conv1d and name.split(".")[-2].startswith("c_")
-        return adapter.merged(adapted[name], tensor, is_conv1d=is_conv1d)
+        return adapter.merged(adapted[name], base.read(name), is_conv1d=is_conv1d)
 
+    merged = {name: base.tensors[name]._replace(read=functools.partial(read, name), first=None) for name in adapted}
     notes = [*base.notes, f"the adapter {adapter.where} is merged into {base.where}"]
     if left_out := adapter.left_out(adapted):
         notes.append(left_out)
-    return dataclasses.replace(base, where=f"{base.where} with {adapter.where}", read=read, notes=tuple(notes))
+    return NamedTensors(f"{base.where} with {adapter.where}", {**base.tensors, **merged}, tuple(notes))
 
 
 def base_folder(folder: Path, adapter: Adapter) -> Path:

@@ -9,10 +9,9 @@ once more.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, NotRequired
 
 import numpy as np
@@ -21,7 +20,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.buffers import empty
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 
 FP4 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0], np.float32)
@@ -30,16 +29,8 @@ _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
 # Numbers of eight bits that are turned into float32 at once.
 _PIECE = 1 << 16
-
-
-@dataclasses.dataclass(frozen=True)
-class _Decoded:
-    """One tensor that is decoded when it is read."""
-
-    scheme: str
-    shape: tuple[int, ...]
-    read: Callable[[], np.ndarray]
-    parts: tuple[str, ...]
+_Decoded = tuple[Tensor, tuple[str, ...]]
+"""A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
 class _Settings:
@@ -90,9 +81,9 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
     for name in source.shapes:
         with _consistent(name, source.where):
             decoded.update(_decoded(source, settings, name))
-    absorbed = {part for tensor in decoded.values() for part in tensor.parts}
-    plain = {name: shape for name, shape in source.shapes.items() if name not in absorbed and name not in decoded}
-    shapes = dict(sorted((plain | {name: tensor.shape for name, tensor in decoded.items()}).items()))
+    absorbed = {part for _, parts in decoded.values() for part in parts}
+    tensors = {name: tensor for name, tensor in source.tensors.items() if name not in absorbed}
+    tensors |= {name: tensor for name, (tensor, _) in decoded.items()}
 
     def read(name: str) -> np.ndarray:
         if name not in decoded:
@@ -104,18 +95,16 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
                 )
             return np.asarray(array, np.float32)
         with np.errstate(invalid="ignore", over="ignore"), _consistent(name, source.where):
-            array = decoded[name].read()
-            if array.shape != decoded[name].shape:
+            array = tensors[name].read()
+            if array.shape != tensors[name].shape:
                 raise ValueError(f"a shape of {array.shape}")
         return array
 
-    def first(name: str, axis: int, count: int) -> np.ndarray:
-        return read(name)[(slice(None),) * axis + (slice(count),)]
-
-    types = {**source.types, **{name: tensor.scheme for name, tensor in decoded.items()}}
-    schemes = sorted({tensor.scheme for tensor in decoded.values()})
+    schemes = sorted({tensor.kind for tensor, _ in decoded.values()})
     said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
-    return NamedTensors(source.where, shapes, read, first, types, (*source.notes, *said))
+    rows = sorted(tensors.items())
+    readable = {name: tensor._replace(read=functools.partial(read, name), first=None) for name, tensor in rows}
+    return NamedTensors(source.where, readable, (*source.notes, *said))
 
 
 @contextlib.contextmanager
@@ -147,11 +136,11 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
         rows = shapes[name][0] * (per_word if is_gptq else 1)
         reader = _read_gptq if is_gptq else _read_awq
         read = functools.partial(reader, source, base, settings)
-        yield beside("weight"), _Decoded("GPTQ" if is_gptq else "AWQ", (out, rows), read, used)
+        yield beside("weight"), (Tensor("GPTQ" if is_gptq else "AWQ", (out, rows), read), used)
     elif last.endswith("_blocks") and (scales := f"{name.removesuffix('_blocks')}_scales") in shapes:
         *lead, rows, groups, half = shapes[name]
         read = functools.partial(_read_mxfp4, source, name, scales)
-        yield name.removesuffix("_blocks"), _Decoded("MXFP4", (*lead, groups * half * 2, rows), read, (name, scales))
+        yield name.removesuffix("_blocks"), (Tensor("MXFP4", (*lead, groups * half * 2, rows), read), (name, scales))
     elif last == "weight_packed" and beside("weight_scale") in shapes:
         used = parts(
             name, *(beside(f"weight_{part}") for part in ("scale", "global_scale", "shape", "zero_point", "g_idx"))
@@ -162,25 +151,25 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
             read = functools.partial(
                 _read_nvfp4, source, name, beside("weight_scale"), beside("weight_global_scale"), True
             )
-            yield beside("weight"), _Decoded("NVFP4", (rows, shapes[name][1] * 2), read, used)
+            yield beside("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
         else:
             columns = shapes[name][1] * (32 // settings.bits())
             if beside("weight_shape") in shapes:
                 columns = int(source.read(beside("weight_shape"))[1])
             read = functools.partial(_read_packed, source, base, settings, columns)
-            yield beside("weight"), _Decoded("compressed-tensors", (rows, columns), read, used)
+            yield beside("weight"), (Tensor("compressed-tensors", (rows, columns), read), used)
     elif last == "weight" and kind == "U8" and beside("weight_scale_2") in shapes:
         used = parts(beside("weight_scale"), beside("weight_scale_2"), beside("input_scale"))
         read = functools.partial(_read_nvfp4, source, name, beside("weight_scale"), beside("weight_scale_2"), False)
-        yield name, _Decoded("NVFP4", (shapes[name][0], shapes[name][1] * 2), read, used)
+        yield name, (Tensor("NVFP4", (shapes[name][0], shapes[name][1] * 2), read), used)
     elif last == "weight" and f"{name}.absmax" in shapes:
         used = tuple(part for part in shapes if part.startswith(f"{name}."))
         state = _block_state(source, used)
         read = functools.partial(_read_blocks, source, name, state)
-        yield name, _Decoded(state["quant_type"], tuple(state["shape"]), read, used)
+        yield name, (Tensor(state["quant_type"], tuple(state["shape"]), read), used)
     elif last == "weight" and kind == "I8" and beside("SCB") in shapes:
         read = functools.partial(_read_int8, source, name, beside("SCB"))
-        yield name, _Decoded("bitsandbytes int8", shapes[name], read, parts(beside("SCB"), beside("weight_format")))
+        yield name, (Tensor("bitsandbytes int8", shapes[name], read), parts(beside("SCB"), beside("weight_format")))
     elif kind in ("F8_E4M3", "F8_E5M2", "I8"):
         # Stacked experts have no "weight" in their names, but may have it in those of their scales.
         scale = next(iter(parts(f"{name}_scale_inv", f"{name}_scale", f"{name}_weight_scale")), None)
@@ -188,7 +177,7 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
             used = parts(scale, f"{name}_zero_point", beside("input_scale"), beside("activation_scale"))
             used += parts(f"{name}_input_scale", f"{name}_activation_scale")
             read = functools.partial(_read_scaled, source, name, scale, settings)
-            yield name, _Decoded("int8" if kind == "I8" else "float8", shapes[name], read, used)
+            yield name, (Tensor("int8" if kind == "I8" else "float8", shapes[name], read), used)
 
 
 def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: _Settings) -> np.ndarray:

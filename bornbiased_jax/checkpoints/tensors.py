@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,44 @@ Shardings = Callable[[Parameter], jax.sharding.Sharding | None]
 Region = tuple[tuple[int, int], ...]
 ALIGNMENT = 64
 """Bytes of which the address of a CPU's array is a multiple."""
+TYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    # Numbers of quantized models, which mean something only together with their scales.
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+"""Types of numbers, as safetensors calls them."""
+FLOAT_TYPES = {kind: TYPES[kind].name for kind in ("F64", "F32", "F16", "BF16")}
+"""Types of numbers that stand for themselves: as files call them, and as NumPy does."""
 _HALF = (ml_dtypes.bfloat16, np.float16)
 # Numbers looked at together: they stay in a core's cache.
 _CHECKED = 1 << 16
+
+
+class Tensor(NamedTuple):
+    """A tensor of a file, read when asked for.
+
+    Attributes:
+        kind: its type, as safetensors or its scheme of quantization calls it.
+        shape: as the file lays it out.
+        read: reads it, in whatever float type the file has.
+        first: reads its beginning along an axis, from the axis and a count; None where all of it is read for that.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+    first: Callable[[int, int], np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,19 +76,34 @@ class NamedTensors:
 
     Attributes:
         where: what to call the file in an error.
-        shapes: of every tensor, as the file lays it out.
-        read: one tensor by name, in whatever float type the file has.
-        first: the beginning of one tensor along an axis, by name, axis and count, without reading it whole.
-        types: of every tensor, as the file's format or its scheme of quantization calls them; empty where nobody asks.
+        tensors: by name.
         notes: what was noticed in the files, one clause each.
     """
 
     where: str
-    shapes: Mapping[str, tuple[int, ...]]
-    read: Callable[[str], np.ndarray]
-    first: Callable[[str, int, int], np.ndarray]
-    types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tensors: Mapping[str, Tensor]
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor."""
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+    @cached_property
+    def types(self) -> dict[str, str]:
+        """The type of every tensor."""
+        return {name: tensor.kind for name, tensor in self.tensors.items()}
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one tensor."""
+        return self.tensors[name].read()
+
+    def first(self, name: str, axis: int, count: int) -> np.ndarray:
+        """Read the beginning of one tensor along an axis."""
+        tensor = self.tensors[name]
+        if tensor.first is not None:
+            return tensor.first(axis, count)
+        return tensor.read()[(slice(None),) * axis + (slice(count),)]
 
 
 class Piece(NamedTuple):
@@ -179,10 +229,6 @@ def check_entries(
             f"{source.where} has a tensor {extra[0]}{more} that an architecture of its configuration does not: "
             "it is a model of another kind"
         )
-
-
-FLOAT_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Types of numbers that stand for themselves: as files call them, and as NumPy does."""
 
 
 def wrong_type(name: str, where: str, kind: str) -> InputError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -17,16 +17,12 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import io, progress, schema
 from bornbiased_jax.checkpoints.formats import orbax_tree, safetensors, torch_distributed, torch_file
-from bornbiased_jax.checkpoints.formats.orbax_tree import TreeTensor
-from bornbiased_jax.checkpoints.formats.safetensors import SafeTensor
-from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA, ShardedTensor
-from bornbiased_jax.checkpoints.formats.torch_file import TorchTensor
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
+from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
-Tensor = SafeTensor | TorchTensor | ShardedTensor | TreeTensor
 _POINTER = b"version https://git-lfs.github.com/spec/"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # What trainers save beside the weights.
@@ -159,16 +155,10 @@ def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
             if name in tensors:
                 raise InputError(f"tensor {name} is in more than one file of {folder}: leave it in one of them")
             tensors[name] = tensor
-    return NamedTensors(
-        str(folder),
-        {name: tensor.shape for name, tensor in tensors.items()},
-        read=lambda name: tensors[name].read(),
-        first=lambda name, axis, count: tensors[name].first(axis, count),
-        types={name: tensor.kind for name, tensor in tensors.items()},
-    )
+    return NamedTensors(str(folder), tensors)
 
 
-def _locate(path: Path) -> Mapping[str, Tensor]:
+def _locate(path: Path) -> dict[str, Tensor]:
     """Locate the tensors of a file by its name."""
     if path.suffix == ".safetensors":
         return safetensors.locate(path)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from bornbiased_jax.checkpoints import conventions, naming
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import open_roles
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config
 
@@ -45,8 +46,8 @@ def _write_model(name, folder):
 
 
 def _source(tensors, config, **options):
-    shapes = {name: array.shape for name, array in tensors.items()}
-    return NamedRoles(NamedTensors("here", shapes, tensors.__getitem__, tensors.__getitem__), config, **options)
+    named = {name: Tensor("F32", array.shape, partial(tensors.__getitem__, name)) for name, array in tensors.items()}
+    return NamedRoles(NamedTensors("here", named), config, **options)
 
 
 def _logits(name, folder):

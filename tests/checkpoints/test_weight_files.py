@@ -4,6 +4,7 @@ import json
 import pickle
 import shutil
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
@@ -14,7 +15,7 @@ import safetensors.numpy
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.naming import open_by_names, open_role_source
 from bornbiased_jax.checkpoints.quantized import FP4, decode
-from bornbiased_jax.checkpoints.tensors import NamedTensors
+from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, open_weights
 from bornbiased_jax.errors import InputError
 from tests.fixtures.four_bits import dequantized_nf4, pack_words, quantized_nf4
@@ -96,10 +97,11 @@ def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol)
 
 def _decoded(arrays, config=None):
     kinds = {"float8_e4m3fn": "F8_E4M3", "int8": "I8", "uint8": "U8", "int32": "I32"}
-    types = {name: kinds.get(array.dtype.name, "F32") for name, array in arrays.items()}
-    shapes = {name: array.shape for name, array in arrays.items()}
-    source = NamedTensors("here", shapes, arrays.__getitem__, lambda name, axis, count: arrays[name], types)
-    return decode(source, {} if config is None else {"quantization_config": config})
+    tensors = {
+        name: Tensor(kinds.get(array.dtype.name, "F32"), array.shape, partial(arrays.__getitem__, name))
+        for name, array in arrays.items()
+    }
+    return decode(NamedTensors("here", tensors), {} if config is None else {"quantization_config": config})
 
 
 def _float8(tensor):

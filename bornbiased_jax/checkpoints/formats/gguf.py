@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,14 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, Entry, Form, Shapes, file_shapes, make_entries
-from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
+from bornbiased_jax.checkpoints.tensors import (
+    FLOAT_TYPES,
+    NamedTensors,
+    StoredModel,
+    Tensor,
+    check_entries,
+    file_pieces,
+)
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
@@ -90,6 +98,7 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     def first(name: str, axis: int, count: int) -> np.ndarray:
         return _dequantized(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
 
+    decoded = {name: Tensor("F32", shape, partial(read, name), partial(first, name)) for name, shape in shapes.items()}
     kinds = {tensor.tensor_type.name for tensor in tensors.values()}
     # The architecture, then where each of its parameters lies.
     cfg = _with_window(_config(metadata, family, shapes, biases), metadata, family, window)
@@ -100,7 +109,7 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
     entries = _entries(family, own_shapes)
-    source = NamedTensors(str(path), shapes, read, first)
+    source = NamedTensors(str(path), decoded)
     check_entries(source, entries, own_shapes, {ROPE_DIVISORS}.__contains__)
     return StoredModel(
         cfg,

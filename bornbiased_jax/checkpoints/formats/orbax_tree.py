@@ -6,7 +6,6 @@ of heads and channels become one, layers that are stacked come apart. What is no
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from bornbiased_jax.checkpoints.storage import silent_libraries
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, Tensor
 from bornbiased_jax.errors import InputError
 
 METADATA = "_METADATA"
@@ -24,7 +24,7 @@ _NO_MODEL = re.compile(r"opt_state|optimizer|opt|step|rng|rngs|tx|batch_stats")
 _STACKS = ("layers", "blocks", "h", "layer")
 _ATTENTION = re.compile(r".*(attention|attn)\w*")
 _OUTPUTS = ("out", "o_proj", "out_proj", "attn_out")
-_KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_KINDS = {name: kind for kind, name in FLOAT_TYPES.items()}
 # What Orbax and TensorStore raise on trees that are cut short or corrupted.
 _DAMAGE = (ValueError, KeyError, TypeError, OSError, RuntimeError, AttributeError)
 
@@ -67,41 +67,6 @@ def _key(part: Any) -> str:  # noqa: ANN401 (of jax's paths)
     return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
 
-@dataclasses.dataclass(frozen=True)
-class TreeTensor:
-    """A tensor of a tree, or a layer of one.
-
-    Attributes:
-        kind: its type, as safetensors calls it.
-        shape: as files of PyTorch would have it.
-        tree, path: what holds it, and where.
-        layer: the index and the axis of its layer, None where the array holds one tensor.
-        num_inputs: how many axes of a kernel are inputs, None for what is no kernel.
-    """
-
-    kind: str
-    shape: tuple[int, ...]
-    tree: _Tree
-    path: tuple[str, ...]
-    layer: tuple[int, int] | None
-    num_inputs: int | None
-
-    def read(self) -> np.ndarray:
-        """Read the tensor.
-
-        Raises:
-            InputError: the tree is corrupted.
-        """
-        array = self.tree.read(self.path)
-        if self.layer is not None:
-            array = np.take(array, *self.layer)
-        return array.reshape(self.shape[::-1]).T if self.num_inputs is not None else array.reshape(self.shape)
-
-    def first(self, axis: int, count: int) -> np.ndarray:
-        """Return so much of it along an axis; the array is read whole."""
-        return self.read()[(slice(None),) * axis + (slice(count),)]
-
-
 def tree_of(folder: Path) -> Path | None:
     """Return the folder of the tree of one step, the checkpoint's own or one below it, or None."""
     places = (folder, *(folder / item for item in _ITEMS))
@@ -127,7 +92,7 @@ def find_tree(folder: Path) -> Path | None:
     return None
 
 
-def locate(folder: Path) -> dict[str, TreeTensor]:
+def locate(folder: Path) -> dict[str, Tensor]:
     """Locate the parameters of a tree, none read yet.
 
     Raises:
@@ -186,17 +151,33 @@ def _name(names: tuple[str, ...]) -> str:
 
 def _tensor(
     kind: str, shape: tuple[int, ...], tree: _Tree, path: tuple[str, ...], layer: tuple[int, int] | None
-) -> TreeTensor:
-    """Describe one tensor of this shape in the tree, its axes of heads and channels as one."""
+) -> Tensor:
+    """Describe one tensor of this shape in the tree, its axes of heads and channels as one.
+
+    Args:
+        kind: its type, as safetensors calls it.
+        shape: of the array, or of a layer of it.
+        tree: what holds it.
+        path: where.
+        layer: the index and the axis of its layer, None where the array holds one tensor.
+    """
     names = _names(path)
     is_attention = any(_ATTENTION.fullmatch(name) for name in names[:-1])
-    if names[-1] != "kernel" or len(shape) < 2 or (len(shape) > 2 and not is_attention):
-        flat = (int(np.prod(shape)),) if is_attention and names[-1] == "bias" else shape
-        return TreeTensor(kind, flat, tree, path, layer, None)
-    # Of attention's output heads and channels are the inputs, of the others the outputs.
-    num_inputs = len(shape) - 1 if names[-2] in _OUTPUTS else 1
-    sides = int(np.prod(shape[:num_inputs])), int(np.prod(shape[num_inputs:]))
-    return TreeTensor(kind, sides[::-1], tree, path, layer, num_inputs)
+    is_kernel = names[-1] == "kernel" and len(shape) >= 2 and (len(shape) == 2 or is_attention)
+    if is_kernel:
+        # Of attention's output heads and channels are the inputs, of the others the outputs.
+        num_inputs = len(shape) - 1 if names[-2] in _OUTPUTS else 1
+        shape = int(np.prod(shape[num_inputs:])), int(np.prod(shape[:num_inputs]))
+    elif is_attention and names[-1] == "bias":
+        shape = (int(np.prod(shape)),)
+
+    def read() -> np.ndarray:
+        array = tree.read(path)
+        if layer is not None:
+            array = np.take(array, *layer)
+        return array.reshape(shape[::-1]).T if is_kernel else array.reshape(shape)
+
+    return Tensor(kind, shape, read)
 
 
 def _layer_axis(shapes: list[tuple[int, ...]], folder: Path) -> int:

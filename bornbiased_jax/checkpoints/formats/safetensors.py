@@ -12,31 +12,13 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints import buffers
-from bornbiased_jax.checkpoints.tensors import wrong_type
+from bornbiased_jax.checkpoints.tensors import TYPES, Tensor, wrong_type
 from bornbiased_jax.errors import InputError, cut_short
-
-_TYPES: dict[str, np.dtype[Any]] = {
-    "F64": np.dtype("<f8"),
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-    # Numbers of quantized models, which mean something only together with their scales.
-    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
-    "I64": np.dtype("<i8"),
-    "I32": np.dtype("<i4"),
-    "I16": np.dtype("<i2"),
-    "I8": np.dtype("i1"),
-    "U8": np.dtype("u1"),
-    "BOOL": np.dtype("?"),
-}
 
 # A file begins with the number of bytes of its header, in so many bytes.
 _LENGTH = 8
@@ -44,8 +26,8 @@ _LONGEST_HEADER = 100_000_000
 """Bytes of a header that the library reads at most."""
 
 
-class SafeTensor(NamedTuple):
-    """A tensor by its place in a file."""
+class _Place(NamedTuple):
+    """Where a tensor lies in a file."""
 
     name: str
     path: Path
@@ -55,9 +37,9 @@ class SafeTensor(NamedTuple):
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        if self.kind not in _TYPES:
+        if self.kind not in TYPES:
             raise wrong_type(self.name, str(self.path.parent), self.kind)
-        return _TYPES[self.kind]
+        return TYPES[self.kind]
 
     def read(self) -> np.ndarray:
         """Read the tensor as the file has it."""
@@ -76,7 +58,7 @@ class SafeTensor(NamedTuple):
         return np.array(mapped[(slice(None),) * axis + (slice(count),)])
 
 
-def locate(path: Path) -> dict[str, SafeTensor]:
+def locate(path: Path) -> dict[str, Tensor]:
     """Locate each tensor in a file that the library finds sound.
 
     Raises:
@@ -95,10 +77,11 @@ def locate(path: Path) -> dict[str, SafeTensor]:
             f"{path} is no safetensors file ({schema.cut(str(error))}): save the model again, as safetensors"
         ) from error
     header.pop("__metadata__", None)
-    return {
-        name: SafeTensor(name, path, 8 + size + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
+    places = [
+        _Place(name, path, 8 + size + entry["data_offsets"][0], entry["dtype"], tuple(entry["shape"]))
         for name, entry in header.items()
-    }
+    ]
+    return {place.name: Tensor(place.kind, place.shape, place.read, place.first) for place in places}
 
 
 def _is_cut_short(path: Path) -> bool:

@@ -11,26 +11,15 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.formats.torch_file import Name, Record, Rules, read_pickle, read_tensor
+from bornbiased_jax.checkpoints.tensors import TYPES, Tensor
 from bornbiased_jax.errors import InputError, cut_short
 
 METADATA = ".metadata"
-_DTYPES: dict[str, tuple[str, np.dtype]] = {
-    "float64": ("F64", np.dtype("<f8")),
-    "float32": ("F32", np.dtype("<f4")),
-    "float16": ("F16", np.dtype("<f2")),
-    "bfloat16": ("BF16", np.dtype(ml_dtypes.bfloat16)),
-    "int64": ("I64", np.dtype("<i8")),
-    "int32": ("I32", np.dtype("<i4")),
-    "int16": ("I16", np.dtype("<i2")),
-    "int8": ("I8", np.dtype("i1")),
-    "uint8": ("U8", np.dtype("u1")),
-    "bool": ("BOOL", np.dtype("?")),
-}
+_KINDS = {dtype.name: kind for kind, dtype in TYPES.items() if not kind.startswith("F8")}
 _MODULE = "torch.distributed.checkpoint"
 _CLASSES = """
 Metadata TensorStorageMetadata TensorProperties ChunkStorageMetadata BytesStorageMetadata MetadataIndex StorageMeta
@@ -42,7 +31,7 @@ _ALLOWED = frozenset(
         (f"{_MODULE}.filesystem", "_StorageInfo"),
         ("torch.serialization", "_get_layout"),
         ("torch", "Size"),
-        *(("torch", name) for name in _DTYPES),
+        *(("torch", name) for name in _KINDS),
         *((module, "PosixPath") for module in ("pathlib", "pathlib._local")),
         ("collections", "OrderedDict"),
     }
@@ -63,12 +52,11 @@ class _Chunk(NamedTuple):
     length: int
 
 
-class ShardedTensor(NamedTuple):
+class _ShardedTensor(NamedTuple):
     """A tensor by its parts."""
 
     name: str
     kind: str
-    dtype: np.dtype
     shape: tuple[int, ...]
     chunks: tuple[_Chunk, ...]
 
@@ -78,24 +66,20 @@ class ShardedTensor(NamedTuple):
         Raises:
             InputError: a shard is cut short, or a part is of another shape or type.
         """
-        tensor = np.empty(self.shape, self.dtype)
+        tensor = np.empty(self.shape, TYPES[self.kind])
         for chunk in self.chunks:
             with chunk.path.open("rb") as stream:
                 stream.seek(chunk.start)
                 part = read_tensor(stream.read(chunk.length), f"{chunk.path} at tensor {self.name}")
-            if part.shape != chunk.sizes or part.dtype != self.dtype:
+            if part.shape != chunk.sizes or part.dtype != tensor.dtype:
                 raise InputError(
                     f"{chunk.path} has tensor {self.name} in another shape than {METADATA} says: save the model again"
                 )
             tensor[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
         return tensor
 
-    def first(self, axis: int, count: int) -> np.ndarray:
-        """Return so much of it along an axis; it is read whole."""
-        return self.read()[(slice(None),) * axis + (slice(count),)]
 
-
-def locate(path: Path) -> dict[str, ShardedTensor]:
+def locate(path: Path) -> dict[str, Tensor]:
     """Locate the tensors of the model, by the ``.metadata`` of a folder, none read yet.
 
     Raises:
@@ -117,9 +101,11 @@ def locate(path: Path) -> dict[str, ShardedTensor]:
         raise InputError(f"{path} describes no tensor of a model: name the folder of a model's checkpoint")
     # A trainer saves the model below one name, as in {"model": …, "optim": …}.
     prefix = f"{next(iter(of_model)).partition('.')[0]}."
-    if prefix in _OF_MODEL and all(name.startswith(prefix) for name in of_model):
-        return {name.removeprefix(prefix): tensor for name, tensor in of_model.items()}
-    return of_model
+    if prefix not in _OF_MODEL or not all(name.startswith(prefix) for name in of_model):
+        prefix = ""
+    return {
+        name.removeprefix(prefix): Tensor(tensor.kind, tensor.shape, tensor.read) for name, tensor in of_model.items()
+    }
 
 
 def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
@@ -129,7 +115,7 @@ def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
     return {} if function.name == "OrderedDict" else Record(function.name)
 
 
-def _tensors(content: object, path: Path) -> dict[str, ShardedTensor]:
+def _tensors(content: object, path: Path) -> dict[str, _ShardedTensor]:
     """Return the tensors that a description holds."""
     state = _state(content, "Metadata")
     # Where each part lies, by name and offsets.
@@ -149,7 +135,7 @@ def _tensors(content: object, path: Path) -> dict[str, ShardedTensor]:
             continue
         dtype = _state(described.state["properties"], "TensorProperties")
         kind = dtype["dtype"] if isinstance(dtype, dict) else dtype[0]
-        if not isinstance(kind, Name) or kind.name not in _DTYPES:
+        if not isinstance(kind, Name) or kind.name not in _KINDS:
             raise InputError(
                 f"{path} has {schema.cut(name)} of a type that is not read: save it as bfloat16 or float32"
             )
@@ -159,7 +145,7 @@ def _tensors(content: object, path: Path) -> dict[str, ShardedTensor]:
             entry = _state(chunk, "ChunkStorageMetadata")
             offsets, sizes = _sizes(entry["offsets"]), _sizes(entry["sizes"])
             chunks.append(_Chunk(offsets, sizes, *places[name, offsets]))
-        tensors[name] = ShardedTensor(name, *_DTYPES[kind.name], shape, tuple(chunks))
+        tensors[name] = _ShardedTensor(name, _KINDS[kind.name], shape, tuple(chunks))
         _check_cover(tensors[name])
     return tensors
 
@@ -184,13 +170,13 @@ def _check_shard(shard: Path, start: int, length: int) -> None:
         raise cut_short(str(shard))
 
 
-def _check_cover(tensor: ShardedTensor) -> None:
+def _check_cover(tensor: _ShardedTensor) -> None:
     """Check whether parts lie inside a tensor and their shards, do not overlap, and are as many numbers as it has."""
     for chunk in tensor.chunks:
         ends = [at + size for at, size in zip(chunk.offsets, chunk.sizes, strict=True)]
         if any(end > size for end, size in zip(ends, tensor.shape, strict=True)):
             raise ValueError("a part outside")
-        if math.prod(chunk.sizes) * tensor.dtype.itemsize > chunk.length:
+        if math.prod(chunk.sizes) * TYPES[tensor.kind].itemsize > chunk.length:
             raise ValueError("a part larger than its file")
     if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.shape):
         raise ValueError("parts missing")

@@ -12,26 +12,27 @@ import pickletools
 import warnings
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from bornbiased_jax import schema
+from bornbiased_jax.checkpoints.tensors import TYPES, Tensor
 from bornbiased_jax.errors import InputError, cut_short
 
 _STORAGES = {
-    "DoubleStorage": ("F64", np.dtype("<f8")),
-    "FloatStorage": ("F32", np.dtype("<f4")),
-    "HalfStorage": ("F16", np.dtype("<f2")),
-    "BFloat16Storage": ("BF16", np.dtype(ml_dtypes.bfloat16)),
-    "LongStorage": ("I64", np.dtype("<i8")),
-    "IntStorage": ("I32", np.dtype("<i4")),
-    "ShortStorage": ("I16", np.dtype("<i2")),
-    "CharStorage": ("I8", np.dtype("i1")),
-    "ByteStorage": ("U8", np.dtype("u1")),
-    "BoolStorage": ("BOOL", np.dtype("?")),
+    "DoubleStorage": "F64",
+    "FloatStorage": "F32",
+    "HalfStorage": "F16",
+    "BFloat16Storage": "BF16",
+    "LongStorage": "I64",
+    "IntStorage": "I32",
+    "ShortStorage": "I16",
+    "CharStorage": "I8",
+    "ByteStorage": "U8",
+    "BoolStorage": "BOOL",
 }
 _TENSOR = ("torch._utils", "_rebuild_tensor_v2")
 _PARAMETER = ("torch._utils", "_rebuild_parameter")
@@ -55,7 +56,6 @@ class Name(NamedTuple):
 
 class _Storage(NamedTuple):
     kind: str
-    dtype: np.dtype
     key: str
 
 
@@ -94,52 +94,15 @@ class _Mark:
     """Where the arguments of an opcode begin on the stack."""
 
 
-class TorchTensor(NamedTuple):
-    """A tensor by its storage in the archive."""
-
-    name: str
-    path: Path
-    archive: str
-    view: _View
-
-    @property
-    def kind(self) -> str:
-        """Its type, as safetensors calls it."""
-        return self.view.storage.kind
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
-        return self.view.shape
-
-    def read(self) -> np.ndarray:
-        """Read the tensor as the file has it.
-
-        Raises:
-            InputError: its storage is cut short.
-        """
-        try:
-            with zipfile.ZipFile(self.path) as file:
-                data = file.read(f"{self.archive}/data/{self.view.storage.key}")
-        except _DAMAGE as error:
-            # The list of contents lies at the end, so that nothing is cut off.
-            raise InputError(f"{self.path} is corrupted at tensor {self.name}: {_COPY}") from error
-        return _numbers(self.view, data)
-
-    def first(self, axis: int, count: int) -> np.ndarray:
-        """Return so much of it along an axis; the storage is read whole."""
-        return self.read()[(slice(None),) * axis + (slice(count),)]
-
-
 def _numbers(view: _View, data: bytes) -> np.ndarray:
     """Return a tensor as the bytes of its storage have it."""
-    numbers = np.frombuffer(data, view.storage.dtype)
+    numbers = np.frombuffer(data, TYPES[view.storage.kind])
     strides = tuple(stride * numbers.itemsize for stride in view.strides)
     # The ends were checked against the member's size: no number outside of it is reached.
     return np.lib.stride_tricks.as_strided(numbers[view.offset :], view.shape, strides, writeable=False).copy()
 
 
-def locate(path: Path) -> dict[str, TorchTensor]:
+def locate(path: Path) -> dict[str, Tensor]:
     """Locate the tensors of a ``.bin`` file as ``torch.save`` has written it since 2020, none read yet.
 
     Raises:
@@ -149,7 +112,17 @@ def locate(path: Path) -> dict[str, TorchTensor]:
     views = _flat(content, str(path))
     for name, view in views.items():
         _check_ends(view, sizes.get(f"{archive}/data/{view.storage.key}"), f"tensor {name} of {path}")
-    return {name: TorchTensor(name, path, archive, view) for name, view in views.items()}
+
+    def read(name: str, view: _View) -> np.ndarray:
+        try:
+            with zipfile.ZipFile(path) as file:
+                data = file.read(f"{archive}/data/{view.storage.key}")
+        except _DAMAGE as error:
+            # The list of contents lies at the end, so that nothing is cut off.
+            raise InputError(f"{path} is corrupted at tensor {name}: {_COPY}") from error
+        return _numbers(view, data)
+
+    return {name: Tensor(view.storage.kind, view.shape, partial(read, name, view)) for name, view in views.items()}
 
 
 def read_tensor(data: bytes, where: str) -> np.ndarray:
@@ -169,7 +142,7 @@ def read_tensor(data: bytes, where: str) -> np.ndarray:
 def _check_ends(view: _View, size: int | None, where: str) -> None:
     """Refuse a tensor that reaches beyond its storage of so many bytes, None where there is none."""
     last = view.offset + sum((length - 1) * stride for length, stride in zip(view.shape, view.strides, strict=True))
-    if size is None or (0 not in view.shape and (last + 1) * view.storage.dtype.itemsize > size):
+    if size is None or (0 not in view.shape and (last + 1) * TYPES[view.storage.kind].itemsize > size):
         raise InputError(f"{where} reaches beyond its storage: save the model again")
 
 
@@ -366,7 +339,7 @@ def _storage(identity: object) -> _Storage:
     name = _as_kind(kind, Name)
     if tag != "storage" or name.module != "torch" or not _as_kind(key, str).isalnum():
         raise ValueError("no storage")
-    return _Storage(*_STORAGES[name.name], key)
+    return _Storage(_STORAGES[name.name], key)
 
 
 def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
