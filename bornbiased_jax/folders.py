@@ -26,6 +26,7 @@ class Folder:
     Attributes:
         path: where it is.
         maker: the command, as in "bornbiased export".
+        is_marked: whether the folder is one that this command made.
         overwrite: take a folder that holds other things: files in the way are replaced, others stay. None where the
             command has no such option.
     """
@@ -33,7 +34,7 @@ class Folder:
     def __init__(self, path: Path | str, maker: str, *, overwrite: bool | None = None) -> None:
         self.path, self.maker, self.overwrite = io.user_path(path), maker, overwrite
         self._digests: dict[str, set[str]] = {}
-        self._has_marker = self._read()
+        self.is_marked = self._read()
 
     def _read(self) -> bool:
         """Read the marker; return whether there is one of this command. A line cut short by a kill does not count."""
@@ -51,11 +52,6 @@ class Folder:
                         self._digests.setdefault(entry["file"], set()).add(entry["sha256"])
         return is_marked
 
-    @property
-    def is_marked(self) -> bool:
-        """Whether the folder is one that this command made."""
-        return self._has_marker
-
     def check(self, *names: str, ignore: Callable[[str], bool] = lambda _name: False) -> None:
         """Check whether the command may write there, before any work; nothing is created.
 
@@ -70,7 +66,7 @@ class Folder:
             raise InputError(f"cannot write {self.path}: it is a file; name a folder")
         if self.overwrite:
             return
-        foreign = [] if self._has_marker else [name for name in self.entries() if not ignore(name)]
+        foreign = [] if self.is_marked else [name for name in self.entries() if not ignore(name)]
         # Another process of the same command may have begun the folder since: its marker came before its files.
         if foreign and not self._read():
             remedy = "name a new or empty folder"
@@ -78,7 +74,7 @@ class Folder:
                 remedy += f", or give {OVERWRITE} to take this one: files of the same names are replaced, others stay"
             rest = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
             raise InputError(f"{self.path} holds {foreign[0]}{rest}, which `{self.maker}` did not write: {remedy}")
-        self._has_marker = self._has_marker or bool(foreign)
+        self.is_marked = self.is_marked or bool(foreign)
         for name in names:
             if not ignore(name):
                 self._check_file(name)
@@ -105,7 +101,7 @@ class Folder:
 
     def claim(self) -> None:
         """Make the folder and its marker now, where they are not there yet."""
-        if not self._has_marker:
+        if not self.is_marked:
             self._append({"made_by": self.maker})
 
     def note(self, name: str, digest: str) -> None:
@@ -125,7 +121,7 @@ class Folder:
             stream.write(line)
             stream.flush()
             os.fsync(stream.fileno())
-        self._has_marker = True
+        self.is_marked = True
 
     def write_bytes(self, name: str, data: bytes) -> Path:
         """Write one file of the folder, atomically.

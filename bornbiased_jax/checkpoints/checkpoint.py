@@ -307,19 +307,15 @@ def open_checkpoint(
         option = "--file" if file is not None else "--ignore-field"
         raise InputError(f"{ref} is no Hugging Face folder, which {option} is for: leave the option out")
     # Weights come from a seed, a run, a GGUF file or a Hugging Face directory.
-    if reference.kind == "birth":
+    if reference.path is None:
         assert reference.seed is not None and reference.cfg is not None
         stored = initial.read_headers(reference.cfg, reference.seed)
+    elif reference.kind == "run":
+        stored = run.read_headers(reference.path, reference.seed, reference.step)
+    elif reference.kind == "gguf":
+        stored = gguf.read_headers(reference.path, reference.window)
     else:
-        assert reference.path is not None
-        if reference.kind == "run":
-            stored = run.read_headers(reference.path, reference.seed, reference.step)
-        else:
-            stored = (
-                gguf.read_headers(reference.path, reference.window)
-                if reference.kind == "gguf"
-                else huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
-            )
+        stored = huggingface.read_headers(reference.path, file=file, ignore_fields=ignore_fields)
     stored.description = reference.describe(stored.description)
     folder = None if scratch is None else Path(scratch)
     return Checkpoint(
