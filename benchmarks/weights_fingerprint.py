@@ -24,7 +24,8 @@ from benchmarks.child import run_child
 from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES, write_model
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.weight_files import open_weights
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_file import encode
@@ -64,7 +65,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     process = run_child("bornbiased_jax", words)
     process.pop("result")
     table_bytes = 2 * 4 * sizes["vocab_size"] * sizes["d_model"]
-    source = open_roles(model)
+    source = NativeRoles(open_checkpoint(model))
     block_bytes = sum(
         2 * int(np.prod(source.array_shape(role))) for role in source.roles if role.block == 1
     )  # in bfloat16
@@ -98,7 +99,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
 def _at_depth(sizes: dict[str, int]) -> NativeRoles:
     """Open untrained weights of full depth, of which only the sizes are asked for."""
     fields = [f"num_layers={FULL_DEPTH}", *(f"{name}={size}" for name, size in sizes.items())]
-    return open_roles(",".join(["seed:0@llama-tiny", *fields]))
+    return NativeRoles(open_checkpoint(",".join(["seed:0@llama-tiny", *fields])))
 
 
 def measure(layers: int = LAYERS, rounds: int = ROUNDS, folder: str | None = None) -> Findings:

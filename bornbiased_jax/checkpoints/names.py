@@ -68,21 +68,18 @@ class NamedTensor(NamedTuple):
         return self.tail.replace(".", "_") if module == "*" else module
 
 
-class Names(NamedTuple):
-    """All names of a model's files: those that are understood, those that are not, and prefixes that were removed."""
-
-    tensors: list[NamedTensor]
-    unread: list[str]
-    prefixes: list[str]
-
-
-def parse_names(shapes: Mapping[str, tuple[int, ...]], family: str, rows: Sequence[RoleRow]) -> Names:
+def parse_names(
+    shapes: Mapping[str, tuple[int, ...]], family: str, rows: Sequence[RoleRow]
+) -> tuple[list[NamedTensor], list[str], list[str]]:
     """Look up every name, in a file of roles first.
 
     Args:
         shapes: of the tensors by name.
         family: ``model_type`` of the configuration, or "".
         rows: of a file of roles.
+
+    Returns:
+        The tensors whose names are understood, the names that are not, and the prefixes that were taken away.
     """
     described = [(_template(row["name"]), row) for row in rows]
     tensors, unread, prefixes = [], [], set()
@@ -104,7 +101,7 @@ def parse_names(shapes: Mapping[str, tuple[int, ...]], family: str, rows: Sequen
             unread.append(name)
         else:
             tensors.append(tensor)
-    return Names(tensors, unread, sorted(prefixes))
+    return tensors, unread, sorted(prefixes)
 
 
 def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.checkpoints import adapters, conventions
+from bornbiased_jax.checkpoints import adapters, conventions, open_checkpoint
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.layout import with_rotated
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names, read_roles_file
-from bornbiased_jax.checkpoints.native_roles import open_roles
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
@@ -33,8 +33,6 @@ from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_flo
 from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_chosen
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut
-
-LANGUAGE = "language"
 
 
 class NamedRoles(RoleSource):
@@ -54,21 +52,20 @@ class NamedRoles(RoleSource):
         super().__init__(description, tokenizer_files, notes=tensors.notes)
         self._tensors, self._config = tensors, config
         self._last: tuple[str, np.ndarray] | None = None
-        names = parse_names(tensors.shapes, self._family, rows)
-        if names.prefixes:
-            self._note(f"names bear the prefix {' and '.join(names.prefixes)}, which was taken away")
+        named, unread, prefixes = parse_names(tensors.shapes, self._family, rows)
+        if prefixes:
+            self._note(f"names bear the prefix {' and '.join(prefixes)}, which was taken away")
         by_component: dict[str, list[NamedTensor]] = {}
-        for tensor in names.tensors:
+        for tensor in named:
             by_component.setdefault(tensor.component, []).append(tensor)
         self._sizes = {
             component: measure(config_of(config, component), members, tensors.shapes)
             for component, members in by_component.items()
         }
         # A part for every role; what does not have the sizes of its role is unread.
-        unread = names.unread + self._add_all(names.tensors)
-        self._is_tied = self._tie(names.tensors)
-        self.unread = tuple(sorted(unread))
-        if heads := [tensor.name for tensor in names.tensors if _is_other_head(tensor)]:
+        self.unread = tuple(sorted(unread + self._add_all(named)))
+        self._is_tied = self._tie(named)
+        if heads := [tensor.name for tensor in named if _is_other_head(tensor)]:
             self._note(f"compared by itself, as no part of a language model: {', '.join(heads)}")
         self._check()
 
@@ -378,21 +375,19 @@ def open_role_source(
         InputError: nothing is there, or what is there is corrupted or not understood.
     """
     reference = parse_ref(ref).fetched()
-    is_folder = reference.kind == "huggingface" and reference.path is not None
-    if roles_file is not None and not is_folder:
+    folder = reference.path if reference.kind == "huggingface" else None
+    if roles_file is not None and folder is None:
         raise InputError(f"{ref} is no folder of weights, which --roles is for: leave the option out")
-    is_adapted = reference.path is not None and adapters.is_adapter(reference.path)
-    if is_folder and (roles_file is not None or is_adapted):
-        assert reference.path is not None
-        return open_by_names(reference.path, file=file, roles_file=roles_file)
+    if folder is not None and (roles_file is not None or adapters.is_adapter(folder)):
+        return open_by_names(folder, file=file, roles_file=roles_file)
     try:
-        return open_roles(ref, file=file, ignore_fields=ignore_fields)
+        return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
     except InputError as refusal:
-        if reference.path is None or not is_folder:
+        if folder is None:
             raise
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
-            return open_by_names(reference.path, file=file)
+            return open_by_names(folder, file=file)
         except InputError as error:
-            is_known = _read_config(reference.path).get("model_type") in FAMILIES
+            is_known = _read_config(folder).get("model_type") in FAMILIES
             raise (refusal if is_known else error) from error

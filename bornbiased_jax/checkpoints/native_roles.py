@@ -5,33 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
-from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, conventions
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.tensors import Piece, as_float32
 from bornbiased_jax.parameters import Axis, parameter_table
 
 LANGUAGE = "language"
-_ODD_ACTIVATIONS = ("tanh",)
 # Axes of a shared expert, as files that are read by names have them.
 _SHARED_AXES: dict[Axis, Axis] = {"shared_hidden": "hidden", "shared_expert": "channel"}
-
-
-def open_roles(ref: str | Path, *, file: str | None = None, ignore_fields: Sequence[str] = ()) -> NativeRoles:
-    """Open a checkpoint for reading by role.
-
-    Args:
-        ref: what :func:`bornbiased_jax.checkpoints.open_checkpoint` takes.
-        file: which set of weights, where a folder holds several.
-        ignore_fields: fields of ``config.json`` to leave out.
-
-    Raises:
-        InputError: nothing is there, or what is there is corrupted, of another kind or not understood.
-    """
-    return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
 
 
 class NativeRoles(RoleSource):
@@ -42,8 +26,8 @@ class NativeRoles(RoleSource):
         observe: called with name and numbers of each tensor that is read for a role; experts come as one tensor.
 
     Example:
-        >>> from bornbiased_jax.checkpoints.native_roles import open_roles
-        >>> source = open_roles("seed:42@llama-tiny,num_layers=1")
+        >>> from bornbiased_jax.checkpoints import open_checkpoint
+        >>> source = NativeRoles(open_checkpoint("seed:42@llama-tiny,num_layers=1"))
         >>> [role.path for role in source.roles][:3]
         ['language/embedding/embedding', 'language/head/kernel', 'language/final_norm/scale']
     """
@@ -84,7 +68,7 @@ class NativeRoles(RoleSource):
             head_dim=cfg.key_dim if cfg.attention else None,
             is_centered=cfg.norm == "layernorm",
             has_gate=cfg.mlp and cfg.gated_mlp,
-            has_odd_activation=cfg.activation in _ODD_ACTIVATIONS,
+            has_odd_activation=cfg.activation in conventions.ODD_ACTIVATIONS,
             is_tied=cfg.tie_embeddings,
         )
 

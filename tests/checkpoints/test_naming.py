@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints import conventions, naming
+from bornbiased_jax.checkpoints import conventions, naming, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
-from bornbiased_jax.checkpoints.native_roles import open_roles
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config
@@ -316,7 +316,7 @@ BOTH_WAYS += ["cohere", "cohere-biases", "glm4", "glm4-no-bias"]
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
 def test_names_and_the_table_of_parameters_give_the_same_roles(name):
-    native, named = open_roles(HF / name), open_by_names(HF / name)
+    native, named = NativeRoles(open_checkpoint(HF / name)), open_by_names(HF / name)
     arrays = {role.path: (role.axes, native.read(role), native.norm_scale(role)) for role in native.roles}
     assert named.unread == ()
     assert named.shape("language") == native.shape("language")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.export import export_hugging_face
-from bornbiased_jax.checkpoints.native_roles import NativeRoles, open_roles
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -340,7 +340,7 @@ def test_sign_key_changes_every_sketch_and_no_digest():
 
 
 def test_every_role_names_one_tensor():
-    roles = open_roles("seed:1@qwen3moe-tiny").roles
+    roles = NativeRoles(open_checkpoint("seed:1@qwen3moe-tiny")).roles
     assert len({role.path for role in roles}) == len(roles)
     assert {role.path for role in roles} >= {
         "language/blocks/1/query_norm/scale",
