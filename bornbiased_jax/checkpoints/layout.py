@@ -24,8 +24,9 @@ Form = Literal[
     "fused heads",
     "paired query",
     "paired key",
-    "experts",
 ]
+_IN_OUT: tuple[Form, ...] = ("same", "plus one", "fused columns")
+"""Forms of which a file has matrices as [in, out], as the parameters are."""
 Shapes = dict[str, tuple[int, ...]]
 
 QKV = tuple(f"blocks/attention/{name}" for name in ("query", "key", "value"))
@@ -49,7 +50,7 @@ class Entry(NamedTuple):
 
     ``layer`` is the index on the leading axis of the parameters, None where there is none; ``expert`` that on the next
     axis, of a parameter that has one tensor an expert in the file. Of the form "plus one" are norm scales of which the
-    file keeps the difference from 1, of the form "experts" matrices of all experts of a block in one tensor.
+    file keeps the difference from 1.
     """
 
     name: str
@@ -124,68 +125,57 @@ def make_entries(
 def shape_in_file(entry: Entry, shapes: Shapes) -> tuple[int, ...]:
     """Return the shape that the entry's tensor must have in the file."""
     block_shapes = [shapes[path][len(entry.place) :] for path in entry.paths]
-    if entry.form in ("fused columns", "fused rows", "fused heads"):
-        joined = (*block_shapes[0][:-1], sum(shape[-1] for shape in block_shapes))
-        return joined if entry.form == "fused columns" else joined[::-1]
-    if entry.form == "experts":
-        experts, width, out = block_shapes[0]
-        return experts, out, width
-    return block_shapes[0] if entry.form in ("same", "plus one") else block_shapes[0][::-1]
+    joined = (*block_shapes[0][:-1], sum(shape[-1] for shape in block_shapes))
+    return joined if entry.form in _IN_OUT else (*joined[:-2], *joined[-2:][::-1])
 
 
 def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarray]:
     """Unpack the parameters that a tensor of the file holds, ordered as ``entry.paths``, as views where possible."""
-    if entry.form == "same":
-        return [tensor]
     if entry.form == "plus one":
         return [tensor.astype(np.float32) + np.float32(1.0)]
-    if entry.form == "experts":
-        return [tensor.swapaxes(-1, -2)]
-    if entry.form == "fused columns":
-        return np.split(tensor, 3, axis=-1)
-    flipped = tensor.T
-    lead = flipped.shape[:-1]
-    if entry.form == "fused rows":
-        return np.split(flipped, np.cumsum([_width(path, cfg) for path in entry.paths])[:-1], axis=-1)
+    array = tensor if entry.form in _IN_OUT else _flipped(tensor)
+    lead = array.shape[:-1]
+    if entry.form in ("fused columns", "fused rows"):
+        return np.split(array, np.cumsum([_width(path, cfg) for path in entry.paths])[:-1], axis=-1)
     if entry.form == "fused heads":
-        split = flipped.reshape(*lead, cfg.num_heads, 3, cfg.key_dim)
+        split = array.reshape(*lead, cfg.num_heads, 3, cfg.key_dim)
         return [split[..., index, :].reshape(*lead, -1) for index in range(3)]
     if entry.form in ("paired query", "paired key"):
         # Rows 2i and 2i + 1 of a head turn together; in our layout rows i and i + R/2 of the first R do.
-        heads = flipped.reshape(*lead, _heads(entry, cfg), cfg.key_dim)
+        heads = array.reshape(*lead, _heads(entry, cfg), cfg.key_dim)
         return [with_rotated(heads, (cfg.rotary_dim // 2, 2)).reshape(*lead, -1)]
-    return [flipped]
+    return [array]
 
 
-def leading_axis(entry: Entry) -> int:
+def _flipped(array: np.ndarray) -> np.ndarray:
+    """Exchange the input and the output axis of a matrix, or of the matrices of all experts; a vector stays."""
+    return array.swapaxes(-1, -2) if array.ndim > 1 else array
+
+
+def leading_axis(entry: Entry, num_axes: int) -> int:
     """Return the axis of a matrix in the file along which its parameters' rows follow one another.
 
-    The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone.
+    The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone; of
+    a tensor of three axes experts are the rows.
     """
-    return 0 if entry.form in ("same", "plus one", "fused columns", "experts") else 1
+    return 0 if entry.form in _IN_OUT or num_axes == 3 else 1
 
 
 def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
     """Pack parameters into a tensor of the file: the inverse of :func:`unpack`."""
     arrays = list(parameters)
-    if entry.form == "same":
-        return arrays[0]
+    array, lead = arrays[0], arrays[0].shape[:-1]
     if entry.form == "plus one":
-        return np.asarray(arrays[0] - np.asarray(1.0, arrays[0].dtype))
-    if entry.form == "experts":
-        return arrays[0].swapaxes(-1, -2)
-    if entry.form == "fused columns":
-        return np.concatenate(arrays, axis=-1)
-    lead = arrays[0].shape[:-1]
-    if entry.form == "fused rows":
-        return np.concatenate(arrays, axis=-1).T
-    if entry.form == "fused heads":
-        by_head = [array.reshape(*lead, cfg.num_heads, 1, cfg.key_dim) for array in arrays]
-        return np.concatenate(by_head, axis=-2).reshape(*lead, -1).T
-    if entry.form in ("paired query", "paired key"):
-        heads = arrays[0].reshape(*lead, _heads(entry, cfg), cfg.key_dim)
-        return with_rotated(heads, (2, cfg.rotary_dim // 2)).reshape(*lead, -1).T
-    return arrays[0].T
+        array = np.asarray(array - np.asarray(1.0, array.dtype))
+    elif entry.form in ("fused columns", "fused rows"):
+        array = np.concatenate(arrays, axis=-1)
+    elif entry.form == "fused heads":
+        by_head = [part.reshape(*lead, cfg.num_heads, 1, cfg.key_dim) for part in arrays]
+        array = np.concatenate(by_head, axis=-2).reshape(*lead, -1)
+    elif entry.form in ("paired query", "paired key"):
+        heads = array.reshape(*lead, _heads(entry, cfg), cfg.key_dim)
+        array = with_rotated(heads, (2, cfg.rotary_dim // 2)).reshape(*lead, -1)
+    return array if entry.form in _IN_OUT else _flipped(array)
 
 
 def _heads(entry: Entry, cfg: ModelConfig) -> int:

@@ -175,7 +175,7 @@ def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[Entry]) ->
         for index, path in enumerate(entry.paths):
 
             def read(rows: int | None, entry: Entry = entry, index: int = index) -> np.ndarray:
-                first = None if rows is None else (leading_axis(entry), rows)
+                first = None if rows is None else (leading_axis(entry, len(source.shapes[entry.name])), rows)
                 return unpack(entry, cfg, read_finite(source, entry.name, first))[index]
 
             piece = Piece(f"{entry.name} of {source.where}", entry.place, read)

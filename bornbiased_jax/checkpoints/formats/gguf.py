@@ -365,7 +365,7 @@ def _entries(family: Family, shapes: Shapes) -> list[Entry]:
         paired: dict[str, Form] = {QKV[0]: "paired query", QKV[1]: "paired key"}
         if module in paired and (family.interleaved or family.forms.get(module) == paired[module]):
             return paired[module]
-        return "experts" if "_exps" in names[module] else "transposed"
+        return "transposed"
 
     return make_entries(names, shapes, form)
 
