@@ -187,9 +187,6 @@ LAYERNORM = re.compile(r"olmo|mpt|dbrx|cohere2?|nemotron")
 RMSNORM = re.compile(r"mamba2?|falcon_mamba")
 POST_NORMS = re.compile(POST_NORM_FAMILIES)
 """Families whose only norms stand after attention and MLP."""
-PAIRED_ROPE: Mapping[str, float] = {"cohere": 1.0, "glm4": 0.5}
-"""Families of which this package runs models with the rows of queries and keys in another order: in files rows 2i and
-2i + 1 of a head turn together. With the part of a head that turns where a configuration is silent."""
 # Fields of ``config.json``.
 HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")

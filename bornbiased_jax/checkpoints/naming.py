@@ -264,12 +264,12 @@ class NamedRoles(RoleSource):
 
     def _in_halves(self, component: str, array: np.ndarray) -> np.ndarray:
         """Put what turns together in two halves of a head, as where this package runs the family, not side by side."""
-        family, head_dim = self._family_of(component), self._sizes[component].head_dim
-        if family not in conventions.PAIRED_ROPE or not head_dim:
+        family, head_dim = FAMILIES.get(self._family_of(component)), self._sizes[component].head_dim
+        if family is None or family.rope is None or "paired query" not in family.forms.values() or not head_dim:
             return array
         config = config_of(self._config, component)
         rope = config.get("rope_parameters")
-        name, usual = "partial_rotary_factor", conventions.PAIRED_ROPE[family]
+        name, usual = "partial_rotary_factor", family.rope.rotated or 1.0
         part = (rope if isinstance(rope, dict) else {}).get(name, config.get(name))
         size = int(head_dim * (part if isinstance(part, (int, float)) and 0 < part <= 1 else usual))
         heads = array.reshape(*array.shape[:-1], -1, head_dim)

@@ -10,7 +10,6 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.checkpoints import conventions, naming, open_checkpoint
-from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
@@ -328,11 +327,6 @@ def test_names_and_the_table_of_parameters_give_the_same_roles(name):
         assert scale is None or np.array_equal(scale, named.norm_scale(role)), role.path
     # Biases that a configuration has and a file has not are zeros there.
     assert not any(np.any(array) for _, array, _ in arrays.values())
-
-
-def test_families_of_paired_rows_are_those_that_this_package_turns():
-    turned = {name for name, family in FAMILIES.items() if "paired query" in family.forms.values()}
-    assert turned == set(conventions.PAIRED_ROPE)
 
 
 def test_a_refused_configuration_is_read_by_names(tmp_path):

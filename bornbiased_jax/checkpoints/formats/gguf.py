@@ -181,7 +181,7 @@ def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ..
     fields.check("attention.value_length", head_dim)
     fields.check("vocab_size", shapes["token_embd.weight"][0])
     rotary_dim = get("rope.dimension_count", head_dim)
-    if family.name not in _PARTLY_ROTATED:
+    if family.rope is None or family.rope.rotated is None:
         fields.check("rope.dimension_count", head_dim)
     scaling = get("rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
@@ -295,19 +295,6 @@ def _local_gemma(largest: int, pattern: str) -> Callable[[_Metadata], Settings]:
     return read
 
 
-def _phi3(fields: _Metadata) -> Settings:
-    return {"window": fields.get("attention.sliding_window", 0) or None}
-
-
-def _granite(fields: _Metadata) -> Settings:
-    return {
-        "attention_scale": fields.get("attention.scale"),
-        "embedding_scale": fields.get("embedding_scale", 1.0),
-        "residual_scale": fields.get("residual_scale", 1.0),
-        "logit_scale": 1 / fields.get("logit_scale", 1.0),
-    }
-
-
 def _mixture(width: str, *, is_normalized: bool) -> Callable[[_Metadata], Settings]:
     def read(fields: _Metadata) -> Settings:
         return {
@@ -335,8 +322,13 @@ _SPECIAL: dict[str, Callable[[_Metadata], Settings]] = {
     "gemma": _gemma,
     "gemma2": _local_gemma(46, "lg"),
     "gemma3_text": lambda fields: {**_local_gemma(62, "lllllg")(fields), "rope_local_theta": 10_000.0},
-    "phi3": _phi3,
-    "granite": _granite,
+    "phi3": lambda fields: {"window": fields.get("attention.sliding_window", 0) or None},
+    "granite": lambda fields: {
+        "attention_scale": fields.get("attention.scale"),
+        "embedding_scale": fields.get("embedding_scale", 1.0),
+        "residual_scale": fields.get("residual_scale", 1.0),
+        "logit_scale": 1 / fields.get("logit_scale", 1.0),
+    },
     "cohere": lambda fields: {"logit_scale": fields.get("logit_scale")},
     "smollm3": lambda _: {"rope_pattern": "rrrn"},
     "gpt_neox": lambda fields: {"parallel_residual": fields.get("use_parallel_residual", True)},
@@ -344,7 +336,6 @@ _SPECIAL: dict[str, Callable[[_Metadata], Settings]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _mixture("expert_feed_forward_length", is_normalized=True),
 }
-_PARTLY_ROTATED = ("phi3", "glm4", "gpt_neox")
 _RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 
 
