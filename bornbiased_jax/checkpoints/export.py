@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -208,20 +206,13 @@ def _write_weights(
     text += b" " * (-len(text) % 8)
     with path.open("wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
-        for tensor in _tensors(cfg, flat, entries, shapes, dtype):
-            stream.write(np.ascontiguousarray(tensor, dtype).view(np.uint8).data)
+        for entry in entries:
+            parts = [
+                np.asarray(flat[path][entry.place])
+                if path in flat
+                else np.zeros(shapes[path][len(entry.place) :], dtype)
+                for path in entry.paths
+            ]
+            stream.write(np.ascontiguousarray(pack(entry, cfg, parts), dtype).view(np.uint8).data)
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def _tensors(
-    cfg: ModelConfig, flat: dict[str, jax.Array], entries: list[Entry], shapes: Shapes, dtype: np.dtype[Any]
-) -> Iterator[np.ndarray]:
-    for entry in entries:
-        parts = []
-        for path in entry.paths:
-            if path not in flat:
-                parts.append(np.zeros(shapes[path][len(entry.place) :], dtype))
-            else:
-                parts.append(np.asarray(flat[path][entry.place]))
-        yield pack(entry, cfg, parts)

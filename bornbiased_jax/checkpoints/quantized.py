@@ -29,45 +29,30 @@ _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
 # Numbers of eight bits that are turned into float32 at once.
 _PIECE = 1 << 16
+Settings = Mapping[str, object]
+"""``quantization_config``, which tells of the packing."""
 _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
-class _Settings:
-    """What ``quantization_config`` says of the packing."""
+def _bits(settings: Settings, where: str) -> int:
+    """Return the bits of a packed number; four unless said."""
+    groups = settings.get("config_groups")
+    members = groups.values() if isinstance(groups, dict) else ()
+    weights = [group.get("weights") for group in members if isinstance(group, dict)]
+    stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
+    bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else 4))
+    if not isinstance(bits, int) or bits not in (2, 4, 8):
+        raise InputError(f"{where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read")
+    return bits
 
-    def __init__(self, config: Mapping[str, object], where: str) -> None:
-        settings = config.get("quantization_config") or config.get("compression_config")
-        self._values: Mapping[str, object] = settings if isinstance(settings, dict) else {}
-        self._where = where
 
-    def bits(self) -> int:
-        """Return the bits of a packed number; four unless said."""
-        groups = self._values.get("config_groups")
-        members = groups.values() if isinstance(groups, dict) else ()
-        weights = [group.get("weights") for group in members if isinstance(group, dict)]
-        stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
-        bits = self._values.get("bits", self._values.get("w_bit", stated[0] if stated else 4))
-        if not isinstance(bits, int) or bits not in (2, 4, 8):
-            raise InputError(
-                f"{self._where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read"
-            )
-        return bits
-
-    def block(self) -> tuple[int, int]:
-        """Return rows and columns of a block that shares a scale."""
-        block = self._values.get("weight_block_size")
-        if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
-            return block[0], block[1]
-        return _DEFAULT_BLOCK
-
-    def are_columns_scaled(self) -> bool:
-        """Tell whether scales of stacked experts [expert, in, out] are those of columns, however they lie."""
-        return self._values.get("quant_method") == "fbgemm_fp8"
-
-    def zero_offset(self) -> int:
-        """Return what GPTQ's first format subtracted from each zero before it was packed."""
-        return 0 if self._values.get("checkpoint_format") == "gptq_v2" else 1
+def _block(settings: Settings) -> tuple[int, int]:
+    """Return rows and columns of a block that shares a scale."""
+    block = settings.get("weight_block_size")
+    if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
+        return block[0], block[1]
+    return _DEFAULT_BLOCK
 
 
 def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
@@ -76,7 +61,8 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
     Raises:
         InputError: (when read) a scheme that is not known, or parts whose shapes contradict each other.
     """
-    settings = _Settings(config, source.where)
+    stated = config.get("quantization_config") or config.get("compression_config")
+    settings: Settings = stated if isinstance(stated, dict) else {}
     decoded: dict[str, _Decoded] = {}
     for name in source.shapes:
         with _consistent(name, source.where):
@@ -120,7 +106,7 @@ def _consistent(name: str, where: str) -> Iterator[None]:
         ) from error
 
 
-def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[tuple[str, _Decoded]]:
+def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tuple[str, _Decoded]]:
     """Yield the tensor whose packed numbers lie under a name, if they do."""
     shapes, kind = source.shapes, source.types.get(name, "")
     base, _, last = name.rpartition(".")
@@ -131,7 +117,7 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
 
     if last == "qweight" and {beside("qzeros"), beside("scales")} <= shapes.keys():
         used = parts(name, beside("qzeros"), beside("scales"), beside("g_idx"))
-        per_word, out = 32 // settings.bits(), shapes[beside("scales")][-1]
+        per_word, out = 32 // _bits(settings, source.where), shapes[beside("scales")][-1]
         is_gptq = shapes[name][1] == out
         rows = shapes[name][0] * (per_word if is_gptq else 1)
         reader = _read_gptq if is_gptq else _read_awq
@@ -153,7 +139,7 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
             )
             yield beside("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
         else:
-            columns = shapes[name][1] * (32 // settings.bits())
+            columns = shapes[name][1] * (32 // _bits(settings, source.where))
             if beside("weight_shape") in shapes:
                 columns = int(source.read(beside("weight_shape"))[1])
             read = functools.partial(_read_packed, source, base, settings, columns)
@@ -180,14 +166,15 @@ def _decoded(source: NamedTensors, settings: _Settings, name: str) -> Iterator[t
             yield name, (Tensor("int8" if kind == "I8" else "float8", shapes[name], read), used)
 
 
-def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: _Settings) -> np.ndarray:
+def _read_scaled(source: NamedTensors, name: str, scale_name: str, settings: Settings) -> np.ndarray:
     """Multiply eight-bit numbers by a scale per tensor, per channel, per group of columns or per block."""
     numbers, scale = _wide(source.read(name)), source.read(scale_name).astype(np.float32)
-    if numbers.ndim == 3 and settings.are_columns_scaled():
+    # Scales of stacked experts [expert, in, out] are then those of columns, however they lie.
+    if numbers.ndim == 3 and settings.get("quant_method") == "fbgemm_fp8":
         scale = scale.reshape(len(scale), 1, -1)
     if (zero := f"{name}_zero_point") in source.shapes:
-        _in_blocks(np.subtract, numbers, source.read(zero).astype(np.float32), settings.block())
-    _in_blocks(np.multiply, numbers, scale, settings.block())
+        _in_blocks(np.subtract, numbers, source.read(zero).astype(np.float32), _block(settings))
+    _in_blocks(np.multiply, numbers, scale, _block(settings))
     return numbers
 
 
@@ -242,10 +229,12 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     return np.moveaxis(numbers.reshape(*words.shape[:-1], -1), -1, axis).astype(np.int32)
 
 
-def _read_gptq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarray:
-    bits = settings.bits()
+def _read_gptq(source: NamedTensors, base: str, settings: Settings) -> np.ndarray:
+    bits = _bits(settings, source.where)
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
-    zeros_GO = _unpack(source.read(f"{base}.qzeros"), bits, 1) + settings.zero_offset()
+    # The first format subtracted one from each zero before it was packed.
+    offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
+    zeros_GO = _unpack(source.read(f"{base}.qzeros"), bits, 1) + offset
     scales_GO = source.read(f"{base}.scales").astype(np.float32)
     if f"{base}.g_idx" in source.shapes:
         group_I = source.read(f"{base}.g_idx").astype(np.int64)
@@ -256,8 +245,8 @@ def _read_gptq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarr
     return np.asarray(scales_GO[group_I] * (numbers_IO - zeros_GO[group_I]).astype(np.float32), np.float32).T
 
 
-def _read_awq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarray:
-    bits = settings.bits()
+def _read_awq(source: NamedTensors, base: str, settings: Settings) -> np.ndarray:
+    bits = _bits(settings, source.where)
     if bits != 4:
         raise InputError(f"{base}.qweight of {source.where} is AWQ of {bits} bits, of which only 4 are read")
 
@@ -271,8 +260,8 @@ def _read_awq(source: NamedTensors, base: str, settings: _Settings) -> np.ndarra
     return np.asarray((numbers_IO - zeros_GO[group_I]).astype(np.float32) * scales_GO[group_I], np.float32).T
 
 
-def _read_packed(source: NamedTensors, base: str, settings: _Settings, columns: int) -> np.ndarray:
-    bits = settings.bits()
+def _read_packed(source: NamedTensors, base: str, settings: Settings, columns: int) -> np.ndarray:
+    bits = _bits(settings, source.where)
     numbers_OI = _unpack(source.read(f"{base}.weight_packed"), bits, 1)[:, :columns] - 2 ** (bits - 1)
     scale_OG = source.read(f"{base}.weight_scale").astype(np.float32)
     if (zero := f"{base}.weight_zero_point") in source.shapes:
