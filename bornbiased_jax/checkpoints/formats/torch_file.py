@@ -108,7 +108,8 @@ def locate(path: Path) -> dict[str, Tensor]:
     Raises:
         InputError: it is cut short, of another kind, or holds anything but tensors.
     """
-    archive, content, sizes = _open(path, str(path))
+    with path.open("rb") as stream:
+        archive, content, sizes = _open(stream, str(path))
     views = _flat(content, str(path))
     for name, view in views.items():
         _check_ends(view, sizes.get(f"{archive}/data/{view.storage.key}"), f"tensor {name} of {path}")
@@ -146,7 +147,7 @@ def _check_ends(view: _View, size: int | None, where: str) -> None:
         raise InputError(f"{where} reaches beyond its storage: save the model again")
 
 
-def _open(archive_file: Path | BinaryIO, path: str) -> tuple[str, object, dict[str, int]]:
+def _open(archive_file: BinaryIO, path: str) -> tuple[str, object, dict[str, int]]:
     """Return the name of an archive, what its pickle holds, and the sizes of its members.
 
     Raises:
@@ -169,14 +170,10 @@ def _open(archive_file: Path | BinaryIO, path: str) -> tuple[str, object, dict[s
     return archive, read_pickle(data, path, _WEIGHTS), sizes
 
 
-def _unreadable(archive_file: Path | BinaryIO, path: str) -> InputError:
+def _unreadable(archive_file: BinaryIO, path: str) -> InputError:
     """Return the error of a file that cannot be read as an archive."""
-    if isinstance(archive_file, Path):
-        with archive_file.open("rb") as stream:
-            head = stream.read(len(LEGACY))
-    else:
-        archive_file.seek(0)
-        head = archive_file.read(len(LEGACY))
+    archive_file.seek(0)
+    head = archive_file.read(len(LEGACY))
     if head == LEGACY:
         return InputError(
             f"{path} is in the format of torch.save before PyTorch 1.6, which is not read here: load it with PyTorch, "
