@@ -155,8 +155,8 @@ def test_values_that_files_leave_unsaid_are_those_of_published_models(family, la
     expected = read_config(config, "config.json").cfg
     metadata = {"block_count": layers, "embedding_length": width, "attention.head_count": heads}
     metadata |= {"attention.key_length": head_dim, "attention.sliding_window": 4096}
-    fields = Fields({f"x.{name}": value for name, value in metadata.items()}, "model.gguf")
-    unsaid = gguf_format._SPECIAL[family](gguf_format._Metadata(fields, "x"))
+    fields = Fields({f"x.{name}": value for name, value in metadata.items()}, "model.gguf", prefix="x.")
+    unsaid = gguf_format._SPECIAL[family](fields)
     for name in UNSAID[family]:
         assert unsaid[name] == pytest.approx(getattr(expected, name)), name
 

@@ -74,11 +74,15 @@ class Fields:
         values: by name.
         where: what to call the file in an error.
         remedy: what the error of a missing field advises.
+        prefix: what stands in the file before the names that are asked for.
     """
 
-    def __init__(self, values: Mapping[str, Any], where: str, remedy: str = "add it, as the model has it") -> None:
+    def __init__(
+        self, values: Mapping[str, Any], where: str, remedy: str = "add it, as the model has it", prefix: str = ""
+    ) -> None:
         self.values = values
         self.where = where
+        self.prefix = prefix
         self._remedy = remedy
         self.asked: set[str] = set()
 
@@ -88,6 +92,7 @@ class Fields:
         Raises:
             InputError: it is absent and has no default.
         """
+        name = self.prefix + name
         self.asked.add(name)
         if name not in self.values and default is ...:
             raise InputError(f"{self.where} has no field {name!r}: {self._remedy}")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -49,7 +48,11 @@ ROPE_DIVISORS = "rope_freqs.weight"
 
 
 def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
-    """Read the key-value pairs of a file, but for the tokenizer's."""
+    """Read the key-value pairs of a file, but for the tokenizer's; names of its architecture are asked for alone.
+
+    Raises:
+        InputError: one cannot be read, or the architecture is not known.
+    """
     values: dict[str, object] = {}
     for name, field in reader.fields.items():
         if not name.startswith(("tokenizer.", "GGUF.")):
@@ -59,7 +62,10 @@ def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
                 raise InputError(f"{path} has a field {shown(name)} that cannot be read: {HOW_TO_CONVERT}") from error
             # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
             values[name] = float(str(np.float32(value))) if isinstance(value, float) else value
-    return Fields(values, str(path), HOW_TO_CONVERT)
+    architecture = Fields(values, str(path), HOW_TO_CONVERT).get("general.architecture")
+    if architecture not in GGUF:
+        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
+    return Fields(values, str(path), HOW_TO_CONVERT, prefix=f"{architecture}.")
 
 
 def read_headers(path: Path, window: int | None = None) -> StoredModel:
@@ -82,12 +88,10 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     # The gate of a shared expert, a matrix of one row, is written as a vector.
     gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
     shapes |= {name: (1, *shapes[name]) for name in gates}
-    metadata = _fields(reader, path)
-    architecture = metadata.get("general.architecture")
-    if architecture not in GGUF:
-        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
+    fields = _fields(reader, path)
+    architecture = fields.prefix.removesuffix(".")
     # Mixtral calls itself llama.
-    has_experts = metadata.get(f"{architecture}.expert_count", 0) > 0
+    has_experts = fields.get("expert_count", 0) > 0
     family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
     has_qkv_bias = "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors
     biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in tensors, "blk.0.ffn_up.bias" in tensors)
@@ -101,8 +105,8 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     decoded = {name: Tensor("F32", shape, partial(read, name), partial(first, name)) for name, shape in shapes.items()}
     kinds = {tensor.tensor_type.name for tensor in tensors.values()}
     # The architecture, then where each of its parameters lies.
-    cfg = _with_window(_config(metadata, family, shapes, biases), metadata, family, window)
-    lacking = _lacking_window(metadata, family, window)
+    cfg = _with_window(_config(fields, family, shapes, biases), fields, family, window)
+    lacking = _lacking_window(fields, family, window)
     if lacking:
         progress.once(progress.warn, f"{path} {lacking}")
     if ROPE_DIVISORS in tensors:
@@ -166,11 +170,9 @@ def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.nd
         ) from error
 
 
-def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
+def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
     """Return the architecture that a file's fields describe; every field is understood, or refused by name."""
-    architecture = metadata.get("general.architecture")
-    fields = _Metadata(metadata, architecture)
-    get, path = fields.get, metadata.where
+    get, path = fields.get, fields.where
     if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) != 2:
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
@@ -178,14 +180,14 @@ def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ..
         raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: {HOW_TO_CONVERT}")
     # Fields with one value that is supported.
     head_dim = get("attention.key_length", width // heads)
-    fields.check("attention.value_length", head_dim)
-    fields.check("vocab_size", shapes["token_embd.weight"][0])
+    _check(fields, "attention.value_length", head_dim)
+    _check(fields, "vocab_size", shapes["token_embd.weight"][0])
     rotary_dim = get("rope.dimension_count", head_dim)
     if family.rope is None or family.rope.rotated is None:
-        fields.check("rope.dimension_count", head_dim)
+        _check(fields, "rope.dimension_count", head_dim)
     scaling = get("rope.scaling.type", "none")
     if scaling not in ("none", "linear"):
-        raise InputError(f"{path} has {architecture}.rope.scaling.type={scaling!r}, which is not none or linear")
+        raise InputError(f"{path} has {fields.prefix}rope.scaling.type={scaling!r}, which is not none or linear")
     # Files from before rope.scaling.type existed give the factor alone.
     factor = get("rope.scale_linear", 1.0) if scaling == "none" else get("rope.scaling.factor")
     get("rope.scaling.original_context_length", None)
@@ -212,74 +214,61 @@ def _config(metadata: Fields, family: Family, shapes: Mapping[str, tuple[int, ..
         **family.fixed,
         **_SPECIAL.get(family.name, lambda _: {})(fields),
     }
-    fields.refuse_the_rest()
+    _refuse_the_rest(fields)
     try:
         return ModelConfig.from_dict(settings)
     except InputError as error:
         raise InputError(f"{path} describes no model that can be built: {error}") from error
 
 
-def _with_window(cfg: ModelConfig, metadata: Fields, family: Family, window: int | None) -> ModelConfig:
+def _with_window(cfg: ModelConfig, fields: Fields, family: Family, window: int | None) -> ModelConfig:
     """Return the config with the window that a user gives."""
     if window is None:
         return cfg
     if family.name != "llama":
-        raise InputError(f"{metadata.where} is of the family {family.name}, not llama: leave out @window={window}")
+        raise InputError(f"{fields.where} is of the family {family.name}, not llama: leave out @window={window}")
     return cfg.replace(window=window)
 
 
-def _lacking_window(metadata: Fields, family: Family, window: int | None) -> str:
+def _lacking_window(fields: Fields, family: Family, window: int | None) -> str:
     """Return what to say of a Mistral that is read without its window; nothing of other files."""
-    names = " ".join(str(value) for name, value in metadata.values.items() if name.startswith("general."))
+    names = " ".join(str(value) for name, value in fields.values.items() if name.startswith("general."))
     if window is not None or family.name != "llama" or "mistral" not in names.lower():
         return ""
     return (
         "is named a Mistral, and its sliding window, if it has one, is not in the file: beyond it logits are not "
-        f"those of the source; if config.json there has sliding_window, say 4096, name {metadata.where}@window=4096"
+        f"those of the source; if config.json there has sliding_window, say 4096, name {fields.where}@window=4096"
     )
 
 
-class _Metadata:
-    """Fields of a file without the name of its architecture in front."""
+def _check(fields: Fields, name: str, supported: object) -> None:
+    """Refuse a field with another value than the one that is supported."""
+    value = fields.get(name, supported)
+    if value != supported:
+        raise InputError(f"{fields.where} has {fields.prefix}{name}={value!r}, but only {supported!r} is supported")
 
-    def __init__(self, fields: Fields, architecture: str) -> None:
-        self._fields, self._architecture = fields, architecture
 
-    def get(self, name: str, default: object = ...) -> Any:  # noqa: ANN401 (of the file)
-        """Return a field, or its default."""
-        return self._fields.get(f"{self._architecture}.{name}", default)
-
-    def check(self, name: str, supported: object) -> None:
-        """Refuse a field with another value than the one that is supported."""
-        value = self.get(name, supported)
-        if value != supported:
-            raise InputError(
-                f"{self._fields.where} has {self._architecture}.{name}={value!r}, but only {supported!r} is supported"
-            )
-
-    def refuse_the_rest(self) -> None:
-        """Refuse fields that nobody asked for: they may change the model."""
-        for name in self._fields.values:
-            is_understood = name in self._fields.asked or name.startswith(("general.", "quantize."))
-            if name == "split.count":
-                is_understood = self._fields.get(name) in (0, 1)
-            if not is_understood and not name.startswith(("split.no", "split.tensors.count")):
-                raise InputError(
-                    f"{self._fields.where} has a field {name!r} that is not understood: it may change the model"
-                )
+def _refuse_the_rest(fields: Fields) -> None:
+    """Refuse fields that nobody asked for: they may change the model."""
+    for name, value in fields.values.items():
+        is_understood = name in fields.asked or name.startswith(("general.", "quantize."))
+        if name == "split.count":
+            is_understood = value in (0, 1)
+        if not is_understood and not name.startswith(("split.no", "split.tensors.count")):
+            raise InputError(f"{fields.where} has a field {name!r} that is not understood: it may change the model")
 
 
 Settings = dict[str, FieldValue]
 
 
-def _gemma(fields: _Metadata) -> Settings:
+def _gemma(fields: Fields) -> Settings:
     return {"embedding_scale": math.sqrt(fields.get("embedding_length"))}
 
 
-def _local_gemma(largest: int, pattern: str) -> Callable[[_Metadata], Settings]:
+def _local_gemma(largest: int, pattern: str) -> Callable[[Fields], Settings]:
     """Read what Gemma 2 and 3 have in common; the largest model, known by its depth, scales by the residual width."""
 
-    def read(fields: _Metadata) -> Settings:
+    def read(fields: Fields) -> Settings:
         width, heads = fields.get("embedding_length"), fields.get("attention.head_count")
         is_largest = fields.get("block_count") == largest
         scale_dim = width / heads if is_largest else fields.get("attention.key_length", width // heads)
@@ -295,8 +284,8 @@ def _local_gemma(largest: int, pattern: str) -> Callable[[_Metadata], Settings]:
     return read
 
 
-def _mixture(width: str, *, is_normalized: bool) -> Callable[[_Metadata], Settings]:
-    def read(fields: _Metadata) -> Settings:
+def _mixture(width: str, *, is_normalized: bool) -> Callable[[Fields], Settings]:
+    def read(fields: Fields) -> Settings:
         return {
             "d_ff": fields.get(width),
             "num_experts": fields.get("expert_count"),
@@ -307,7 +296,7 @@ def _mixture(width: str, *, is_normalized: bool) -> Callable[[_Metadata], Settin
     return read
 
 
-def _qwen2_moe(fields: _Metadata) -> Settings:
+def _qwen2_moe(fields: Fields) -> Settings:
     # Files made before June 2024 state the shared expert's width alone, which the chosen experts make up together.
     shared_width, num_chosen = fields.get("feed_forward_length"), fields.get("expert_used_count")
     return {
@@ -318,7 +307,7 @@ def _qwen2_moe(fields: _Metadata) -> Settings:
 
 
 # What llama.cpp knows of an architecture, in its fields or in its code.
-_SPECIAL: dict[str, Callable[[_Metadata], Settings]] = {
+_SPECIAL: dict[str, Callable[[Fields], Settings]] = {
     "gemma": _gemma,
     "gemma2": _local_gemma(46, "lg"),
     "gemma3_text": lambda fields: {**_local_gemma(62, "lllllg")(fields), "rope_local_theta": 10_000.0},
