@@ -41,16 +41,13 @@ _OF = {
 )
 @click.option("--steps", type=options.Ranged(ranges.Steps), required=True, help="Updates.")
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
-@click.option("--seeds", default="0", show_default=True, help="Of the adapter's beginning, trained at once: 0:4.")
-@click.option(
-    "--data-seed", type=options.Ranged(ranges.Seed), default=0, show_default=True, help="Seed of the order of the data."
-)
-@click.option("--rank", type=options.Ranged(ranges.Width), default=8, show_default=True, help="LoRA: r.")
+@click.option("--seeds", default="0", help="Of the adapter's beginning, trained at once: 0:4.")
+@click.option("--data-seed", type=options.Ranged(ranges.Seed), default=0, help="Seed of the order of the data.")
+@click.option("--rank", type=options.Ranged(ranges.Width), default=8, help="LoRA: r.")
 @click.option("--alpha", type=options.Ranged(ranges.LearningRate), help="LoRA: α; BA counts α/r times.  [default: 2 r]")
 @click.option(
     "--matrices",
     default="query,value",
-    show_default=True,
     metavar="NAMES",
     help="LoRA: which of query, key, value, output, gate, up, down, in every block.",
 )
@@ -58,16 +55,9 @@ _OF = {
     "--prefix-length",
     type=options.Ranged(ranges.Length),
     default=16,
-    show_default=True,
     help="Prefix tuning: trained keys and values of each block.",
 )
-@click.option(
-    "--feature-map",
-    type=click.Choice(["elu", "relu", "identity"]),
-    default="elu",
-    show_default=True,
-    help="Prefix-Tuning+: φ.",
-)
+@click.option("--feature-map", type=click.Choice(["elu", "relu", "identity"]), default="elu", help="Prefix-Tuning+: φ.")
 @click.option(
     "--budget",
     metavar="N|METHOD",

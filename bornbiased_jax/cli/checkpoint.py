@@ -16,25 +16,13 @@ from bornbiased_jax.ranges import Batch, Count, CountOrNone, Seed, SeqLen, Tempe
 @click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help="Token ids to continue, as in 5,17,3.")
-@click.option(
-    "--max-new-tokens", type=options.Ranged(CountOrNone), default=32, show_default=True, help="Tokens to add at most."
-)
-@click.option(
-    "--temperature",
-    type=options.Ranged(Temperature),
-    default=0.0,
-    show_default=True,
-    help="0 takes the most probable token.",
-)
+@click.option("--max-new-tokens", type=options.Ranged(CountOrNone), default=32, help="Tokens to add at most.")
+@click.option("--temperature", type=options.Ranged(Temperature), default=0.0, help="0 takes the most probable token.")
 @click.option("--top-k", type=options.Ranged(Count), help="Draw among so many of the most probable tokens.")
 @click.option(
-    "--top-p",
-    type=options.Ranged(TopProbability),
-    default=1.0,
-    show_default=True,
-    help="Draw among those that have this probability.",
+    "--top-p", type=options.Ranged(TopProbability), default=1.0, help="Draw among those that have this probability."
 )
-@click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Of the draws.")
+@click.option("--seed", type=options.Ranged(Seed), default=0, help="Of the draws.")
 @outputs.result_options
 def generate(
     checkpoint: str,
@@ -77,12 +65,8 @@ def generate(
 
 @click.command("parity", cls=Command)
 @click.argument("directory", metavar="DIR", help="A Hugging Face directory.")
-@click.option(
-    "--num-sequences", type=options.Ranged(Count), default=4, show_default=True, help="Sequences of random tokens."
-)
-@click.option(
-    "--seq-len", type=options.Ranged(SeqLen), default=64, show_default=True, metavar="T", help="Their length."
-)
+@click.option("--num-sequences", type=options.Ranged(Count), default=4, help="Sequences of random tokens.")
+@click.option("--seq-len", type=options.Ranged(SeqLen), default=64, metavar="T", help="Their length.")
 @outputs.result_options
 def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | None) -> None:
     """Compare the logits of a Hugging Face directory with those of transformers (needs the extra [torch]).
@@ -105,11 +89,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.option("--text", metavar="FILE", help="A text file.")
 @click.option("--data", metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME.")
 @click.option(
-    "--num-sequences",
-    type=options.Ranged(Count),
-    default=256,
-    show_default=True,
-    help="Largest number of sequences (Table 7: 256).",
+    "--num-sequences", type=options.Ranged(Count), default=256, help="Largest number of sequences (Table 7: 256)."
 )
 @click.option(
     "--context",
@@ -117,7 +97,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     help="Tokens in a sequence (Table 7: 2,048); by default the run's, else the model's.",
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences in a batch.")
+@click.option("--batch-size", type=options.Ranged(Batch), default=8, help="Sequences in a batch.")
 @options.ignore_option
 @options.stream_options
 @click.option("--quiet", is_flag=True, help="No progress display.")

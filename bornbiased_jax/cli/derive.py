@@ -20,7 +20,7 @@ from bornbiased_jax.ranges import Seed
     help="A change; repeat for more, which are made in this order.",
 )
 @click.option("--out", required=True, metavar="DIR", help="A new or empty folder for the Hugging Face model.")
-@click.option("--seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the noise.")
+@click.option("--seed", type=options.Ranged(Seed), default=0, help="Seed of the noise.")
 @click.option("--text", metavar="TEXT", help="For unused-rows: tokens that occur in this file or builtin:… are used.")
 @click.option("--overwrite", is_flag=True, help="Replace a model in DIR that no export wrote, or that was changed.")
 @outputs.result_options

@@ -36,7 +36,6 @@ def engine_options(function: F) -> F:
             "--engine",
             type=click.Choice(ENGINES),
             default=ENGINES[0],
-            show_default=True,
             help="Where missing chunks are computed: in this process, in others on this machine, in a Slurm array, "
             "or by Ray.",
         ),

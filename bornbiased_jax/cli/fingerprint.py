@@ -88,7 +88,6 @@ class Neurons(click.ParamType):
     "--storage",
     type=click.Choice(STORAGES),
     default=STORAGES[0],
-    show_default=True,
     help="Of weights in memory: bfloat16 takes half, and is exact where the file is bfloat16. Products are float32.",
 )
 @probe_options

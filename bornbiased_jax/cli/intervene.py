@@ -33,16 +33,10 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 @click.option(
     "--first-token", type=options.Ranged(TokenId), metavar="ID", help="Put this token first in every sequence."
 )
-@click.option(
-    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position to measure, from 1."
-)
-@click.option(
-    "--epsilon", type=options.Ranged(Fraction), default=0.25, show_default=True, help="A head above this is a sink."
-)
-@click.option("--length", type=options.Ranged(SeqLen), default=64, show_default=True, help="Tokens in a sequence.")
-@click.option(
-    "--num-sequences", type=options.Ranged(Count), default=20, show_default=True, help="Windows drawn from the text."
-)
+@click.option("--position", type=options.Ranged(SeqLen), default=1, help="The position to measure, from 1.")
+@click.option("--epsilon", type=options.Ranged(Fraction), default=0.25, help="A head above this is a sink.")
+@click.option("--length", type=options.Ranged(SeqLen), default=64, help="Tokens in a sequence.")
+@click.option("--num-sequences", type=options.Ranged(Count), default=20, help="Windows drawn from the text.")
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
 @click.option("--quiet", is_flag=True, help="No progress display.")
 @outputs.output_options

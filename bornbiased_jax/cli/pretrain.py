@@ -130,15 +130,12 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     "--data", required=True, metavar="DATA", help="A file, a directory, builtin:prose, builtin:code or hf:NAME."
 )
 @click.option("--out", required=True, metavar="DIR", help="The run's folder; the same command again resumes it.")
-@click.option("--seeds", default="42", show_default=True, help="Trained at once on the same data: 42,123 or 0:4.")
-@click.option(
-    "--data-seed", type=options.Ranged(ranges.Seed), default=0, show_default=True, help="Seed of the order of the data."
-)
+@click.option("--seeds", default="42", help="Trained at once on the same data: 42,123 or 0:4.")
+@click.option("--data-seed", type=options.Ranged(ranges.Seed), default=0, help="Seed of the order of the data.")
 @click.option(
     "--recipe",
     type=click.Choice(RECIPES),
     default="tiny",
-    show_default=True,
     help="Settings to start from: minutes on two cores, Appendix B.4, or SeedPrint's toy schedule.",
 )
 @click.option(

@@ -38,20 +38,11 @@ probe.add_command(scaling_command)
 
 def _probe_options(function: F) -> F:
     for option in (
-        click.option(
-            "--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the inputs."
-        ),
-        click.option(
-            "--embedding-seed",
-            type=options.Ranged(Seed),
-            default=0,
-            show_default=True,
-            help="Seed of the fixed embeddings.",
-        ),
+        click.option("--input-seed", type=options.Ranged(Seed), default=0, help="Seed of the inputs."),
+        click.option("--embedding-seed", type=options.Ranged(Seed), default=0, help="Seed of the fixed embeddings."),
         click.option(
             "--fix-embeddings/--no-fix-embeddings",
             default=True,
-            show_default=True,
             help="Share embeddings and head between seeds (Appendix B.2).",
         ),
         click.option("--tokenizer", metavar="NAME|FILE", default=None, help="For text: bytes, bpe:4096 or a file."),
@@ -59,7 +50,6 @@ def _probe_options(function: F) -> F:
             "--inputs",
             "input_spec",
             default="tokens",
-            show_default=True,
             metavar="KIND",
             help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
         ),
@@ -70,7 +60,7 @@ def _probe_options(function: F) -> F:
             help="Add theory's prediction for untrained models, and whether the measurement fits it.",
         ),
         click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of untrained models."),
-        click.option("--seeds", default="0", show_default=True, help="As in 0:64 or 42,43."),
+        click.option("--seeds", default="0", help="As in 0:64 or 42,43."),
         click.option(
             "--num-inputs", type=options.Ranged(Count), required=True, metavar="N", help="Sequences to probe with."
         ),
@@ -86,7 +76,6 @@ def _probe_options(function: F) -> F:
             "--mode",
             type=click.Choice(["auto", "vmap", "map"]),
             default="auto",
-            show_default=True,
             help="Seeds at once, or one after the other in one program.",
         ),
         click.option(

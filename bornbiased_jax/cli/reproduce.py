@@ -18,10 +18,9 @@ from bornbiased_jax.cli.sections import Command
     "--scale",
     type=click.Choice(["smoke", "laptop", "paper"]),
     default="laptop",
-    show_default=True,
     help="Seconds, minutes on two cores, or the papers' own sizes.",
 )
-@click.option("--out", default="out", show_default=True, metavar="DIR", help="Records and the page go here.")
+@click.option("--out", default="out", metavar="DIR", help="Records and the page go here.")
 @click.option("--overwrite", is_flag=True, help="Take a folder that holds other things; only files in the way go.")
 @click.option("--data", metavar="DATA", help="Text for the experiments that read some: a file, folder or builtin:…")
 @click.option("--list", "only_list", is_flag=True, help="List the experiments and their cost, and run nothing.")

@@ -13,22 +13,19 @@ from bornbiased_jax.ranges import Batch, LearningRate, Seed, SeqLen, Steps
 
 @click.command("scaling", cls=Command)
 @options.model_options
-@click.option("--widths", default="64,128,256", show_default=True, metavar="D[,D…]", help="Widths of the model.")
-@click.option("--steps", type=options.Ranged(Steps), default=10, show_default=True, help="Updates after the first.")
-@click.option("--seeds", default="0:4", show_default=True, help="As in 0:8 or 42,43; at least two.")
-@click.option(
-    "--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw", show_default=True, help="As in pretrain."
-)
+@click.option("--widths", default="64,128,256", metavar="D[,D…]", help="Widths of the model.")
+@click.option("--steps", type=options.Ranged(Steps), default=10, help="Updates after the first.")
+@click.option("--seeds", default="0:4", help="As in 0:8 or 42,43; at least two.")
+@click.option("--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw", help="As in pretrain.")
 @click.option(
     "--learning-rate",
     type=options.Ranged(LearningRate),
     default=1e-3,
-    show_default=True,
     help="At every width; with init=mup at the width of --model, and falling with the width for matrices.",
 )
-@click.option("--batch-size", type=options.Ranged(Batch), default=8, show_default=True, help="Sequences of the batch.")
-@click.option("--seq-len", type=options.Ranged(SeqLen), default=32, show_default=True, help="Length of the sequences.")
-@click.option("--input-seed", type=options.Ranged(Seed), default=0, show_default=True, help="Seed of the tokens.")
+@click.option("--batch-size", type=options.Ranged(Batch), default=8, help="Sequences of the batch.")
+@click.option("--seq-len", type=options.Ranged(SeqLen), default=32, help="Length of the sequences.")
+@click.option("--input-seed", type=options.Ranged(Seed), default=0, help="Seed of the tokens.")
 @outputs.output_options
 def scaling_command(**arguments: Any) -> None:
     """Do activations keep their size with width (coordinate check)?

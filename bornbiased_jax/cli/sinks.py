@@ -19,30 +19,20 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     help="A text file, or builtin:prose; of a long text the first 4 million characters.",
     required=True,
 )
-@click.option(
-    "--epsilon", type=options.Ranged(Fraction), default=0.25, show_default=True, help="A head above this is a sink."
-)
-@click.option(
-    "--lengths", default="32,64,128,256,512", show_default=True, metavar="T,…", help="Sequence lengths in tokens."
-)
-@click.option(
-    "--num-sequences", type=options.Ranged(Count), default=100, show_default=True, help="Windows drawn from the text."
-)
-@click.option(
-    "--position", type=options.Ranged(SeqLen), default=1, show_default=True, help="The position to measure, from 1."
-)
+@click.option("--epsilon", type=options.Ranged(Fraction), default=0.25, help="A head above this is a sink.")
+@click.option("--lengths", default="32,64,128,256,512", metavar="T,…", help="Sequence lengths in tokens.")
+@click.option("--num-sequences", type=options.Ranged(Count), default=100, help="Windows drawn from the text.")
+@click.option("--position", type=options.Ranged(SeqLen), default=1, help="The position to measure, from 1.")
 @click.option(
     "--convention",
     type=click.Choice(["all_rows", "rows_from_k"]),
     default="all_rows",
-    show_default=True,
     help="Divide a column's sum by all rows, or by the rows that can see the position.",
 )
 @click.option(
     "--threshold",
     type=click.Choice(["per_sequence", "average"]),
     default="per_sequence",
-    show_default=True,
     help="Call a head a sink in each sequence and average, or by its average score.",
 )
 @click.option(
@@ -52,23 +42,15 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
     help="Divide each row of weights by its sum first (sigmoid, extra logits).",
 )
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option(
-    "--details/--no-details",
-    default=True,
-    show_default=True,
-    help="Also measure variances, channels and neurons by position.",
-)
+@click.option("--details/--no-details", default=True, help="Also measure variances, channels and neurons by position.")
 @click.option("--quantise", metavar="NAME,…", help="Also measure what rounding costs: w8a8, a6, kv4, w4a8kv4.")
 @click.option(
     "--granularity",
     default="tensor,token",
-    show_default=True,
     metavar="NAME,…",
     help="Whose largest value sets a scale: tensor, token, channel.",
 )
-@click.option(
-    "--keep-sinks", default="0,1,4", show_default=True, metavar="K,…", help="First positions left in full precision."
-)
+@click.option("--keep-sinks", default="0,1,4", metavar="K,…", help="First positions left in full precision.")
 @click.option(
     "--streaming",
     type=options.Ranged(SeqLen),

@@ -26,19 +26,14 @@ def _seed_range(text: str) -> range:
 @click.option(
     "--seeds", required=True, metavar="A:B", help="Seeds to search, from A up to B − 1; B is at most 4294967296."
 )
-@click.option("--alpha", type=options.Ranged(Level), default=1e-4, show_default=True, help="Level over all 2^32 seeds.")
+@click.option("--alpha", type=options.Ranged(Level), default=1e-4, help="Level over all 2^32 seeds.")
 @click.option(
-    "--entries",
-    type=options.Ranged(Entries),
-    default=256,
-    show_default=True,
-    help="How many weights to draw for each seed in the search.",
+    "--entries", type=options.Ranged(Entries), default=256, help="How many weights to draw for each seed in the search."
 )
 @click.option(
     "--framework",
     type=click.Choice(["bornbiased", "torch"]),
     default="bornbiased",
-    show_default=True,
     help="Whose seeds they are: torch draws models as transformers does, popular seeds first (extra [torch]).",
 )
 @engines.store_options("Seeds in one chunk of the store; a million unless given.")
