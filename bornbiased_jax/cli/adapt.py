@@ -70,7 +70,7 @@ _OF = {
 @click.option("--wandb", is_flag=True, help="Also log to Weights & Biases, offline unless WANDB_MODE says otherwise.")
 # The steps are asked for, and the checkpoint is an argument.
 @override_options("steps", "init-from")
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.result_options
 def adapt(json_file: str | None, **arguments: Any) -> int:
     """Fine-tune a model, or train an adapter on top of it; run again to resume.

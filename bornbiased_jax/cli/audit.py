@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import outputs
+from bornbiased_jax.cli import options, outputs
 from bornbiased_jax.cli.sections import Command
 
 
@@ -29,7 +29,7 @@ from bornbiased_jax.cli.sections import Command
 @click.option("--weights", is_flag=True, help="Of a suite on the hub: fetch the weights too, and audit them.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of checkpoints; with 24 or fewer that is the default.")
 @click.option("--frozen", metavar="REGEX", help="Paths of tensors declared frozen or shared: no evidence of a copy.")
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.result_options
 def audit(
     place: str, json_file: str | None, page: str | None, report: str | None, pattern: str | None, **choices: Any

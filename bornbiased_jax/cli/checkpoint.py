@@ -100,7 +100,7 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
 @click.option("--batch-size", type=options.Ranged(Batch), default=8, help="Sequences in a batch.")
 @options.ignore_option
 @options.stream_options
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.result_options
 def evaluate(
     checkpoint: str, text: str | None, data: str | None, tokenizer: str | None, json_file: str | None, **choices: Any

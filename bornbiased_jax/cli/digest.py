@@ -12,7 +12,8 @@ from bornbiased_jax.cli.sections import CHECKPOINT, Command
 
 @click.command("digest", cls=Command)
 @click.argument("checkpoint", metavar="C", help=CHECKPOINT)
-@options.source_options
+@options.file_option
+@options.roles_option
 @options.ignore_option
 @outputs.result_options
 def digest(

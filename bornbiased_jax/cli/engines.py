@@ -19,47 +19,37 @@ F = TypeVar("F", bound=Callable[..., Any])
 ENGINES = ("local", "processes", "slurm", "ray")
 
 
-def engine_options(function: F) -> F:
-    """Add --engine and the options of each engine."""
-    for option in (
-        click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster; else one is started here."),
-        click.option(
-            "--submit",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="For slurm, as submitit names it: timeout_min=60, gpus_per_node=1, slurm_partition=long.",
-        ),
-        click.option(
-            "--workers", type=options.Ranged(Processes), metavar="N", help="Processes or tasks; 2 unless given."
-        ),
-        click.option(
-            "--engine",
-            type=click.Choice(ENGINES),
-            default=ENGINES[0],
-            help="Where missing chunks are computed: in this process, in others on this machine, in a Slurm array, "
-            "or by Ray.",
-        ),
-    ):
-        function = option(function)
-    return function
+# --engine and the options of each engine.
+engine_options = options.together(
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default=ENGINES[0],
+        help="Where missing chunks are computed: in this process, in others on this machine, in a Slurm array, or by "
+        "Ray.",
+    ),
+    click.option("--workers", type=options.Ranged(Processes), metavar="N", help="Processes or tasks; 2 unless given."),
+    click.option(
+        "--submit",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="For slurm, as submitit names it: timeout_min=60, gpus_per_node=1, slurm_partition=long.",
+    ),
+    click.option("--ray-address", metavar="HOST:PORT", help="A running Ray cluster; else one is started here."),
+)
 
 
 def store_options(range_help: str) -> Callable[[F], F]:
-    """Add --resume, --range and :func:`engine_options`, all of which :func:`store_settings` takes out."""
-
-    def add(function: F) -> F:
-        for option in (
-            click.option("--range", "range_size", type=options.Ranged(Count), metavar="N", help=range_help),
-            click.option(
-                "--resume",
-                metavar="DIR",
-                help="A store: keep finished chunks here; a killed call resumes, and several calls share the work.",
-            ),
-        ):
-            function = option(function)
-        return engine_options(function)
-
-    return add
+    """Add --resume, --range and ``engine_options``, all of which :func:`store_settings` takes out."""
+    return options.together(
+        engine_options,
+        click.option(
+            "--resume",
+            metavar="DIR",
+            help="A store: keep finished chunks here; a killed call resumes, and several calls share the work.",
+        ),
+        click.option("--range", "range_size", type=options.Ranged(Count), metavar="N", help=range_help),
+    )
 
 
 def engine(arguments: dict[str, Any]) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -15,41 +14,30 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.ranges import Batch, Count, Layers, Seed, SeqLen, SketchDim, Vocabulary
 from bornbiased_jax.schema import shown
 
-F = TypeVar("F", bound=Callable[..., Any])
 STORAGES = ("float32", "bfloat16")
 
 
-def probe_options(function: F) -> F:
-    """Add the options of probe inputs, and --quiet."""
-    for option in (
-        click.option(
-            "--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."
-        ),
-        click.option("--input-seed", type=options.Ranged(Seed), help="Seed of the inputs.  [default: 0]"),
-        click.option(
-            "--vocab-size",
-            type=options.Ranged(Vocabulary),
-            help="Draw token ids below this; the smaller vocabulary unless given.",
-        ),
-        click.option(
-            "--seq-len",
-            type=options.Ranged(SeqLen),
-            metavar="T",
-            help="Length of probe inputs; the shorter context, at most 64, unless given.",
-        ),
-        click.option(
-            "--num-inputs",
-            type=options.Ranged(Count),
-            metavar="N",
-            help="Probe inputs to draw.  [default: 2000]",
-        ),
-        click.option(
-            "--inputs", type=click.Choice(options.RANDOM_INPUTS), help="Kind of probe inputs.  [default: tokens]"
-        ),
-        click.option("--quiet", is_flag=True, help="No progress display."),
-    ):
-        function = option(function)
-    return function
+# Of probe inputs.
+probe_options = options.together(
+    options.quiet_option,
+    click.option("--inputs", type=click.Choice(options.RANDOM_INPUTS), help="Kind of probe inputs.  [default: tokens]"),
+    click.option(
+        "--num-inputs", type=options.Ranged(Count), metavar="N", help="Probe inputs to draw.  [default: 2000]"
+    ),
+    click.option(
+        "--seq-len",
+        type=options.Ranged(SeqLen),
+        metavar="T",
+        help="Length of probe inputs; the shorter context, at most 64, unless given.",
+    ),
+    click.option(
+        "--vocab-size",
+        type=options.Ranged(Vocabulary),
+        help="Draw token ids below this; the smaller vocabulary unless given.",
+    ),
+    click.option("--input-seed", type=options.Ranged(Seed), help="Seed of the inputs.  [default: 0]"),
+    click.option("--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."),
+)
 
 
 class Neurons(click.ParamType):
@@ -78,7 +66,8 @@ class Neurons(click.ParamType):
     type=click.Choice(["strings", "ids"]),
     help="What names a token: its string, where a tokenizer is there, or its number.  [default: strings]",
 )
-@options.source_options
+@options.file_option
+@options.roles_option
 @options.ignore_option
 @click.option("--outputs", is_flag=True, help="Store the model's last outputs on probe inputs instead.")
 @click.option(

@@ -38,7 +38,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 @click.option("--length", type=options.Ranged(SeqLen), default=64, help="Tokens in a sequence.")
 @click.option("--num-sequences", type=options.Ranged(Count), default=20, help="Windows drawn from the text.")
 @click.option("--tokenizer", metavar="NAME|FILE", help="The checkpoint's own unless given.")
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.output_options
 def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **arguments: Any) -> None:
     """Silence or move what makes a sink, and see block by block which sinks are left.

@@ -27,6 +27,17 @@ RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
 
 
+def together(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return one decorator that adds several options to a command, in this order."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
 class TextType(click.types.StringParamType):
     """A text that is not empty: as a path, an empty one would stand for the folder that one is in."""
 
@@ -221,37 +232,42 @@ def note_width(name: str | None, settings: Sequence[str], sweep: str | None = No
         progress.note(f"d_ff stays {d_ff} while d_model changes: --set d_ff=N changes it too")
 
 
-def model_options(function: F) -> F:
-    """Add --model and --set."""
-    function = click.option(
+model_options = together(
+    click.option("--model", "model", metavar="PRESET", help="A preset of `bornbiased models`."),
+    click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="FIELD=VALUE",
         help="Change one field of the model; repeat for more.",
-    )(function)
-    return click.option("--model", "model", metavar="PRESET", help="A preset of `bornbiased models`.")(function)
-
-
-def stream_options(function: F) -> F:
-    """Add --stream and --scratch."""
-    for option in (
-        click.option(
-            "--scratch", metavar="DIR", help="Where --stream keeps hidden states; below the user's cache unless given."
-        ),
-        click.option(
-            "--stream", is_flag=True, help="Read the model block by block: for one that does not fit in memory."
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def roles_option(function: F) -> F:
-    """Add --roles."""
-    return click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")(
-        function
-    )
+    ),
+)
+sweep_option = click.option(
+    "--sweep", metavar="FIELD=A,B,C", help="Run once for each value of a field of the model; tables compare them."
+)
+stream_options = together(
+    click.option("--stream", is_flag=True, help="Read the model block by block: for one that does not fit in memory."),
+    click.option(
+        "--scratch", metavar="DIR", help="Where --stream keeps hidden states; below the user's cache unless given."
+    ),
+)
+file_option = click.option("--file", metavar="NAME", help="Which set of weights, where a folder holds several.")
+roles_option = click.option("--roles", metavar="FILE", help="JSON: what tensors are that no convention of names knows.")
+ignore_option = click.option(
+    "--ignore-field",
+    "ignore_fields",
+    multiple=True,
+    metavar="NAME",
+    help="Leave out a field of config.json that is known not to change the model; repeat for more.",
+)
+quiet_option = click.option("--quiet", is_flag=True, help="No progress display.")
+# Devices, and processes that run one computation together.
+process_options = together(
+    click.option("--mesh", "mesh", metavar="AXIS=N,…", help="Devices by axis, as in seed=2,data=4."),
+    click.option("--coordinator", metavar="HOST:PORT", help="Address of process 0."),
+    click.option("--num-processes", type=Ranged(Processes), help="How many processes run this same command."),
+    click.option("--process-id", type=Ranged(Rank), help="Rank of this process, from 0."),
+)
 
 
 def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
@@ -275,31 +291,6 @@ def chosen_tokenizer(name: str | None, opened: Checkpoint) -> Tokenizer | None:
             "--tokenizer out"
         )
     return tokenizer
-
-
-def sweep_option(function: F) -> F:
-    """Add --sweep."""
-    return click.option(
-        "--sweep", metavar="FIELD=A,B,C", help="Run once for each value of a field of the model; tables compare them."
-    )(function)
-
-
-def source_options(function: F) -> F:
-    """Add --file and --roles."""
-    return click.option("--file", metavar="NAME", help="Which set of weights, where a folder holds several.")(
-        roles_option(function)
-    )
-
-
-def ignore_option(function: F) -> F:
-    """Add --ignore-field."""
-    return click.option(
-        "--ignore-field",
-        "ignore_fields",
-        multiple=True,
-        metavar="NAME",
-        help="Leave out a field of config.json that is known not to change the model; repeat for more.",
-    )(function)
 
 
 def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
@@ -326,23 +317,6 @@ def open_model(
     if scratch is not None:
         settings = {"scratch": scratch}
     return checkpoints.open_checkpoint(reference, ignore_fields=ignore_fields, **settings)
-
-
-def common_options(function: F) -> F:
-    """Add --quiet, and :func:`process_options`."""
-    return click.option("--quiet", is_flag=True, help="No progress display.")(process_options(function))
-
-
-def process_options(function: F) -> F:
-    """Add --mesh and the options of multi-process runs."""
-    for option in (
-        click.option("--process-id", type=Ranged(Rank), help="Rank of this process, from 0."),
-        click.option("--num-processes", type=Ranged(Processes), help="How many processes run this same command."),
-        click.option("--coordinator", metavar="HOST:PORT", help="Address of process 0."),
-        click.option("--mesh", "mesh", metavar="AXIS=N,…", help="Devices by axis, as in seed=2,data=4."),
-    ):
-        function = option(function)
-    return function
 
 
 def start(

@@ -6,48 +6,39 @@ import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bornbiased_jax import io
-from bornbiased_jax.cli.options import OUTPUT, given
+from bornbiased_jax.cli.options import OUTPUT, given, together
 from bornbiased_jax.folders import Folder
 
 if TYPE_CHECKING:
     from bornbiased_jax.results import Listing, Result
 
-F = TypeVar("F", bound=Callable[..., Any])
 # Where results go and how they are shown: no part of the command that makes them again.
 _OUTPUTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
 
 
-def result_options(function: F) -> F:
-    """Add --json FILE, "-" for standard output."""
-    return click.option(
-        "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
-    )(function)
-
-
-def output_options(function: F) -> F:
-    """Add --json, --csv, --figures, --overwrite and --page, which :meth:`Outputs.take` takes out."""
-    for option in (
-        click.option(
-            "--page", metavar="FILE", help="Write one HTML page here: sentences, figures, tables, the record."
-        ),
-        click.option(
-            "--overwrite",
-            "overwrite_figures",
-            is_flag=True,
-            help="Write figures into a folder that holds other files, and replace files of the same names.",
-        ),
-        click.option("--figures", metavar="DIR", help="Draw the figures into this folder, each as PNG and SVG."),
-        click.option("--csv", metavar="FILE", help="Write the measured numbers as CSV here, a row for each of them."),
-    ):
-        function = option(function)
-    return result_options(function)
+result_options = click.option(
+    "--json", "json_file", type=OUTPUT, metavar="FILE", help="Write one JSON object here; - for standard output."
+)
+# Those that :meth:`Outputs.take` takes out.
+output_options = together(
+    result_options,
+    click.option("--csv", metavar="FILE", help="Write the measured numbers as CSV here, a row for each of them."),
+    click.option("--figures", metavar="DIR", help="Draw the figures into this folder, each as PNG and SVG."),
+    click.option(
+        "--overwrite",
+        "overwrite_figures",
+        is_flag=True,
+        help="Write figures into a folder that holds other files, and replace files of the same names.",
+    ),
+    click.option("--page", metavar="FILE", help="Write one HTML page here: sentences, figures, tables, the record."),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -152,7 +152,8 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
 @override_options("schedule")
 @dry_run.dry_run_option
 @outputs.result_options
-@options.common_options
+@options.quiet_option
+@options.process_options
 def pretrain(json_file: str | None, **arguments: Any) -> int:
     """Train one seed or many at once, with Orbax checkpoints; run again to resume.
 

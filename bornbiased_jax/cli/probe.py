@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from bornbiased_jax.results.probes import Part
     from bornbiased_jax.results.theory import Record
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 class _Group(click.Group):
     command_class = Command
@@ -36,58 +33,53 @@ def probe() -> None:
 probe.add_command(scaling_command)
 
 
-def _probe_options(function: F) -> F:
-    for option in (
-        click.option("--input-seed", type=options.Ranged(Seed), default=0, help="Seed of the inputs."),
-        click.option("--embedding-seed", type=options.Ranged(Seed), default=0, help="Seed of the fixed embeddings."),
-        click.option(
-            "--fix-embeddings/--no-fix-embeddings",
-            default=True,
-            help="Share embeddings and head between seeds (Appendix B.2).",
-        ),
-        click.option("--tokenizer", metavar="NAME|FILE", default=None, help="For text: bytes, bpe:4096 or a file."),
-        click.option(
-            "--inputs",
-            "input_spec",
-            default="tokens",
-            metavar="KIND",
-            help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
-        ),
-        options.sweep_option,
-        click.option(
-            "--theory",
-            is_flag=True,
-            help="Add theory's prediction for untrained models, and whether the measurement fits it.",
-        ),
-        click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of untrained models."),
-        click.option("--seeds", default="0", help="As in 0:64 or 42,43."),
-        click.option(
-            "--num-inputs", type=options.Ranged(Count), required=True, metavar="N", help="Sequences to probe with."
-        ),
-        click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
-        options.model_options,
-    ):
-        function = option(function)
-    for option in (
-        click.option(
-            "--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice(["auto", "vmap", "map"]),
-            default="auto",
-            help="Seeds at once, or one after the other in one program.",
-        ),
-        click.option(
-            "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
-        ),
-        engines.store_options(
-            "Sequences in one chunk of the store; chosen from the sizes of model and inputs unless given."
-        ),
-        dry_run.dry_run_option,
-    ):
-        function = option(function)
-    return options.common_options(outputs.output_options(function))
+_probe_options = options.together(
+    options.quiet_option,
+    options.process_options,
+    outputs.output_options,
+    dry_run.dry_run_option,
+    engines.store_options(
+        "Sequences in one chunk of the store; chosen from the sizes of model and inputs unless given."
+    ),
+    click.option(
+        "--chunk", type=options.Ranged(Count), help="Seeds held in memory together; chosen by memory unless given."
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["auto", "vmap", "map"]),
+        default="auto",
+        help="Seeds at once, or one after the other in one program.",
+    ),
+    click.option("--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."),
+    options.model_options,
+    click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
+    click.option(
+        "--num-inputs", type=options.Ranged(Count), required=True, metavar="N", help="Sequences to probe with."
+    ),
+    click.option("--seeds", default="0", help="As in 0:64 or 42,43."),
+    click.option("--checkpoint", metavar="C", help="Probe this checkpoint instead of untrained models."),
+    click.option(
+        "--theory",
+        is_flag=True,
+        help="Add theory's prediction for untrained models, and whether the measurement fits it.",
+    ),
+    options.sweep_option,
+    click.option(
+        "--inputs",
+        "input_spec",
+        default="tokens",
+        metavar="KIND",
+        help="tokens, gaussian, text:PATH, builtin:prose or builtin:code.",
+    ),
+    click.option("--tokenizer", metavar="NAME|FILE", default=None, help="For text: bytes, bpe:4096 or a file."),
+    click.option(
+        "--fix-embeddings/--no-fix-embeddings",
+        default=True,
+        help="Share embeddings and head between seeds (Appendix B.2).",
+    ),
+    click.option("--embedding-seed", type=options.Ranged(Seed), default=0, help="Seed of the fixed embeddings."),
+    click.option("--input-seed", type=options.Ranged(Seed), default=0, help="Seed of the inputs."),
+)
 
 
 @probe.command("preference", short_help="which token does each seed predict most?")

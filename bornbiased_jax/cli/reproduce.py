@@ -29,7 +29,8 @@ from bornbiased_jax.cli.sections import Command
 )
 @engines.engine_options
 @outputs.result_options
-@options.common_options
+@options.quiet_option
+@options.process_options
 def reproduce(
     names: tuple[str, ...],
     scale: str,

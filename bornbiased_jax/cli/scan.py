@@ -29,7 +29,7 @@ from bornbiased_jax.ranges import Count, Level
 @click.option(
     "--base", "mixture_base", metavar="B0", help="For --mixture: the checkpoint from which differences are taken."
 )
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.output_options
 def scan(
     suspect: str,

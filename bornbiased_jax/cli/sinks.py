@@ -62,7 +62,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen
 )
 @options.ignore_option
 @options.stream_options
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.output_options
 def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: Any) -> None:
     """Which heads are attention sinks on a text, and how the first position differs inside the model.

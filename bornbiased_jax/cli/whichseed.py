@@ -37,7 +37,7 @@ def _seed_range(text: str) -> range:
     help="Whose seeds they are: torch draws models as transformers does, popular seeds first (extra [torch]).",
 )
 @engines.store_options("Seeds in one chunk of the store; a million unless given.")
-@click.option("--quiet", is_flag=True, help="No progress display.")
+@options.quiet_option
 @outputs.result_options
 def whichseed(
     suspect: str,
