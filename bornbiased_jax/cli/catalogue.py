@@ -27,15 +27,15 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "models": Entry("models", "list_models", "presets, their fields and parameter counts"),
         "probe": Entry("probe", "probe", "measure untrained models: preference, contraction, scaling"),
         "predict": Entry("predict", "predict", "the same from theory; nothing is built"),
-        "init-scheme": Entry("init_scheme", "init_scheme", "which scheme drew these initial weights?"),
+        "init-scheme": Entry("checkpoint", "init_scheme", "which scheme drew these initial weights?"),
     },
     "Lineage: where does this model come from?": {
         "seedprint": Entry("seedprint", "seedprint", "do two models share an initialization?"),
         "scan": Entry("scan", "scan", "which of many models is it related to?"),
-        "whichseed": Entry("whichseed", "whichseed", "which seed was it?"),
+        "whichseed": Entry("scan", "whichseed", "which seed was it?"),
         "audit": Entry("audit", "audit", "is a folder of checkpoints what its labels say?"),
         "fingerprint": Entry("fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"),
-        "digest": Entry("digest", "digest", "a commitment to a model's weights"),
+        "digest": Entry("fingerprint", "digest", "a commitment to a model's weights"),
         "derive": Entry("derive", "derive", "make a descendant of known origin"),
     },
     "Training: from an initialization to a model": {
@@ -50,12 +50,12 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Sinks: which heads attend to nothing but the first token?": {
         "sinks": Entry("sinks", "sinks", "sinks on a text, and what they cost"),
-        "intervene": Entry("intervene", "intervene", "cut or move what makes a sink"),
+        "intervene": Entry("sinks", "intervene", "cut or move what makes a sink"),
     },
     "Records: the papers' tables, and this machine": {
         "reproduce": Entry("reproduce", "reproduce", "tables and figures, each a record and a page"),
-        "status": Entry("status", "status", "how far the work in a store is"),
-        "doctor": Entry("doctor", "doctor", "versions, devices, memory, cache, missing extras"),
+        "status": Entry("reproduce", "status", "how far the work in a store is"),
+        "doctor": Entry("reproduce", "doctor", "versions, devices, memory, cache, missing extras"),
     },
 }
 COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

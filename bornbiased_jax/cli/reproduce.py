@@ -1,4 +1,4 @@
-"""``bornbiased reproduce``."""
+"""``bornbiased reproduce``, ``status`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -118,3 +118,37 @@ def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
             yield f"  {place}: {old} -> {new}"
         if len(rows) > MOST_LINES:
             yield f"  … and {len(rows) - MOST_LINES} more"
+
+
+@click.command("status", cls=Command)
+@click.argument("directory", metavar="DIR", help="The store.")
+@outputs.result_options
+def status(directory: str, json_file: str | None) -> None:
+    """How far is the work that a store keeps (--resume DIR), how fast does it go, and what failed?
+
+    \b
+    Example:
+      bornbiased status out/probes
+    """
+    from bornbiased_jax.results.run_reports import StoreStatus
+    from bornbiased_jax.store import status as read_status
+
+    outputs.prepare_json(json_file)
+    outputs.print_result(StoreStatus(read_status(directory)), json_file)
+
+
+@click.command("doctor", cls=Command)
+@outputs.result_options
+def doctor(json_file: str | None) -> None:
+    """Say what this installation has: versions, devices, memory, the cache, and what each extra lacks.
+
+    \b
+    Example:
+      bornbiased doctor
+      bornbiased doctor --json -
+    """
+    from bornbiased_jax.doctor import diagnose
+    from bornbiased_jax.results.run_reports import Diagnosis
+
+    outputs.prepare_json(json_file)
+    outputs.print_result(Diagnosis(diagnose()), json_file)

@@ -1,4 +1,4 @@
-"""``bornbiased scan``."""
+"""``bornbiased scan`` and ``whichseed``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from bornbiased_jax.cli import options, outputs
+from bornbiased_jax.cli import engines, options, outputs
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.ranges import Count, Level
+from bornbiased_jax.ranges import Count, Entries, Level
 
 
 @click.command("scan", cls=Command)
@@ -64,3 +64,87 @@ def scan(
         raise InputError("--mixture takes differences from the model of --base: give both options, or neither")
     result = results.scan(suspect, *bases, alpha=alpha, num_permutations=num_permutations, mixture_base=mixture_base)
     places.show(result, suspect)
+
+
+def _seed_range(text: str) -> range:
+    first, colon, last = text.partition(":")
+    try:
+        return range(int(first), int(last)) if colon else range(int(first), int(first) + 1)
+    except ValueError as error:
+        raise InputError(f"--seeds {text!r} is not a range such as 0:1000000") from error
+
+
+@click.command("whichseed", cls=Command)
+@click.argument("suspect", metavar="C", help=CHECKPOINT)
+@options.model_options
+@click.option(
+    "--seeds", required=True, metavar="A:B", help="Seeds to search, from A up to B − 1; B is at most 4294967296."
+)
+@click.option("--alpha", type=options.Ranged(Level), default=1e-4, help="Level over all 2^32 seeds.")
+@click.option(
+    "--entries", type=options.Ranged(Entries), default=256, help="How many weights to draw for each seed in the search."
+)
+@click.option(
+    "--framework",
+    type=click.Choice(["bornbiased", "torch"]),
+    default="bornbiased",
+    help="Whose seeds they are: torch draws models as transformers does, popular seeds first (extra [torch]).",
+)
+@engines.store_options("Seeds in one chunk of the store; a million unless given.")
+@options.quiet_option
+@outputs.result_options
+def whichseed(
+    suspect: str,
+    model: str | None,
+    settings: tuple[str, ...],
+    seeds: str,
+    alpha: float,
+    entries: int,
+    quiet: bool,
+    json_file: str | None,
+    **arguments: Any,
+) -> None:
+    """Find the seed of a model's initial weights: candidates are drawn again and compared with its weights.
+
+    Candidates have the suspect's own architecture unless --model says otherwise. Seeds are those of this package, or
+    with --framework torch those of models that transformers initialized on a CPU in float32.
+
+    \b
+    Example:
+      bornbiased whichseed runs/a@seed=42,step=200 --model llama-tiny \\
+        --seeds 0:100000
+      bornbiased whichseed model --seeds 0:4294967296 --resume search \\
+        --engine slurm --workers 64
+      bornbiased whichseed model --framework torch --seeds 0:1000
+    """
+    from bornbiased_jax import progress
+    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.lineage.seed_search import RANGE, SearchOptions
+    from bornbiased_jax.lineage.torch_seeds import num_searched, which_torch_seed
+    from bornbiased_jax.lineage.whichseed import which_seed
+    from bornbiased_jax.results.lineage_reports import WhichSeed
+
+    outputs.prepare_json(json_file)
+    framework = arguments.pop("framework")
+    if framework == "torch" and (arguments["resume"] or options.given("engine") or options.given("entries")):
+        raise InputError(
+            "--framework torch draws whole models in this process: leave --resume, --engine and --entries out"
+        )
+    store_settings = engines.store_settings(arguments)
+    options.start(quiet=quiet)
+    candidates = _seed_range(seeds)
+    # The suspect, and the architecture whose initial weights are drawn.
+    reader = open_checkpoint(suspect)
+    if model is None and settings:
+        raise InputError("--set changes the model of --model: name that too")
+    cfg = reader.cfg if model is None else options.model_config(model, settings)
+    if framework == "torch":
+        with progress.bar(num_searched(candidates), "whichseed", unit="seeds") as advance:
+            verdict = which_torch_seed(cfg, reader, candidates, alpha=alpha, advance=advance)
+    else:
+        with progress.bar(len(candidates), "whichseed", unit="seeds") as advance:
+            search = SearchOptions(entries, store_settings.pop("range_size") or RANGE)
+            verdict = which_seed(cfg, reader, candidates, search, alpha=alpha, advance=advance, **store_settings)
+    value = {"suspect": reader.description, "model": cfg.to_dict(), **verdict.to_json()}
+    line = "not found in its coordinates" if verdict.seed is None else f"seed {verdict.seed}"
+    outputs.print_result(WhichSeed(value), json_file, line=line)
