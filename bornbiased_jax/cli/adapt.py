@@ -9,7 +9,7 @@ import click
 
 from bornbiased_jax import ranges
 from bornbiased_jax.cli import options, outputs
-from bornbiased_jax.cli.pretrain import OVERRIDES, finish, given_overrides, override_options
+from bornbiased_jax.cli.pretrain import finish, run_fields, run_options
 from bornbiased_jax.cli.sections import CHECKPOINT, Command
 from bornbiased_jax.errors import InputError
 
@@ -63,13 +63,8 @@ _OF = {
     metavar="N|METHOD",
     help="LoRA, prefix: the largest rank or length with at most N trained parameters, or those of prefix-plus.",
 )
-@click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
-@click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
-@click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard.")
-@click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
-@click.option("--wandb", is_flag=True, help="Also log to Weights & Biases, offline unless WANDB_MODE says otherwise.")
 # The steps are asked for, and the checkpoint is an argument.
-@override_options("steps", "init-from")
+@run_options("steps", "init-from")
 @options.quiet_option
 @outputs.result_options
 def adapt(json_file: str | None, **arguments: Any) -> int:
@@ -94,18 +89,7 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
     options.start(quiet=arguments["quiet"])
     from bornbiased_jax.derive.tune import adapt as train
 
-    kept = ("data", "out", "steps", "data_seed", "checkpoint_log_spaced", "remat", "quiet")
-    overrides = (name for name in (option.replace("-", "_") for option in OVERRIDES) if name in arguments)
-    changes = {name: arguments[name] for name in (*kept, *overrides)}
-    summary = train(
-        checkpoint,
-        _adapter(arguments),
-        seeds=tuple(seed_list),
-        tensorboard=not arguments["no_tensorboard"],
-        csv=arguments["metrics_csv"],
-        wandb=arguments["wandb"],
-        **given_overrides(changes),
-    )
+    summary = train(checkpoint, _adapter(arguments), seeds=tuple(seed_list), **run_fields(arguments))
     summary = {**summary, "model": _architecture(checkpoint).to_dict()}
     return finish(summary, seed_list, json_file, f"{method}, ")
 

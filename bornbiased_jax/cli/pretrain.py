@@ -65,21 +65,30 @@ OVERRIDES: dict[str, tuple[Any, str]] = {
 }
 
 
-def override_options(*left_out: str) -> Callable[[Any], Any]:
-    """Return the options of ``OVERRIDES``, but for some."""
+def run_options(*left_out: str) -> Callable[[Any], Any]:
+    """Return the options of every kind of training: flags, and those of ``OVERRIDES``, but for some."""
+    return options.together(
+        click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …"),
+        click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory."),
+        click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard."),
+        click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers."),
+        click.option(
+            "--wandb", is_flag=True, help="Also log to Weights & Biases, offline unless WANDB_MODE says otherwise."
+        ),
+        *(
+            click.option(f"--{name}", type=kind, default=None, help=text)
+            for name, (kind, text) in OVERRIDES.items()
+            if name not in left_out
+        ),
+    )
 
-    def decorate(function: Any) -> Any:
-        for name, (kind, text) in reversed(OVERRIDES.items()):
-            if name not in left_out:
-                function = click.option(f"--{name}", type=kind, default=None, help=text)(function)
-        return function
 
-    return decorate
-
-
-def given_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides that stood on the command line."""
-    return {name: value for name, value in overrides.items() if value is not None}
+def run_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run that its options give; overrides that were not typed are left out."""
+    names = ["data", "out", "data_seed", "checkpoint_log_spaced", "remat", "wandb", "quiet"]
+    names += [option.replace("-", "_") for option in OVERRIDES]
+    fields = {name: arguments[name] for name in names if arguments.get(name) is not None}
+    return {**fields, "tensorboard": not arguments["no_tensorboard"], "csv": arguments["metrics_csv"]}
 
 
 def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | None, prefix: str = "") -> int:
@@ -109,18 +118,12 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     # The names of recipes were those of --schedule once, and still do there.
     schedule = arguments["schedule"]
     recipe = schedule if schedule in RECIPES else arguments["recipe"]
-    overrides = {name: arguments[name] for name in (option.replace("-", "_") for option in OVERRIDES)}
-    overrides["schedule"] = schedule if schedule in SHAPES else None
     return from_schedule(
         recipe,
         model=options.model_config(arguments["model"], arguments["settings"]),
         seeds=tuple(options.parse_seeds(arguments["seeds"])),
-        tensorboard=not arguments["no_tensorboard"],
-        **{name: arguments[name] for name in ("data", "out", "data_seed", "checkpoint_log_spaced", "remat", "mesh")},
-        csv=arguments["metrics_csv"],
-        wandb=arguments["wandb"],
-        quiet=arguments["quiet"],
-        **given_overrides(overrides),
+        mesh=arguments["mesh"],
+        **run_fields({**arguments, "schedule": schedule if schedule in SHAPES else None}),
     )
 
 
@@ -144,12 +147,7 @@ def settings_of(arguments: Mapping[str, Any]) -> PretrainConfig:
     metavar=f"[{'|'.join(SHAPES)}]",
     help=f"{OVERRIDES['schedule'][1]} A recipe's name chooses that.",
 )
-@click.option("--checkpoint-log-spaced", is_flag=True, help="Also keep steps 1, 2, 4, 8, …")
-@click.option("--remat", is_flag=True, help="Recompute activations in the backward pass to save memory.")
-@click.option("--no-tensorboard", is_flag=True, help="Write no event files for TensorBoard.")
-@click.option("--metrics-csv", is_flag=True, help="Also write metrics.csv, a column for each seed's numbers.")
-@click.option("--wandb", is_flag=True, help="Also log to Weights & Biases, offline unless WANDB_MODE says otherwise.")
-@override_options("schedule")
+@run_options("schedule")
 @dry_run.dry_run_option
 @outputs.result_options
 @options.quiet_option
