@@ -81,7 +81,6 @@ def adapt(json_file: str | None, **arguments: Any) -> int:
         --data builtin:code --steps 200 --out runs/p
     """
     method, checkpoint = arguments["method"], arguments["checkpoint"]
-    outputs.prepare_json(json_file)
     for name, methods in _OF.items():
         if options.given(name) and method not in methods:
             raise InputError(f"--{name.replace('_', '-')} goes with --method {' or '.join(methods)}, not {method}")

@@ -55,7 +55,6 @@ def audit(
     from bornbiased_jax.results import page as pages
     from bornbiased_jax.results.lineage_reports import Audit
 
-    outputs.prepare_json(json_file)
     for target in (page, report):
         if target is not None:
             io.check_writable(target)

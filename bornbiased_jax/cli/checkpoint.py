@@ -45,7 +45,6 @@ def generate(
     from bornbiased_jax.evaluation.generation import generate as continue_ids
     from bornbiased_jax.results.run_reports import Generation
 
-    outputs.prepare_json(json_file)
     if (prompt is None) == (prompt_ids is None):
         raise InputError("give either --prompt TEXT or --prompt-ids 5,17,3")
     sampling = Sampling(**choices)
@@ -80,7 +79,6 @@ def parity(directory: str, num_sequences: int, seq_len: int, json_file: str | No
     from bornbiased_jax.evaluation.parity import parity as compare
     from bornbiased_jax.results.run_reports import Parity
 
-    outputs.prepare_json(json_file)
     comparison = compare(directory, num_sequences=num_sequences, seq_len=seq_len)
     outputs.print_result(Parity({**comparison, "model": open_checkpoint(directory).cfg.to_dict()}), json_file)
 
@@ -116,7 +114,6 @@ def evaluate(
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
     from bornbiased_jax.results.run_reports import Evaluation
 
-    outputs.prepare_json(json_file)
     options.start(quiet=choices["quiet"])
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
@@ -155,7 +152,6 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     from bornbiased_jax.lineage.fingerprint_pass import fingerprint
     from bornbiased_jax.results.lineage_reports import InitScheme
 
-    outputs.prepare_json(json_file)
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     found = name_scheme(reader.cfg, moments)

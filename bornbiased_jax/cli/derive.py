@@ -73,7 +73,6 @@ def derive(
     from bornbiased_jax.results.lineage_reports import Descendant
     from bornbiased_jax.text.tokenizers import fits_vocabulary
 
-    outputs.prepare_json(json_file)
     check_folder(out, checkpoint, overwrite=overwrite)
     parsed = [parse_change(text) for text in changes]
     # Ids that occur in a text, for changes of the vocabulary.

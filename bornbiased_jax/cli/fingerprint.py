@@ -108,7 +108,6 @@ def fingerprint(
     """
     from bornbiased_jax import io
 
-    writing.prepare_json(json_file)
     # Options of the other kind of fingerprint are refused by name.
     for name in arguments:
         if options.given(name) and name not in _OF_BOTH and (name in _OF_WEIGHTS) == outputs:
@@ -288,7 +287,6 @@ def digest(
     from bornbiased_jax.lineage.fingerprint_pass import weights_digests
     from bornbiased_jax.results.lineage_reports import Digest
 
-    writing.prepare_json(json_file)
     roles_file = None if roles is None else Path(roles)
     source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
     tensors, config = dict(weights_digests(source).parameters), None

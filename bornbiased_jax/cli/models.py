@@ -22,7 +22,6 @@ def list_models(json_file: str | None) -> None:
       bornbiased models
       bornbiased models --json models.json
     """
-    outputs.prepare_json(json_file)
     from bornbiased_jax.init import parameter_shapes
     from bornbiased_jax.parameters import count_parameters
     from bornbiased_jax.results.lineage_reports import Models

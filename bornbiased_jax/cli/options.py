@@ -134,8 +134,8 @@ def given(name: str) -> bool:
     return source is not None and source is not click.core.ParameterSource.DEFAULT
 
 
-def parse_ids(text: str, option: str) -> list[int]:
-    """Parse token ids separated by commas.
+def parse_ids(text: str, option: str, example: str = "5,17,3") -> list[int]:
+    """Parse token ids, or other integers, separated by commas.
 
     Raises:
         InputError: anything but integers.
@@ -143,7 +143,7 @@ def parse_ids(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{option} {shown(text)} is not a list of integers such as 5,17,3") from error
+        raise InputError(f"{option} {shown(text)} is not a list of integers such as {example}") from error
 
 
 def parse_lengths(text: str, option: str) -> list[int]:
@@ -152,10 +152,7 @@ def parse_lengths(text: str, option: str) -> list[int]:
     Raises:
         InputError: anything else, or one out of range.
     """
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"{option} {shown(text)} is not a list of integers such as 64,256") from error
+    numbers = parse_ids(text, option, "64,256")
     for number in numbers:
         try:
             within(SeqLen, number, option)

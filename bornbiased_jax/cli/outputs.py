@@ -19,8 +19,8 @@ from bornbiased_jax.folders import Folder
 if TYPE_CHECKING:
     from bornbiased_jax.results import Listing, Result
 
-# Where results go and how they are shown: no part of the command that makes them again.
-_OUTPUTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
+# Options of where results go and how they are shown: no part of the command that makes them again.
+RESULTS = ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet")
 
 
 result_options = click.option(
@@ -64,7 +64,6 @@ class Outputs:
         """
         json_file, csv, page = (arguments.pop(name) for name in ("json_file", "csv", "page"))
         figures, overwrite = arguments.pop("figures"), arguments.pop("overwrite_figures")
-        prepare_json(json_file)
         for path in (csv, page):
             if path is not None:
                 io.check_writable(path)
@@ -117,7 +116,7 @@ def command_line() -> list[str]:
     words = context.command_path.split()
     for parameter in context.command.params:
         name, value = parameter.name, context.params.get(parameter.name or "")
-        if name is None or name in _OUTPUTS or not given(name):
+        if name is None or name in RESULTS or not given(name):
             continue
         if isinstance(parameter, click.Argument):
             words += map(str, value) if isinstance(value, tuple) else [str(value)]

@@ -162,7 +162,6 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
       bornbiased pretrain --model llama-tiny --data builtin:prose --steps 200 \\
         --out runs/b --json summary.json
     """
-    outputs.prepare_json(json_file)
     options.model_config(arguments["model"], arguments["settings"])
     options.note_width(arguments["model"], arguments["settings"])
     seed_list = options.parse_seeds(arguments["seeds"])
@@ -194,7 +193,6 @@ def runs(directory: str, json_file: str | None) -> None:
     from bornbiased_jax.results.run_reports import Runs
     from bornbiased_jax.training import list_runs
 
-    outputs.prepare_json(json_file)
     outputs.print_result(Runs({"runs": list_runs(directory)}), json_file)
 
 
@@ -214,7 +212,6 @@ def plot(directory: str, out: str | None, json_file: str | None) -> None:
     from bornbiased_jax.results.run_reports import Curves
     from bornbiased_jax.training import plot_run
 
-    outputs.prepare_json(json_file)
     image = plot_run(directory, out)
     value = {"run": directory, "image": str(image)}
     outputs.print_result(Curves(value), json_file, line=str(image), is_piped=True)
@@ -238,7 +235,6 @@ def export(checkpoint: str, directory: str, peft: bool, overwrite: bool, json_fi
     from bornbiased_jax.checkpoints.export import check_folder
     from bornbiased_jax.results.run_reports import Export
 
-    outputs.prepare_json(json_file)
     if peft:
         from bornbiased_jax.derive.peft import export_adapter
 

@@ -55,7 +55,6 @@ def reproduce(
     from bornbiased_jax.experiments import runner
     from bornbiased_jax.results.run_reports import Reproduction
 
-    outputs.prepare_json(json_file)
     # --list: the experiments and their cost.
     if only_list:
         loaded = {name: runner.load(name) for name in experiments.MODULES}
@@ -133,7 +132,6 @@ def status(directory: str, json_file: str | None) -> None:
     from bornbiased_jax.results.run_reports import StoreStatus
     from bornbiased_jax.store import status as read_status
 
-    outputs.prepare_json(json_file)
     outputs.print_result(StoreStatus(read_status(directory)), json_file)
 
 
@@ -150,5 +148,4 @@ def doctor(json_file: str | None) -> None:
     from bornbiased_jax.doctor import diagnose
     from bornbiased_jax.results.run_reports import Diagnosis
 
-    outputs.prepare_json(json_file)
     outputs.print_result(Diagnosis(diagnose()), json_file)

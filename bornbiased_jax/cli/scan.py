@@ -124,7 +124,6 @@ def whichseed(
     from bornbiased_jax.lineage.whichseed import which_seed
     from bornbiased_jax.results.lineage_reports import WhichSeed
 
-    outputs.prepare_json(json_file)
     framework = arguments.pop("framework")
     if framework == "torch" and (arguments["resume"] or options.given("engine") or options.given("entries")):
         raise InputError(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+
+from bornbiased_jax.cli import outputs
 
 CHECKPOINT = "A run, a Hugging Face directory, a .gguf file, hf:NAME, or untrained weights such as seed:42@llama-tiny."
 """Help of an argument that names a model."""
 # Options that are listed after the everyday ones, by their parameters' names.
 SECTIONS = {
-    "Results": ("json_file", "csv", "figures", "overwrite_figures", "page", "report", "quiet"),
+    "Results": outputs.RESULTS,
     "Details": (
         # Of lineage tests and fingerprints
         *("num_permutations", "labels", "neurons", "dim", "max_bytes", "sign_key", "signs", "token_labels"),
@@ -38,7 +42,16 @@ _SECTION_OF = {name: title for title, names in SECTIONS.items() for name in name
 
 
 class Command(click.Command):
-    """A command whose help lists everyday options first."""
+    """A command whose help lists everyday options first, and which looks at the place of --json before the work."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises:
+            InputError: --json cannot be written.
+        """
+        outputs.prepare_json(ctx.params["json_file"])
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section."""
