@@ -172,13 +172,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
         "num_tensors": len(made.tensors),
         "unread": list(made.source.unread),
         "repeats": [
-            {
-                "component": repeats.component,
-                "labels": repeats.labels,
-                "num_labels": repeats.num_labels,
-                "num_equal": repeats.num_equal,
-                "z_by_period": {str(parts): z for parts, z in repeats.z_by_period.items()},
-            }
+            {**vars(repeats), "z_by_period": {str(parts): z for parts, z in repeats.z_by_period.items()}}
             for repeats in made.repeats
         ],
     }

@@ -114,6 +114,7 @@ def seedprint(
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
     from bornbiased_jax.results import Lineage, verdicts
+    from bornbiased_jax.results.model_facts import facts_listing
 
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
@@ -139,8 +140,9 @@ def seedprint(
         arguments["base_digest"] = None
         steps = verdicts.by_step(base, sides[1], probe=probe, **arguments)
     sheet = None if places.page is None else verdicts.sheet_of(*sides)
-    facts = None if places.page is None else verdicts.facts_of(sides[0], sides[1], verdict)
-    result = Lineage(base, suspect, verdict, scores, verdicts.models_of(*sides), steps, sheet, facts)
+    models = verdicts.models_of(*sides)
+    facts = None if places.page is None else facts_listing(sides[0], sides[1], models, verdict.to_json())
+    result = Lineage(base, suspect, verdict, scores, models, steps, sheet, facts)
     drawn = places.write(result, f"{base} and {suspect}")
     to_stderr = places.json_file == "-"
     click.echo(result.text(), err=to_stderr)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
-from bornbiased_jax.lineage.fingerprints import Component
+from bornbiased_jax.lineage.fingerprints import Component, Fingerprint
 from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.results.result import Listing
 
@@ -27,47 +27,47 @@ _FIELDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelFacts:
-    """One model as a reader who was not there identifies it; None where a fact is not known.
-
-    Attributes:
-        name: as it was given.
-        files: how many files hold the weights, and their names.
-        num_bytes: of those files.
-        changed: UTC dates of the first and the last change of them.
-        weights_digest: as ``bornbiased digest`` prints it.
-        model_type: as the configuration next to the files names it.
-        architecture: sizes, in words.
-        num_parameters: numbers in all tensors that are understood.
-        storage: storage types, and how many tensors have each.
-    """
-
-    name: str
-    files: str | None
-    num_bytes: int | None
-    changed: str | None
-    weights_digest: str | None
-    model_type: str | None
-    architecture: str | None
-    num_parameters: int | None
-    storage: str | None
-
-
-def model_facts(side: Side, config: Mapping[str, FieldValue] | None, weights_digest: str | None) -> ModelFacts:
-    """Collect what is known of a model after it was compared; no weights are read.
+def facts_listing(
+    base: Side, suspect: Side, configs: Mapping[str, Mapping[str, FieldValue] | None], verdict: Mapping[str, Any]
+) -> Listing:
+    """List what is known of two models, one row for each fact, and below it what compared them; no weights are read.
 
     Args:
-        side: the model.
-        config: its configuration, where this package runs it.
-        weights_digest: where the verdict has it.
+        base: the model that came first, after both were compared.
+        suspect: the other model.
+        configs: their configurations by "base" and "suspect", None of a model that this package does not run.
+        verdict: JSON of the verdict, which may have their digests.
     """
-    made = side.sketches or next(iter(side.made), None)
+    facts = [_facts(base, configs["base"]), _facts(suspect, configs["suspect"])]
+    rows = [[name, *(model[name] for model in facts)] for name in facts[0]]
+    versions = ", ".join(f"{name} {version}" for name, version in record.library_versions().items())
+    processor = record.cpu()
+    # Digests stand below: two of them side by side are wider than a page.
+    digests = []
+    for word, side in (("base", base), ("suspect", suspect)):
+        made = _fingerprint(side)
+        digest = verdict.get(f"{word}_digest") if made is None else made.weights_digest
+        if digest is not None:
+            digests.append(f"Digest of the {word}'s weights: {digest}.")
+    if digests:
+        digests.append("It is SHA-256 over all tensors that were read, as float32: `bornbiased digest` prints it.")
+    note = " ".join([*digests, ""]) + (
+        "The page has no date of its own: the same files give the same page. "
+        f"Compared by bornbiased-jax {__version__} ({versions}) on {processor['cores']} cores of {processor['cpu']}."
+    )
+    return Listing("The two models", ["", f"base: {base.name}", f"suspect: {suspect.name}"], rows, note, is_text=True)
+
+
+def _facts(side: Side, config: Mapping[str, FieldValue] | None) -> dict[str, str | None]:
+    """Write what identifies a model for a reader who was not there; None where a fact is not known."""
+    made = _fingerprint(side)
     paths = _weight_files(side)
     stats = [path.stat() for path in paths]
     days = sorted(datetime.fromtimestamp(stat.st_mtime, UTC).date().isoformat() for stat in stats)
+    changed = None if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
     names = [path.name for path in paths]
     files = names[0] if len(names) == 1 else f"{len(names)} files, {names[0]} to {names[-1]}" if names else None
+    # Storage types, and how many tensors have each.
     stored = [] if made is None else made.source.storage.items()
     architecture = None
     if config is not None:
@@ -75,17 +75,20 @@ def model_facts(side: Side, config: Mapping[str, FieldValue] | None, weights_dig
         architecture = ", ".join(words.format(value) for words, value in sizes if isinstance(value, int) and value)
     elif made is not None:
         architecture = "; ".join(_sizes(part) for part in made.components.values())
-    return ModelFacts(
-        name=side.name,
-        files=files,
-        num_bytes=sum(stat.st_size for stat in stats) if stats else None,
-        changed=None if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}",
-        weights_digest=weights_digest if made is None else made.weights_digest,
-        model_type=_model_type(paths),
-        architecture=architecture,
-        num_parameters=None if made is None else sum(math.prod(tensor.array_shape) for tensor in made.tensors),
-        storage=", ".join(f"{kind} ({count:,} tensors)" for kind, count in stored) or None,
-    )
+    return {
+        "files of the weights": files,
+        "bytes": f"{sum(stat.st_size for stat in stats):,}" if stats else None,
+        "files last changed here (UTC)": changed,
+        "model type": _model_type(paths),
+        "architecture": architecture,
+        "parameters": None if made is None else f"{sum(math.prod(tensor.array_shape) for tensor in made.tensors):,}",
+        "stored as": ", ".join(f"{kind} ({count:,} tensors)" for kind, count in stored) or None,
+    }
+
+
+def _fingerprint(side: Side) -> Fingerprint | None:
+    """Return a fingerprint of a model that is stored or was made for its comparison."""
+    return side.sketches or next(iter(side.made), None)
 
 
 def _sizes(part: Component) -> str:
@@ -98,37 +101,6 @@ def _sizes(part: Component) -> str:
         ("{:,} tokens", part.vocab_size),
     ]
     return ", ".join([component_title(part.name), *(words.format(value) for words, value in sizes if value)])
-
-
-def facts_listing(base: ModelFacts, suspect: ModelFacts) -> Listing:
-    """List what is known of two models, one row for each fact, and below it what compared them."""
-    rows = [
-        ["files of the weights", base.files, suspect.files],
-        ["bytes", *(None if model.num_bytes is None else f"{model.num_bytes:,}" for model in (base, suspect))],
-        ["files last changed here (UTC)", base.changed, suspect.changed],
-        ["model type", base.model_type, suspect.model_type],
-        ["architecture", base.architecture, suspect.architecture],
-        [
-            "parameters",
-            *(None if model.num_parameters is None else f"{model.num_parameters:,}" for model in (base, suspect)),
-        ],
-        ["stored as", base.storage, suspect.storage],
-    ]
-    versions = ", ".join(f"{name} {version}" for name, version in record.library_versions().items())
-    processor = record.cpu()
-    # Digests stand below: two of them side by side are wider than a page.
-    digests = [
-        f"Digest of the {word}'s weights: {model.weights_digest}."
-        for word, model in (("base", base), ("suspect", suspect))
-        if model.weights_digest is not None
-    ]
-    if digests:
-        digests.append("It is SHA-256 over all tensors that were read, as float32: `bornbiased digest` prints it.")
-    note = " ".join([*digests, ""]) + (
-        "The page has no date of its own: the same files give the same page. "
-        f"Compared by bornbiased-jax {__version__} ({versions}) on {processor['cores']} cores of {processor['cpu']}."
-    )
-    return Listing("The two models", ["", f"base: {base.name}", f"suspect: {suspect.name}"], rows, note, is_text=True)
 
 
 def _weight_files(side: Side) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
@@ -25,7 +25,6 @@ from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
 from bornbiased_jax.lineage.weights_report import place
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
-from bornbiased_jax.results.model_facts import ModelFacts, facts_listing, model_facts
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.sheet_tables import sheet_listings
 from bornbiased_jax.stats.multiple import holm_log10
@@ -83,7 +82,7 @@ class Lineage(Result):
     models: Mapping[str, Any] | None = None
     steps: Sequence[StepVerdict] | None = None
     sheet: Sheet | None = None
-    facts: tuple[ModelFacts, ModelFacts] | None = None
+    facts: Listing | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json."""
@@ -174,10 +173,10 @@ class Lineage(Result):
 
     def appendix(self) -> list[Listing]:
         """List both models; then the sheet: what each statistic is worth, and its range over unrelated models."""
-        listings = [] if self.facts is None else [facts_listing(*self.facts)]
-        if self.sheet is None:
-            return listings
-        return [*listings, *sheet_listings(self.sheet)]
+        return [
+            *([] if self.facts is None else [self.facts]),
+            *([] if self.sheet is None else sheet_listings(self.sheet)),
+        ]
 
     def step_table(self) -> Listing:
         """List a row for each step: z and the corrected log10 p of each component."""
@@ -198,32 +197,18 @@ class Lineage(Result):
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
         value: dict[str, Any] = self.verdict.to_json()
         panels = {}
-        # A map for each component of the models, of which the main one has no name before its modules.
-        by_component: dict[str, list[dict[str, Any]]] = {}
-        for row in value["by_module"] or []:
-            component, is_in_block, module = str(row["module"]).rpartition("blocks/")
-            if is_in_block:
-                by_component.setdefault(component.strip("/"), []).append({**row, "module": f"blocks/{module}"})
-        main = component_title((value.get("tests") or [{"component": "language"}])[0]["component"])
-        for component, rows in by_component.items():
+        # A map for each component of the models.
+        main = (value.get("tests") or [{"component": "language"}])[0]["component"]
+        for component, where, rows in _by_component(value["by_module"], "module", main):
             modules = lineage_figures.module_map(rows)
             if modules is not None:
-                named = component_title(component) if component else main
-                where = f" of the {named}" if len(by_component) > 1 else ""
                 caption = f"z of the coordinates of each matrix{where}: where the two models agree; gray below 4. "
                 panels[f"modules_{component}".strip("_")] = Panel(modules, f"{caption}z is no p-value.")
         # Then blocks by the evidence that decides about them, each component's too.
-        components: dict[str, list[dict[str, Any]]] = {}
-        for row in value.get("components") or []:
-            component, is_block, number = str(row["component"]).rpartition("blocks/")
-            if is_block:
-                components.setdefault(component.strip("/"), []).append({**row, "component": f"blocks/{number}"})
-        for component, rows in components.items():
+        for component, where, rows in _by_component(value.get("components"), "component", main):
             pairs, further = (value["blocks"], value["further_blocks"]) if not component else (None, [])
             blocks = lineage_figures.block_map(rows, pairs, further)
             if blocks is not None:
-                named = component_title(component) if component else main
-                where = f" of the {named}" if len(components) > 1 else ""
                 partner = ", and its partner" if pairs is not None else ""
                 caption = f"z of each block{where} by the evidence that decides about it{partner}; gray below 4."
                 panels[f"blocks_{component}".strip("_")] = Panel(blocks, caption)
@@ -272,6 +257,20 @@ class Lineage(Result):
         return rows
 
 
+def _by_component(
+    rows: Sequence[Mapping[str, Any]] | None, key: str, main: str
+) -> Iterator[tuple[str, str, list[Mapping[str, Any]]]]:
+    """Yield components, of which the main one has no name before its blocks; words for a caption; rows of blocks."""
+    by_component: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows or []:
+        component, is_in_block, place_in_blocks = str(row[key]).rpartition("blocks/")
+        if is_in_block:
+            by_component.setdefault(component.strip("/"), []).append({**row, key: f"blocks/{place_in_blocks}"})
+    for component, members in by_component.items():
+        where = f" of the {component_title(component or main)}" if len(by_component) > 1 else ""
+        yield component, where, members
+
+
 def _with_reason(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     """Say in one column of a row why it is undefined, if it is."""
     return {**row, column: f"none: {row['reason']}"} if row["verdict"] == "undefined" else dict(row)
@@ -318,16 +317,6 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
 def models_of(base: Side, suspect: Side) -> dict[str, dict[str, FieldValue] | None]:
     """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
     return {"base": _config(base), "suspect": _config(suspect)}
-
-
-def facts_of(base: Side, suspect: Side, verdict: Verdict) -> tuple[ModelFacts, ModelFacts]:
-    """Collect what a page says of both models."""
-    configs = models_of(base, suspect)
-    value: Mapping[str, Any] = verdict.to_json()
-    return (
-        model_facts(base, configs["base"], value.get("base_digest")),
-        model_facts(suspect, configs["suspect"], value.get("suspect_digest")),
-    )
 
 
 def sheet_of(base: Side, suspect: Side) -> Sheet | None:
