@@ -6,7 +6,7 @@ Configurations are read; texts, tokenizers and weights are not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,27 +23,13 @@ dry_run_option = click.option(
 )
 
 
-class Requirements(NamedTuple):
-    """The arithmetic and the memory of a command.
-
-    Attributes:
-        operations: floating-point operations of all passes.
-        parameters: of one model.
-        memory: bytes by part, as the command checks them before it allocates.
-    """
-
-    operations: float
-    parameters: int
-    memory: dict[str, float]
-
-
 def probe_requirements(
     arguments: dict[str, Any],
     part: Part,
     seeds: Sequence[int],
     lengths: Sequence[int],
     configs: Sequence[ModelConfig],
-) -> Requirements:
+) -> tuple[float, int, dict[str, float]]:
     """Count the forward passes of all models, seeds and lengths, and the memory of one seed where it is largest.
 
     Args:
@@ -52,6 +38,9 @@ def probe_requirements(
         seeds: of the initial weights.
         lengths: of the sequences.
         configs: of the models; none where a checkpoint is probed.
+
+    Returns:
+        Operations, parameters and memory, as :func:`report` takes them.
 
     Raises:
         InputError: a model or inputs that the probe refuses.
@@ -76,11 +65,14 @@ def probe_requirements(
             size = batch_size_by_tokens(inputs.seq_len, inputs.num_inputs, arguments["batch_size"])
             needed.append(memory_needed(cfg, size, inputs))
     largest = max(weights_bytes(cfg) // FLOAT for cfg in configs)
-    return Requirements(operations, largest, max(needed, key=sum)._asdict())
+    return operations, largest, max(needed, key=sum)._asdict()
 
 
-def pretrain_requirements(config: PretrainConfig) -> Requirements:
+def pretrain_requirements(config: PretrainConfig) -> tuple[float, int, dict[str, float]]:
     """Count the forward and backward passes of all steps and seeds, and the memory of a step on one device.
+
+    Returns:
+        Operations, parameters and memory, as :func:`report` takes them.
 
     Raises:
         InputError: an output folder, data or initial weights that the run refuses, or no number of steps.
@@ -103,11 +95,8 @@ def pretrain_requirements(config: PretrainConfig) -> Requirements:
         raise InputError("--dry-run does not read the data, which say how many steps an epoch has: give --steps")
     tokens = config.steps * config.tokens_per_step * len(config.seeds)
     needed = memory_needed(config)
-    return Requirements(
-        tokens * flops_per_token(config.model, config.context),
-        weights_bytes(config.model) // FLOAT,
-        {"state": needed.state, "batch": needed.activations},
-    )
+    operations = tokens * flops_per_token(config.model, config.context)
+    return operations, weights_bytes(config.model) // FLOAT, {"state": needed.state, "batch": needed.activations}
 
 
 def architecture(reference: str) -> ModelConfig:
@@ -125,23 +114,25 @@ def architecture(reference: str) -> ModelConfig:
     return parsed.cfg or open_checkpoint(reference).cfg
 
 
-def report(needed: Requirements, json_file: str | None) -> None:
-    """Print the requirements, and write them where --json says."""
+def report(operations: float, parameters: int, memory: dict[str, float], json_file: str | None) -> None:
+    """Print what a command needs, and write it where --json says.
+
+    Args:
+        operations: floating-point operations of all passes.
+        parameters: of one model.
+        memory: bytes by part, as the command checks them before it allocates.
+        json_file: what --json says.
+    """
     from bornbiased_jax.results import Listing
     from bornbiased_jax.results.wording import size
 
-    total = sum(needed.memory.values())
-    value = {
-        "operations": needed.operations,
-        "bytes": total,
-        "parameters": needed.parameters,
-        "memory": needed.memory,
-    }
+    total = sum(memory.values())
+    value = {"operations": operations, "bytes": total, "parameters": parameters, "memory": memory}
     outputs.write_result(json_file, value)
     rows = [
-        ["operations", f"{needed.operations:.3g}"],
-        ["parameters", f"{needed.parameters:,}"],
-        *[[f"memory: {part}", size(number)] for part, number in needed.memory.items()],
+        ["operations", f"{operations:.3g}"],
+        ["parameters", f"{parameters:,}"],
+        *[[f"memory: {part}", size(number)] for part, number in memory.items()],
         ["memory in all, at least", size(total)],
     ]
     table = Listing("Dry run: nothing was run", ["what", "needed"], rows)

@@ -173,7 +173,7 @@ def pretrain(json_file: str | None, **arguments: Any) -> int:
 
     config = settings_of(arguments)
     if arguments["dry_run"]:
-        dry_run.report(dry_run.pretrain_requirements(config), json_file)
+        dry_run.report(*dry_run.pretrain_requirements(config), json_file)
         return 0
     initial, tokenizer = open_initial(config.init_from, seed_list) if config.init_from is not None else (None, None)
     summary = {**train(config, initial, tokenizer), "model": config.model.to_dict()}

@@ -215,7 +215,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
         needed = dry_run.probe_requirements(
             arguments, part, prepared.seeds, prepared.lengths, [model.cfg for model in prepared.models]
         )
-        dry_run.report(needed, prepared.outputs.json_file)
+        dry_run.report(*needed, prepared.outputs.json_file)
         return
     kind = Preference if part == "preference" else Contraction
     if arguments["checkpoint"]:

@@ -56,13 +56,9 @@ class Scan(Result):
         rows = [_row(match) for match in self.result.matches]
         facts = {"num_bases": len(rows), "num_tested": self.result.num_tested, "alpha": self.result.alpha}
         suspect = {"suspect": self.result.suspect, "suspect_digest": self.result.suspect_digest}
-        return {**suspect, "matches": rows, **facts, **self._mixture_json()}
-
-    def _mixture_json(self) -> dict[str, object]:
-        if self.mixture is None:
-            return {}
-        value = dataclasses.asdict(self.mixture)
-        return {"mixture": value.pop("coefficients"), **value}
+        fitted = {} if self.mixture is None else dataclasses.asdict(self.mixture)
+        mixture = {"mixture": fitted.pop("coefficients")} if fitted else {}
+        return {**suspect, "matches": rows, **facts, **mixture, **fitted}
 
     def summary(self) -> list[str]:
         """Say with which bases an initialization is shared, how sure that is, and toward which the suspect lies."""
