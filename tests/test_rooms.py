@@ -27,7 +27,7 @@ FLOORS: tuple[set[str], ...] = (
     {"probes"},
     {"lineage"},
     {"quantization"},
-    {"report.figures", "report.hover"},
+    {"report.figures"},
     {"evaluation", "training"},
     {"derive"},
     {"lineage.audit"},

@@ -76,7 +76,6 @@ class LazyGroup(click.Group):
             return None
         module, attribute, _ = COMMANDS[name]
         command: click.Command = getattr(importlib.import_module(f"bornbiased_jax.cli.{module}"), attribute)
-        importlib.import_module("bornbiased_jax.cli.options").refuse_empty(command)
         return command
 
     @override

@@ -65,15 +65,6 @@ TEXT = TextType()
 OUTPUT = OutputType()
 
 
-def refuse_empty(command: click.Command) -> None:
-    """Let no text among the parameters of a command, or of the commands below it, be empty."""
-    for parameter in command.params:
-        if parameter.type is click.STRING:
-            parameter.type = TEXT
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        refuse_empty(below)
-
-
 class Ranged(click.ParamType):
     """A number of a type of :mod:`bornbiased_jax.ranges`; what lies outside is refused by option, value and range."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from bornbiased_jax.cli import outputs
+from bornbiased_jax.cli.options import TEXT
 
 CHECKPOINT = "A run, a Hugging Face directory, a .gguf file, hf:NAME, or untrained weights such as seed:42@llama-tiny."
 """Help of an argument that names a model."""
@@ -43,6 +44,13 @@ _SECTION_OF = {name: title for title, names in SECTIONS.items() for name in name
 
 class Command(click.Command):
     """A command whose help lists everyday options first, and which looks at the place of --json before the work."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        """Make the command; no text among its parameters may be empty."""
+        super().__init__(*arguments, **settings)
+        for parameter in self.params:
+            if parameter.type is click.STRING:
+                parameter.type = TEXT
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.

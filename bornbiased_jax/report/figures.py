@@ -26,7 +26,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.report.hover import spots
 
 # Steps of the colors of a matrix.
 _COLORS = 256
@@ -38,6 +37,11 @@ DARK_INKS = ("#e6e6e3", "#a0a4a8", "#3a3d40")
 
 LEGIBLE = 5.3
 """Least width of a figure on a page, in rem for each of its inches: letters of 8.5 points are then 10 pixels high."""
+
+MOST_SPOTS = 240
+"""Points of a figure that tell their values at most; of longer curves every second, third … point does."""
+SPOT_RADIUS = 5
+"""Of the place around a point that tells, in points of print."""
 
 MEASURED, THEORY, PAPER, BASELINE = SERIES[0], SERIES[1], INK, SERIES[1]
 """One color for one meaning in every figure."""
@@ -399,7 +403,51 @@ def svg(figure: Figure, ident: str, alt: str) -> str:
     )
     text = re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1)
     end = text.rindex("</svg>")
-    return f"{text[:end]}{spots(figure)}{text[end:]}"
+    return f"{text[:end]}{_spots(figure)}{text[end:]}"
+
+
+def _spots(figure: Figure) -> str:
+    """Put transparent circles over the points of a figure's curves, titled by the curve's name and both values.
+
+    A title shows where the pointer rests, without a script. Straight lines of reference, and what lies outside the
+    axes, have none.
+
+    Args:
+        figure: the figure, after it was drawn: its layout must stand.
+
+    Returns:
+        Elements of SVG in the figure's own coordinates, 72 to the inch, y from the top.
+    """
+    curves = [
+        (ax, line)
+        for ax in figure.axes
+        for line in ax.get_lines()
+        if line.get_transform() == ax.transData and len(np.asarray(line.get_xydata())) > 2
+    ]
+    count = sum(len(np.asarray(line.get_xydata())) for _, line in curves)
+    # Thin out dense curves evenly.
+    step = max(1, -(-count // MOST_SPOTS))
+    scale, height = 72 / figure.dpi, 72 * figure.get_size_inches()[1]
+    circles = []
+    for ax, line in curves:
+        data = np.asarray(line.get_xydata(), dtype=float)[::step]
+        name = "" if str(line.get_label()).startswith("_") else f"{line.get_label()}, "
+        across = f"{ax.get_xlabel()} " if ax.get_xlabel() else ""
+        # From data to the figure's coordinates, y from the top.
+        places = ax.transData.transform(data)
+        for (x, y), (left, up) in zip(data, places, strict=True):
+            if not np.all(np.isfinite((x, y, left, up))) or not ax.bbox.padded(1).contains(left, up):
+                continue
+            words = html.escape(f"{name}{across}{_number(x)}: {_number(y)}".replace("\n", " "))
+            circles.append(
+                f'<circle cx="{left * scale:.1f}" cy="{height - up * scale:.1f}" r="{SPOT_RADIUS}" fill="transparent">'
+                f"<title>{words}</title></circle>"
+            )
+    return "".join(circles)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
 
 
 def standalone_svg(figure: Figure, alt: str) -> str:
