@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -163,26 +163,19 @@ def model_config(name: str | None, settings: Sequence[str]) -> ModelConfig:
     return preset(name, **dict(parse_setting(setting) for setting in settings))
 
 
-class Swept(NamedTuple):
-    """One configuration of a sweep, or the only one without a sweep.
+def swept_configs(
+    name: str | None, settings: Sequence[str], sweep: str | None
+) -> list[tuple[ModelConfig, dict[str, Any]]]:
+    """Return the configurations of --model, --set and --sweep, one a value, or one without a sweep.
 
-    Attributes:
-        cfg: the configuration.
-        value: the swept field with its value, as records carry it; empty without a sweep.
-    """
-
-    cfg: ModelConfig
-    value: dict[str, Any]
-
-
-def swept_configs(name: str | None, settings: Sequence[str], sweep: str | None) -> list[Swept]:
-    """Return the configurations of --model, --set and --sweep, one a value.
+    Returns:
+        Each with the swept field and its value, as records carry them; empty without a sweep.
 
     Raises:
         InputError: as :func:`model_config`; a sweep of another form, of a value twice, or of one that is refused.
     """
     if sweep is None:
-        return [Swept(model_config(name, settings), {})]
+        return [(model_config(name, settings), {})]
     field, equals, texts = sweep.partition("=")
     values = texts.split(",")
     if not (field and equals and all(values)):
@@ -194,7 +187,7 @@ def swept_configs(name: str | None, settings: Sequence[str], sweep: str | None) 
         setting = f"{field}={text}"
         label = dict([parse_setting(setting)])
         try:
-            configs.append(Swept(model_config(name, [*settings, setting]), label))
+            configs.append((model_config(name, [*settings, setting]), label))
         except InputError as error:
             raise InputError(f"--sweep {shown(setting)}: {error}") from error
     return configs

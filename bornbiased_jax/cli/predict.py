@@ -70,7 +70,7 @@ def predict(
 
         options.refuse_model(model, settings, sweep)
         cfg = open_checkpoint(checkpoint).cfg
-        configs = [options.Swept(cfg, {})]
+        configs = [(cfg, {})]
     name = str(checkpoint or model)
     # The diagram moves scale, depth and attention by itself.
     if arguments["diagram"]:
@@ -89,4 +89,4 @@ def predict(
         if arguments["gradients"]:
             record |= {**predict_gradients(swept, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
         records.append(record)
-    places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0].value), "")), name)
+    places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0][1]), "")), name)

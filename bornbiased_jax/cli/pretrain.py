@@ -95,12 +95,11 @@ def finish(summary: Mapping[str, Any], seeds: Sequence[int], json_file: str | No
     """Print how far a run came, as JSON too where requested; return the exit code."""
     from bornbiased_jax.results import Training
 
-    result = Training(summary)
     reached = f"{summary['out']}: {prefix}step {summary['step']} of {summary['steps']}"
     if summary["loss"] is not None:
         pairs = zip(seeds, summary["loss"], strict=True)
         reached += ", loss " + ", ".join(f"seed {seed}: {loss:.4f}" for seed, loss in pairs) + " nats per token"
-    outputs.print_result(result, json_file, line=reached)
+    outputs.print_result(Training(summary), json_file, line=reached)
     if not summary["finished"]:
         click.echo("stopped before its end: the same command resumes there", err=True)
         return TERMINATED

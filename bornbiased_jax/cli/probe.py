@@ -13,18 +13,13 @@ from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.ranges import Batch, Count, LearningRate, Seed, SeqLen, Steps
 
 if TYPE_CHECKING:
-    from bornbiased_jax.cli.options import Swept
-    from bornbiased_jax.config import FieldValue
+    from bornbiased_jax.config import FieldValue, ModelConfig
     from bornbiased_jax.probes import Subject
     from bornbiased_jax.results.probes import Part
     from bornbiased_jax.results.theory import Record
 
 
-class _Group(click.Group):
-    command_class = Command
-
-
-@click.group("probe", cls=_Group)
+@click.group("probe")
 def probe() -> None:
     """Measure what a transformer prefers before anybody has trained it."""
 
@@ -78,7 +73,7 @@ _probe_options = options.together(
 )
 
 
-@probe.command("preference", short_help="which token does each seed predict most?")
+@probe.command("preference", cls=Command, short_help="which token does each seed predict most?")
 @_probe_options
 def preference_command(**arguments: Any) -> None:
     """Which token each seed predicts most often, and how improbable that is (Table 1, Figure 1).
@@ -91,7 +86,7 @@ def preference_command(**arguments: Any) -> None:
     _run(arguments, "preference")
 
 
-@probe.command("contraction", short_help="how alike do unrelated inputs become?")
+@probe.command("contraction", cls=Command, short_help="how alike do unrelated inputs become?")
 @_probe_options
 def contraction_command(**arguments: Any) -> None:
     """How alike the last-token states of different sequences are, block by block (Figure 2, Table 2).
@@ -106,7 +101,7 @@ def contraction_command(**arguments: Any) -> None:
     _run(arguments, "contraction")
 
 
-@probe.command("scaling")
+@probe.command("scaling", cls=Command)
 @options.model_options
 @click.option("--widths", default="64,128,256", metavar="D[,D…]", help="Widths of the model.")
 @click.option("--steps", type=options.Ranged(Steps), default=10, help="Updates after the first.")
@@ -168,7 +163,7 @@ class _Prepared(NamedTuple):
         store: ``resume``, ``engine`` and ``range_size``.
         mesh: of the devices, if one was given; None in a dry run.
         seeds, lengths: in the order given.
-        models: the configurations; empty where a checkpoint is probed.
+        models: the configurations, each with the field of a sweep and its value; empty where a checkpoint is probed.
     """
 
     outputs: outputs.Outputs
@@ -176,7 +171,7 @@ class _Prepared(NamedTuple):
     mesh: Any
     seeds: list[int]
     lengths: list[int]
-    models: list[Swept]
+    models: list[tuple[ModelConfig, dict[str, Any]]]
 
 
 def _prepare(arguments: dict[str, Any]) -> _Prepared:
@@ -213,7 +208,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
     prepared = _prepare(arguments)
     if arguments["dry_run"]:
         needed = dry_run.probe_requirements(
-            arguments, part, prepared.seeds, prepared.lengths, [model.cfg for model in prepared.models]
+            arguments, part, prepared.seeds, prepared.lengths, [cfg for cfg, _ in prepared.models]
         )
         dry_run.report(*needed, prepared.outputs.json_file)
         return
@@ -230,7 +225,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
             records += [{**value, **row} for row in rows]
         # All values of a sweep share the other fields.
         base = options.model_config(arguments["model"], arguments["settings"])
-        result = kind(records, base.to_dict(), swept=next(iter(prepared.models[0].value), ""))
+        result = kind(records, base.to_dict(), swept=next(iter(prepared.models[0][1]), ""))
     prepared.outputs.show(result, arguments["checkpoint"] or arguments["model"])
 
 

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 # What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
 _READING = ("files", "roles", "ignore_fields")
 _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
-
-
-def _tests() -> str:
-    """Describe each test for the help."""
-    return "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
+_DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
 
 
 @click.command("seedprint", cls=Command)
@@ -36,7 +32,7 @@ def _tests() -> str:
 @click.option(
     "--test",
     type=click.Choice(list(TESTS)),
-    help=f"{_tests()}.  [default: auto, and permutation with a stored fingerprint]",
+    help=f"{_DESCRIPTIONS}.  [default: auto, and permutation with a stored fingerprint]",
 )
 @click.option(
     "--alpha", type=options.Ranged(Level), help="Level of the decision; that of the test unless given (0.01 or 1e-4)."

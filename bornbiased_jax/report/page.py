@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report.figures import DARK_SERIES, SERIES, svg
-from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Row, Table, write
+from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Quantity, Row, Table, write
 
 LARGEST_EMBEDDED_RECORD = 1_000_000
 """Bytes of JSON above which a record is not carried inside the page (the file beside it remains)."""
@@ -84,7 +84,6 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
     )
     environment.filters["paragraphs"] = lambda text: re.split(r"\n\s*\n", text.strip())
     environment.globals.update(
-        SOURCES=SOURCES,
         cell=_cell,
         figure=_figure,
         figure_files=figure_files,
@@ -113,9 +112,8 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
     )
 
 
-def _cell(table: Table, row: Row, source: str, name: str) -> str:
-    quantity = next(quantity for quantity in table.quantities if quantity.name == name)
-    return write(getattr(row, source).get(name), quantity.format)
+def _cell(row: Row, source: str, quantity: Quantity) -> str:
+    return write(getattr(row, source).get(quantity.name), quantity.format)
 
 
 def _figure(section: Section, index: int, panel: Panel) -> Markup:
