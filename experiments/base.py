@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,6 +125,14 @@ class Context:
             chunks = spans(total, size)
             values = self.parts(name, compute, settings, chunks, sources=self.sources, advance=advance)
         return [row for value in values for row in value]
+
+
+def each(items: Collection[T], label: str, unit: str, quiet: bool) -> Iterator[T]:
+    """Yield items under a progress bar (:func:`.progress.bar`), which counts them as they are done."""
+    with progress.bar(len(items), label, unit=unit, quiet=quiet) as advance:
+        for item in items:
+            yield item
+            advance()
 
 
 def chunked(value_of: Callable[[Any, Any, Chunk], object]) -> Compute:

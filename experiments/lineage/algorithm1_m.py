@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared.lineage import row
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.table4a import PAIRS, TINY, initial_outputs
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import embedding_moments
@@ -28,16 +27,14 @@ def run(context: Context) -> Entry:
     settings = context.settings
     cfg = preset(settings["model"], **settings["changes"])
     rows = []
-    with progress.bar(len(settings["pairs"]), "algorithm1_m", unit="pairs", quiet=context.quiet) as advance:
-        for base, suspect in settings["pairs"]:
-            advance()
-            moments = embedding_moments(init_seed(cfg, base))
-            for kind, fed in (("gaussian", moments), ("tokens", None)):
-                outputs = [initial_outputs(context, settings, seed, kind, fed) for seed in (base, suspect)]
-                rows += [
-                    {"base": base, "suspect": suspect, "inputs": kind, "m": m, **row(paper_test(*outputs, num_dims=m))}
-                    for m in settings["m"]
-                ]
+    for base, suspect in each(settings["pairs"], "algorithm1_m", "pairs", context.quiet):
+        moments = embedding_moments(init_seed(cfg, base))
+        for kind, fed in (("gaussian", moments), ("tokens", None)):
+            outputs = [initial_outputs(context, settings, seed, kind, fed) for seed in (base, suspect)]
+            rows += [
+                {"base": base, "suspect": suspect, "inputs": kind, "m": m, **row(paper_test(*outputs, num_dims=m))}
+                for m in settings["m"]
+            ]
     return {"rows": rows}
 
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
 from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, compare
@@ -36,10 +35,8 @@ def run(context: Context) -> Entry:
     rows: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
     tokens: dict[str, list[Entry]] = {kind: [] for kind in KINDS}
     pairs = list(_pairs(models, settings["num_pairs"]))
-    with progress.bar(len(pairs), "evidence_sheet", unit="pairs", quiet=context.quiet) as advance:
-        for kind, base, suspect in pairs:
-            rows[kind].append(compare(base, suspect))
-            advance(1)
+    for kind, base, suspect in each(pairs, "evidence_sheet", "pairs", context.quiet):
+        rows[kind].append(compare(base, suspect))
     for kind, token_values in _tokenizer_pairs(settings):
         tokens[kind].append(token_values)
     statistics: dict[str, dict[str, list[float]]] = {key: {} for key in STATISTICS}

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from bornbiased_jax import progress
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes.inputs import random_inputs
@@ -51,24 +50,18 @@ def _outputs(context: Context, group: Entry, seed: int) -> np.ndarray:
 
 
 def _group(context: Context, group: Entry) -> Entry:
-    num_models = group["num_births"]
-    outputs = []
-    with progress.bar(num_models, f"outputs, {group['inputs']}", unit="models", quiet=context.quiet) as advance:
-        for seed in range(num_models):
-            outputs.append(_outputs(context, group, seed))
-            advance()
+    seeds = each(range(group["num_births"]), f"outputs, {group['inputs']}", "models", context.quiet)
+    outputs = [_outputs(context, group, seed) for seed in seeds]
     unit = null_std(group["num_inputs"])
     edges = np.linspace(-_REACH, _REACH, _BINS)
     # Histogram, number, sum and sum of squares of all taus, and the mean of each pair.
     counts, sums, means = np.zeros(_BINS - 1, int), np.zeros(3), []
     pairs = list(itertools.combinations(outputs, 2))
-    with progress.bar(len(pairs), f"figure13 {group['inputs']}", unit="pairs", quiet=context.quiet) as advance:
-        for base_ND, suspect_ND in pairs:
-            scaled_D = tau_b(base_ND, suspect_ND) / unit
-            counts += np.histogram(scaled_D, edges)[0]
-            sums += (len(scaled_D), scaled_D.sum(), np.square(scaled_D).sum())
-            means.append(float(scaled_D.mean() * math.sqrt(len(scaled_D))))
-            advance()
+    for base_ND, suspect_ND in each(pairs, f"figure13 {group['inputs']}", "pairs", context.quiet):
+        scaled_D = tau_b(base_ND, suspect_ND) / unit
+        counts += np.histogram(scaled_D, edges)[0]
+        sums += (len(scaled_D), scaled_D.sum(), np.square(scaled_D).sum())
+        means.append(float(scaled_D.mean() * math.sqrt(len(scaled_D))))
     total, mean = sums[0], sums[1] / sums[0]
     is_inner = (edges[:-1] >= -3 - 1e-9) & (edges[1:] <= 3 + 1e-9)
     return {

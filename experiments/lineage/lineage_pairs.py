@@ -10,13 +10,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bornbiased_jax import io, progress
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize_verdicts
 from bornbiased_jax.experiments._shared.lineage import compared, verdicts
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
@@ -91,19 +91,17 @@ def _smollm2(context: Context, path: Path) -> Entry:
     changes = [(kind, strength) for kind, strengths in settings["changes"].items() for strength in strengths]
     changes += [(_FRESH, seed) for seed in settings["fresh_seeds"]]
     rows = []
-    with progress.bar(len(changes), "SmolLM2", unit="models", quiet=context.quiet) as advance:
-        for kind, strength in changes:
-            suspect = Checkpoint.from_seed(model.config, strength) if kind == _FRESH else damaged(model, kind, strength)
-            base_params, suspect_params = (jax.tree.map(np.asarray, each.params()) for each in (model, suspect))
-            row = {
-                "change": kind,
-                "strength": strength,
-                "tests": verdicts(base_ND, last_outputs(suspect.cfg, suspect.params(), inputs)),
-                "intrinsic": intrinsic(base_params, suspect_params).value,
-                "pcs": pcs(base_params, suspect_params).value,
-            }
-            rows.append(row)
-            advance()
+    for kind, strength in each(changes, "SmolLM2", "models", context.quiet):
+        suspect = Checkpoint.from_seed(model.config, strength) if kind == _FRESH else damaged(model, kind, strength)
+        base_params, suspect_params = (jax.tree.map(np.asarray, opened.params()) for opened in (model, suspect))
+        row = {
+            "change": kind,
+            "strength": strength,
+            "tests": verdicts(base_ND, last_outputs(suspect.cfg, suspect.params(), inputs)),
+            "intrinsic": intrinsic(base_params, suspect_params).value,
+            "pcs": pcs(base_params, suspect_params).value,
+        }
+        rows.append(row)
     return {"attempted": True, "file": path.name, "rows": rows}
 
 
@@ -155,16 +153,14 @@ def _others(context: Context) -> Entry:
         test["adjusted_p"] = float(value)
     unrelated = []
     few = random_inputs("tokens", settings["num_inputs"], settings["seq_len"], smallest)
-    with progress.bar(len(opened), "fresh seeds", unit="checkpoints", quiet=context.quiet) as advance:
-        for path, model in zip(where, opened, strict=True):
-            base_ND = last_outputs(model.cfg, model.params(), few)
-            initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few)
-            seed_verdicts = [
-                permutation_verdict(base_ND, initial_ND, seed)
-                for seed, initial_ND in enumerate(itertools.chain.from_iterable(initializations))
-            ]
-            unrelated.append({"base": path.name, **dataclasses.asdict(summarize_verdicts(seed_verdicts))})
-            advance()
+    for path, model in each(list(zip(where, opened, strict=True)), "fresh seeds", "checkpoints", context.quiet):
+        base_ND = last_outputs(model.cfg, model.params(), few)
+        initializations = final_outputs(model.cfg, range(settings["num_strangers"]), few)
+        seed_verdicts = [
+            permutation_verdict(base_ND, initial_ND, seed)
+            for seed, initial_ND in enumerate(itertools.chain.from_iterable(initializations))
+        ]
+        unrelated.append({"base": path.name, **dataclasses.asdict(summarize_verdicts(seed_verdicts))})
     return {"attempted": True, "pairs": pairs, "strangers": unrelated}
 
 

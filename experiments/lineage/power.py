@@ -23,11 +23,10 @@ import jax
 import numpy as np
 
 from bornbiased_jax import model as models
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
 from bornbiased_jax.experiments.lineage.descendants_families import batches_of, cached_fit, fit, tuning_loss
 from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.lineage.battery import Options
@@ -51,17 +50,15 @@ def run(context: Context) -> Entry:
     settings = context.settings
     rows: list[Entry] = []
     agreements = []
-    with progress.bar(len(settings["widths"]), "power", unit="widths", quiet=context.quiet) as advance:
-        for width, neurons in settings["widths"]:
-            changes = {**settings["changes"], "d_model": width, "d_ff": neurons}
-            cfg = preset(settings["model"], **changes)
-            trained = [_trained(context, cfg, text) for text in settings["corpora"]]
-            for place, step in enumerate(settings["marks"]):
-                pairs = list(zip(*(by_step[place] for by_step in trained), strict=True))
-                rows += [{"width": width, "step": step, **row} for row in related_rows(cfg, pairs, settings["dims"])]
-            last = [[by_step[-1][seed] for by_step in trained] for seed in range(settings["seeds"])]
-            agreements.append({"width": width, "neurons": neurons, **unrelated(cfg, last)})
-            advance(1)
+    for width, neurons in each(settings["widths"], "power", "widths", context.quiet):
+        changes = {**settings["changes"], "d_model": width, "d_ff": neurons}
+        cfg = preset(settings["model"], **changes)
+        trained = [_trained(context, cfg, text) for text in settings["corpora"]]
+        for place, step in enumerate(settings["marks"]):
+            pairs = list(zip(*(by_step[place] for by_step in trained), strict=True))
+            rows += [{"width": width, "step": step, **row} for row in related_rows(cfg, pairs, settings["dims"])]
+        last = [[by_step[-1][seed] for by_step in trained] for seed in range(settings["seeds"])]
+        agreements.append({"width": width, "neurons": neurons, **unrelated(cfg, last)})
     return {"z": rows, "unrelated": agreements}
 
 

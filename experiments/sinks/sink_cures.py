@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import progress
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.sinks import price_tables, sink_training
 from bornbiased_jax.experiments.sinks.figure12 import setting_note
 from bornbiased_jax.experiments.sinks.settings import (
@@ -104,16 +103,14 @@ def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, ste
     """
     running = {name: _started(sink_training.run_config(context, name, context.work / "timed")) for name in mitigations}
     seconds: dict[str, list[float]] = {name: [] for name in mitigations}
-    with progress.bar(rounds, "cost of a step", unit="rounds", quiet=context.quiet) as advance:
-        for _ in range(rounds):
-            for name, (step, state, rows) in running.items():
-                start = time.perf_counter()
-                for _ in range(steps):
-                    state, _ = step(state, rows)
-                jax.block_until_ready(state)
-                seconds[name].append((time.perf_counter() - start) / steps)
-                running[name] = (step, state, rows)
-            advance()
+    for _ in each(range(rounds), "cost of a step", "rounds", context.quiet):
+        for name, (step, state, rows) in running.items():
+            start = time.perf_counter()
+            for _ in range(steps):
+                state, _ = step(state, rows)
+            jax.block_until_ready(state)
+            seconds[name].append((time.perf_counter() - start) / steps)
+            running[name] = (step, state, rows)
     return seconds
 
 

@@ -29,11 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each, where_attempted
 from bornbiased_jax.experiments.sinks.subject import Subject, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
@@ -70,16 +69,14 @@ def knock_out(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings:
     named = [Neuron(neuron["block"], neuron["neuron"]) for neuron in chosen]
     channel = chosen[0]["channel"]
     first_LF = first_activations(cfg, params, tokens_NT)
-    runs = list(_runs(cfg, params, named, channel, first_LF, settings))
+    runs = _runs(cfg, params, named, channel, first_LF, settings)
     rows = []
-    with progress.bar(len(runs), "knock-out", unit="runs", quiet=quiet) as advance:
-        for kind, target, position, make, first_token in runs:
-            changed_NT = tokens_NT.copy()
-            if first_token is not None:
-                changed_NT[:, 0] = first_token
-            measured = effect(cfg, params, changed_NT, make(), position=position)
-            rows.append({"kind": kind, "what": target, "position": position, **measured})
-            advance(1)
+    for kind, target, position, make, first_token in each(runs, "knock-out", "runs", quiet):
+        changed_NT = tokens_NT.copy()
+        if first_token is not None:
+            changed_NT[:, 0] = first_token
+        measured = effect(cfg, params, changed_NT, make(), position=position)
+        rows.append({"kind": kind, "what": target, "position": position, **measured})
     return {"neurons": neurons, "named": [str(neuron) for neuron in named], "channel": channel, "rows": rows}
 
 

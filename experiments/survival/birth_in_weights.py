@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.experiments.survival.settings import PRECISION, changed
@@ -72,21 +71,19 @@ def _compare(trained_run: Path, settings: Entry, quiet: bool) -> Entry:
     pairs = list(_pairs(len(seeds), settings["others"]))
     rows: list[Entry] = []
     agreements: dict[str, list[Any]] = {TRAINED: [], "hidden copy": [], "hidden copy with noise": []}
-    with progress.bar(len(pairs), "initialization in weights", unit="pairs", quiet=quiet) as advance:
-        for relation, base_index, suspect_index in pairs:
-            base = of_lives[base_index] if relation == TRAINED else of_initializations[base_index]
-            suspect = hidden[suspect_index] if relation == HIDDEN else of_lives[suspect_index]
-            names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
-            options = Options(has_untrained=relation != TRAINED)
-            for name in names:
-                answer = single_verdict(base, suspect, TESTS[name], options)
-                rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], answer))
-            if relation == TRAINED:
-                agreements[TRAINED].append(_agreement(base, suspect))
-            if relation == OWN:
-                agreements["hidden copy"].append(_agreement(of_lives[base_index], hidden[base_index]))
-                agreements["hidden copy with noise"].append(_agreement(of_lives[base_index], noisy[base_index]))
-            advance()
+    for relation, base_index, suspect_index in each(pairs, "initialization in weights", "pairs", quiet):
+        base = of_lives[base_index] if relation == TRAINED else of_initializations[base_index]
+        suspect = hidden[suspect_index] if relation == HIDDEN else of_lives[suspect_index]
+        names = EXACT_BETWEEN_TRAINED if relation == TRAINED else tuple(TESTS)
+        options = Options(has_untrained=relation != TRAINED)
+        for name in names:
+            answer = single_verdict(base, suspect, TESTS[name], options)
+            rows.append(_row(relation, name, seeds[base_index], seeds[suspect_index], answer))
+        if relation == TRAINED:
+            agreements[TRAINED].append(_agreement(base, suspect))
+        if relation == OWN:
+            agreements["hidden copy"].append(_agreement(of_lives[base_index], hidden[base_index]))
+            agreements["hidden copy with noise"].append(_agreement(of_lives[base_index], noisy[base_index]))
     return {"rows": rows, "agreements": agreements}
 
 

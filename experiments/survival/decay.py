@@ -18,16 +18,16 @@ No paper's table. Stated before any number was seen:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
@@ -141,18 +141,16 @@ def life(run: RunFolder, quiet: bool) -> Entry:
     ]
     series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
     other: dict[str, list[float]] = {}
-    with progress.bar(len(initializations) * len(steps), "decay", unit="checkpoints", quiet=quiet) as advance:
-        for index, (seed, initial) in enumerate(zip(run.seeds, initializations, strict=True)):
-            for step in steps:
-                now = initial if step == 0 else Checkpoint.from_params(run.cfg, run.at(seed, step))
-                for matrix, values in by_matrix(initial, now, ids_I).items():
-                    for measure, value in values.items():
-                        series[measure].setdefault(matrix, [[] for _ in initializations])[index].append(value)
-                if step == steps[-1]:
-                    unrelated = initializations[(index + 1) % len(initializations)]
-                    for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(initializations) > 1 else ():
-                        other.setdefault(matrix, []).append(values["z"])
-                advance()
+    checkpoints = list(itertools.product(enumerate(initializations), steps))
+    for (index, initial), step in each(checkpoints, "decay", "checkpoints", quiet):
+        now = initial if step == 0 else Checkpoint.from_params(run.cfg, run.at(run.seeds[index], step))
+        for matrix, values in by_matrix(initial, now, ids_I).items():
+            for measure, value in values.items():
+                series[measure].setdefault(matrix, [[] for _ in initializations])[index].append(value)
+        if step == steps[-1]:
+            unrelated = initializations[(index + 1) % len(initializations)]
+            for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(initializations) > 1 else ():
+                other.setdefault(matrix, []).append(values["z"])
     # The decay is fitted by tokens and by summed learning rate.
     clocks = {
         "tokens": [float(run.tokens(step)) for step in steps],

@@ -11,6 +11,7 @@ true one: its units then agree with nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive import symmetries
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.experiments.survival import persistence
 from bornbiased_jax.experiments.survival.settings import PRECISION, changed
@@ -201,28 +201,26 @@ def _rows(trained_run: Path, settings: Entry, quiet: bool) -> Entry:
     )
     used = np.setdiff1d(np.arange(cfg.vocab_size), unused)
     probe_BT = np.random.default_rng(0).choice(used, (2, 16)).astype(np.int32)
+    copies = list(itertools.product(CHANGES, itertools.pairwise(seeds)))
     rows = []
-    with progress.bar(len(CHANGES) * (len(seeds) - 1), "evasions", unit="copies", quiet=quiet) as advance:
-        for name, change in CHANGES.items():
-            for seed, other in zip(seeds, seeds[1:], strict=False):
-                copy = change(Original(cfg, lives[seed], seed, unused))
-                suspect = sketch(Checkpoint.from_params(*copy))
-                verdicts = {test: single_verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
-                verdicts[CONTROL] = single_verdict(bases[other], suspect, TOKEN_NEURONS)
-                matching = matched(bases[seed], suspect)
-                rows.append(
-                    {
-                        "change": name,
-                        "seed": seed,
-                        "logits": _largest_difference(cfg, lives[seed], copy, jnp.asarray(probe_BT)),
-                        "agreement": None if matching is None else matching.agreement,
-                        "tests": {
-                            test: {"verdict": outcome.verdict, "z": outcome.z, "log10_p": outcome.log10_p}
-                            for test, outcome in verdicts.items()
-                        },
-                    }
-                )
-                advance()
+    for name, (seed, other) in each(copies, "evasions", "copies", quiet):
+        copy = CHANGES[name](Original(cfg, lives[seed], seed, unused))
+        suspect = sketch(Checkpoint.from_params(*copy))
+        verdicts = {test: single_verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
+        verdicts[CONTROL] = single_verdict(bases[other], suspect, TOKEN_NEURONS)
+        matching = matched(bases[seed], suspect)
+        rows.append(
+            {
+                "change": name,
+                "seed": seed,
+                "logits": _largest_difference(cfg, lives[seed], copy, jnp.asarray(probe_BT)),
+                "agreement": None if matching is None else matching.agreement,
+                "tests": {
+                    test: {"verdict": outcome.verdict, "z": outcome.z, "log10_p": outcome.log10_p}
+                    for test, outcome in verdicts.items()
+                },
+            }
+        )
     return {"unused": len(unused), "rows": rows}
 
 

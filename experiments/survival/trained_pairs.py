@@ -6,16 +6,16 @@ A family's models are trained once, for the first of its tables; the others find
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bornbiased_jax import progress
 from bornbiased_jax.experiments._shared.baselines import against_null, reef, reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, larger, settings, shared_cost
@@ -75,12 +75,9 @@ def own_and_other(context: Context) -> Entry:
     run, seeds = persistence.base_run(context), settings["seeds"]
     moments = persistence.initial_moments(settings)
     pairs = []
-    with progress.bar(len(seeds) ** 2, "pairs", unit="pairs", quiet=context.quiet) as advance:
-        for initial in seeds:
-            for trained in seeds:
-                base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
-                pairs.append(tested(settings, base, suspect, moments))
-                advance(1)
+    for initial, trained in each(list(itertools.product(seeds, seeds)), "pairs", "pairs", context.quiet):
+        base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
+        pairs.append(tested(settings, base, suspect, moments))
     return {"facts": persistence.facts_of(run), "pairs": pairs}
 
 
@@ -109,12 +106,9 @@ def baselines_of_initializations(context: Context) -> Entry:
     settings = context.settings
     run, seeds = persistence.base_run(context), settings["seeds"]
     scores_by_pair: dict[tuple[int, int], dict[str, Score]] = {}
-    with progress.bar(len(seeds) ** 2, "baselines", unit="pairs", quiet=context.quiet) as advance:
-        for initial in seeds:
-            for trained in seeds:
-                base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
-                scores_by_pair[initial, trained] = compared(settings, base, suspect, run)
-                advance(1)
+    for initial, trained in each(list(itertools.product(seeds, seeds)), "baselines", "pairs", context.quiet):
+        base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
+        scores_by_pair[initial, trained] = compared(settings, base, suspect, run)
     other = {
         name: np.array([np.nan if scores[name].value is None else scores[name].value
                         for pair, scores in scores_by_pair.items() if pair[0] != pair[1]], np.float64)
