@@ -21,7 +21,7 @@ import dataclasses
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,27 +104,19 @@ def blocks(text: str) -> Iterator[Block]:
         yield parse(match["options"])
 
 
-def record_of(block: Block) -> Record | None:
-    """Return the record behind a block, or None."""
+def records_of(block: Block) -> dict[str, Record]:
+    """Return the records behind a block by name, as far as they are there: one, or those of a selection."""
     if block.name.startswith("benchmark/"):
         path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
-        return io.read_json(path) if path.exists() else None
-    if block.name in experiments.SELECTIONS:
-        names = experiments.SELECTIONS[block.name]
-        committed_records = {
-            name: record for name in names if (record := results.committed(name, block.scale)) is not None
-        }
-        if not committed_records:
-            return None
-        seconds = sum(record["provenance"]["wall_time_s"] for record in committed_records.values())
-        return {"seconds": seconds, "made": len(committed_records), "of": len(names), "records": committed_records}
-    return results.committed(block.name, block.scale)
+        return {block.name: io.read_json(path)} if path.exists() else {}
+    names = experiments.SELECTIONS.get(block.name, (block.name,))
+    return {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
 
 
 def missing(root: Path = ROOT) -> list[str]:
     """List the commands that make the records which the documents name and which are not there."""
     named_blocks = [block for path in documents(root) for block in blocks(path.read_text())]
-    return list(dict.fromkeys(block.command for block in named_blocks if record_of(block) is None))
+    return list(dict.fromkeys(block.command for block in named_blocks if not records_of(block)))
 
 
 def render(text: str) -> str:
@@ -166,48 +158,39 @@ def content(block: Block, named: Sequence[Block] | None = None) -> str:
     Raises:
         InputError: the record has no such value, or cannot be shown.
     """
-    record = record_of(block)
+    records = records_of(block)
     if block.value:
-        return "…" if record is None else _value(block, record)
+        return _value(block, records[block.name]) if records else "…"
     try:
-        body = f"Not measured yet: `{block.command}`." if record is None else _shown(block, record)
+        body = _shown(block, records) if records else f"Not measured yet: `{block.command}`."
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"the record of {block.name} cannot be shown ({error!r}): {block.command}") from error
     line = origins([block] if named is None else named)
     return f"\n{body}\n\n{line}\n" if line else f"\n{body}\n"
 
 
-def _together(summary: Record) -> str:
-    partly = "" if summary["made"] == summary["of"] else f" for {summary['made']} of its {summary['of']} experiments"
-    return duration(summary["seconds"]) + partly
-
-
-def _together_shown(summary: Record, kind: str, number: str) -> str:
-    """Show the claims of several records, or the tables at one place of them as one table."""
-    experiment_records = [(runner.load(name), record) for name, record in summary["records"].items()]
-    if kind == "claims":
-        return claims_text([claim for experiment, record in experiment_records for claim in experiment.claims(record)])
-    each = [relabel(experiment.tables(record)[int(number) - 1]) for experiment, record in experiment_records]
-    return table_text(dataclasses.replace(each[0], rows=[row for table in each for row in table.rows]))
-
-
-def _shown(block: Block, record: Record) -> str:
+def _shown(block: Block, records: Mapping[str, Record]) -> str:
+    """Show the headline, the claims or the tables of records; the tables at one place of several are one table."""
     kind, _, number = block.show.partition(":")
-    if block.name in experiments.SELECTIONS:
-        return _together_shown(record, kind, number)
+    by_record: list[Sequence[Table]]
     if block.name.startswith("benchmark/"):
         # benchmarks/ is not installed with the packages; it lies beside the documents.
         shown = importlib.import_module("benchmarks.tables").TABLES
-        page_tables: Sequence[Table] = shown[block.name.removeprefix("benchmark/")](record)
+        by_record = [shown[block.name.removeprefix("benchmark/")](records[block.name])]
     else:
-        experiment = runner.load(block.name)
+        loaded = [(runner.load(name), record) for name, record in records.items()]
         if kind == "headline":
-            return experiment.headline(record)
+            return "\n\n".join(experiment.headline(record) for experiment, record in loaded)
         if kind == "claims":
-            return claims_text(experiment.claims(record))
-        page_tables = [relabel(table) for table in experiment.tables(record)]
-    chosen = page_tables if not number else [page_tables[int(number) - 1]]
-    return "\n\n".join(table_text(table) for table in chosen)
+            return claims_text([claim for experiment, record in loaded for claim in experiment.claims(record)])
+        by_record = [[relabel(table) for table in experiment.tables(record)] for experiment, record in loaded]
+    if number:
+        by_record = [[tables[int(number) - 1]] for tables in by_record]
+    joined = [
+        dataclasses.replace(tables[0], rows=[row for table in tables for row in table.rows])
+        for tables in zip(*by_record, strict=True)
+    ]
+    return "\n\n".join(map(table_text, joined))
 
 
 def _value(block: Block, record: Record) -> str:
@@ -228,46 +211,35 @@ def _value(block: Block, record: Record) -> str:
     return make(int(digits))(value) if digits else make(value)
 
 
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Where a record comes from.
-
-    Attributes:
-        command: what makes it, as it was typed.
-        cost: what that took.
-        source: where it ran, and of which code and text.
-    """
-
-    command: str
-    cost: list[str]
-    source: list[str]
-
-
 def origins(named: Sequence[Block]) -> str:
     """Name in one line the commands that made records, with what each took, where, and of which code and text.
 
     What all of several records have in common is said once, at the end of the line; what is not measured is left out.
     """
-    made = [origin(block, record) for block in named if (record := record_of(block)) is not None]
-    common = [fact for fact in made[0].source if all(fact in each.source for each in made)] if len(made) > 1 else []
+    made = [origin(block, records) for block in named if (records := records_of(block))]
+    sources = [source for _, _, source in made]
+    common = [fact for fact in sources[0] if all(fact in source for source in sources)] if len(made) > 1 else []
     sentences = []
-    for each in made:
-        facts = [*each.cost, *(fact for fact in each.source if fact not in common)]
-        sentences.append(f"`{each.command}`" + (f": {'; '.join(facts)}." if facts else "."))
+    for command, cost, source in made:
+        facts = [*cost, *(fact for fact in source if fact not in common)]
+        sentences.append(f"`{command}`" + (f": {'; '.join(facts)}." if facts else "."))
     if common:
         sentences.append(f"{'Both' if len(made) == 2 else 'All'}: {'; '.join(common)}.")
     return " ".join(sentences)
 
 
-def origin(block: Block, record: Record) -> Origin:
-    """Return the command that made a record, with what it took, where, and of which code and text."""
+def origin(block: Block, records: Mapping[str, Record]) -> tuple[str, list[str], list[str]]:
+    """Return the command that made a block's records, what it took, and where it ran, of which code and text."""
     if block.name in experiments.SELECTIONS:
-        machines = {
-            "{cores} cores of {cpu}".format_map(each["provenance"]["platform"]) for each in record["records"].values()
-        }
-        revisions = {each["provenance"]["git"]["revision"][:10] for each in record["records"].values()}
+        provenances = [each["provenance"] for each in records.values()]
+        machines = {"{cores} cores of {cpu}".format_map(each["platform"]) for each in provenances}
+        revisions = {each["git"]["revision"][:10] for each in provenances}
         where = ["; ".join(sorted(machines)), "revision " + ", ".join(sorted(revisions))]
-        return Origin(block.command, [_together(record)], where)
+        count, total = len(records), len(experiments.SELECTIONS[block.name])
+        took = duration(sum(each["wall_time_s"] for each in provenances))
+        partly = "" if count == total else f" for {count} of its {total} experiments"
+        return block.command, [took + partly], where
+    record = records[block.name]
     provenance = record.get("provenance", {})
     taken = results.taken(record)
     cost: list[str] = []
@@ -288,7 +260,7 @@ def origin(block: Block, record: Record) -> Origin:
         source.append(f"code {provenance['code'][:8]}")
     source += [f"`{name}` {digest[:8]}" for name, digest in provenance.get("corpora", {}).items()]
     data = f" --data {record['data']}" if record.get("data") else ""
-    return Origin(f"{block.command}{data}", cost, source)
+    return f"{block.command}{data}", cost, source
 
 
 def main(arguments: Sequence[str]) -> int:
