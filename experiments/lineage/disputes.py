@@ -9,7 +9,7 @@ Scores, larger for pairs that are more alike: of this package the z of each piec
 (the largest of a pair's components), and the agreement of matchings, from two fingerprints as they are published (16
 numbers a vector, public signs); of public statistics the sheet's values; of published baselines their scores (φ_U: its
 −log₁₀ p; those that run both models are in the benchmark of descendants), and the spectra of GhostSpec and SELF
-(:mod:`.disputes_spectra`). What is undefined ranks below everything. ROC: AUC by kind, ties counted half, intervals by
+(:func:`spectra_scores`). What is undefined ranks below everything. ROC: AUC by kind, ties counted half, intervals by
 families resampled; the power of a score at 1% is the fraction of guilty pairs above all but 1% of the innocent pairs of
 *all* kinds, for nobody knows beforehand what was done to a suspect. A kind is found if that power is at least 90%.
 
@@ -27,13 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
 from bornbiased_jax.experiments.lineage import disputes_tables
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs, area, roc
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
-from bornbiased_jax.experiments.lineage.disputes_spectra import SPECTRA, spectra_scores
-from bornbiased_jax.lineage.baselines import weight_scores
+from bornbiased_jax.lineage import spectra
+from bornbiased_jax.lineage.baselines import Score, weight_scores
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.sheet import STATISTICS, compare
@@ -46,6 +47,8 @@ BASELINES = ("Intrinsic", "HuRef (PCS)", "HuRef (ICS)", "φ_U", "AWM")
 # Models here have no tokenizer file; spectra of products are scores of published methods.
 _LEFT_OUT = ("tokenizer_overlap", "shared_merges", "id_shift", "ghostspec", "self")
 _PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key not in _LEFT_OUT}
+SPECTRA = {STATISTICS[key].title: values for key, values in spectra.SPECTRA.items()}
+"""Scores by name, each with the sorted values of a product that it compares."""
 SOURCES = {
     **dict.fromkeys((*EVIDENCE, AGREEMENT_OF_MATCHINGS), "this package"),
     **dict.fromkeys(_PUBLIC.values(), "public statistic"),
@@ -134,6 +137,30 @@ def examine(base: Release, suspect: Release, options: Options) -> Entry:
         "verdict": verdict.verdict,
         "components": {row["component"]: row["verdict"] for row in detail["components"]},
     }
+
+
+def spectra_scores(base: Checkpoint, suspect: Checkpoint) -> list[Score]:
+    """Compare spectra of attention's products: one score for each of :data:`SPECTRA`, undefined without attention."""
+    if not (base.config.attention and suspect.config.attention):
+        return [Score(name, None, "a model without attention has no products") for name in SPECTRA]
+    products = [list(attention_products(model)) for model in (base, suspect)]
+    scores = []
+    for name, values in SPECTRA.items():
+        sorted_values = [
+            [(values(query_key), values(value_output)) for query_key, value_output in model] for model in products
+        ]
+        scores.append(Score(name, spectra.assigned_cosine(*sorted_values)))
+    return scores
+
+
+def attention_products(model: Checkpoint) -> Iterator[spectra.Pair]:
+    """Yield W_Q W_Kᵀ and W_V W_O of each block, [D, D] both, summed over heads."""
+    cfg = model.config
+    for block in range(cfg.num_layers):
+        kernels = {name: model.read(f"blocks/attention/{name}/kernel", block) for name in spectra.MATRICES}
+        products = spectra.attention_products(kernels, cfg.num_heads, cfg.kv_heads)
+        assert products is not None  # the table of parameters has all four, in widths that fit
+        yield products
 
 
 # ---------------------------------------------------------------------------------------------------------------------

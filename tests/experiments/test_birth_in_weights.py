@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import results
-from bornbiased_jax.experiments.lineage import unrelated_tables
+from bornbiased_jax.experiments.lineage import court
 from bornbiased_jax.experiments.survival import birth_in_weights
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import Term
@@ -75,7 +75,7 @@ def committed(name):
 
 def test_the_agreement_that_verdicts_quote_is_the_records():
     rows = committed("birth_in_weights")["result"]["agreements"][birth_in_weights.TRAINED]
-    measured = max(max(row["mean"] for row in rows), unrelated_tables.largest_unrelated_agreement(committed("court")))
+    measured = max(max(row["mean"] for row in rows), court.largest_unrelated_agreement(committed("court")))
     # Both have 128 neurons a block or more.
     assert measured <= UNRELATED_AGREEMENT[128]
     for entry in committed("power")["result"]["unrelated"]:

@@ -13,7 +13,6 @@ from bornbiased_jax.experiments.lineage import (
     descendants_families,
     disputes,
     disputes_recipes,
-    disputes_spectra,
     power,
     unrelated_models,
 )
@@ -93,15 +92,15 @@ def test_spectra_of_attention_products_survive_rotations_and_permuted_heads():
     hidden = symmetries.rotate(cfg, base[1], symmetries.random_rotation(cfg, 4))
     hidden = symmetries.permute_heads(*hidden, np.tile(np.arange(4)[::-1], (cfg.num_layers, 1)))
     scores = [
-        {score.method: score.value for score in disputes_spectra.spectra_scores(Checkpoint.from_params(*base), suspect)}
+        {score.method: score.value for score in disputes.spectra_scores(Checkpoint.from_params(*base), suspect)}
         for suspect in (Checkpoint.from_params(*hidden), Checkpoint.from_params(*other))
     ]
     # Products keep their singular values and eigenvalues; those of unrelated models are near, and not equal.
-    for name in disputes_spectra.SPECTRA:
+    for name in disputes.SPECTRA:
         assert scores[0][name] == pytest.approx(1.0, abs=1e-6)
         assert 0.8 < scores[1][name] < 1 - 1e-4
     # Head by head, each key serving the two queries of its group.
-    query_key, value_output = next(iter(disputes_spectra.attention_products(Checkpoint.from_params(*base))))
+    query_key, value_output = next(iter(disputes.attention_products(Checkpoint.from_params(*base))))
     attention = {
         name: np.asarray(leaf["kernel"], np.float64)[0] for name, leaf in base[1]["blocks"]["attention"].items()
     }
@@ -118,13 +117,11 @@ def test_spectra_of_models_of_two_depths_pair_blocks_and_without_attention_are_u
     base = (CFG.replace(num_layers=4), deep)
     kept = jax.tree.map(lambda leaf: leaf[np.array([1, 3])], deep["blocks"])
     shallow = (CFG, {**deep, "blocks": kept})
-    scores = disputes_spectra.spectra_scores(*(Checkpoint.from_params(*model) for model in (base, shallow)))
+    scores = disputes.spectra_scores(*(Checkpoint.from_params(*model) for model in (base, shallow)))
     assert [score.value for score in scores] == [pytest.approx(1.0)] * 2
     silent = CFG.replace(attention=False)
     reader = Checkpoint.from_params(silent, random_weights(silent, 1))
-    assert all(
-        score.value is None and "attention" in score.reason for score in disputes_spectra.spectra_scores(reader, reader)
-    )
+    assert all(score.value is None and "attention" in score.reason for score in disputes.spectra_scores(reader, reader))
 
 
 @pytest.mark.nightly

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.experiments import results
-from bornbiased_jax.experiments.survival.prefix_plus import EXPERIMENT
-from bornbiased_jax.experiments.survival.prefix_plus_tables import NEW, OLD, ends_of, wins_of
+from bornbiased_jax.experiments.survival.prefix_plus import EXPERIMENT, NEW, OLD, ends_of, wins_of
 from tests.experiments.smoke import record_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]

@@ -14,7 +14,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.experiments import runner
 from bornbiased_jax.experiments.base import SCALES, Context
 from bornbiased_jax.experiments.birth import modules
-from bornbiased_jax.experiments.theory import ablation, figure5, figure8, predicted, table3, top1_fit
+from bornbiased_jax.experiments.theory import ablation, figure5, figure8, predicted, table3
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
@@ -349,9 +349,9 @@ def test_ranks_of_draws_from_the_distribution_are_uniform():
     fraction = top1_distribution(0.3, 64, 50, 32)
     rng = np.random.default_rng(1)
     counts = fraction.counts[np.searchsorted(fraction.cdf / fraction.cdf[-1], rng.uniform(size=2_000))]
-    assert stats.kstest(top1_fit.ranks(fraction, counts), "uniform").pvalue > 1e-3
-    assert stats.kstest(top1_fit.ranks(fraction, counts + 1), "uniform").pvalue < 1e-6
-    assert top1_fit.distribution_function(fraction, np.array([-1.0, 50.0])).tolist() == [0.0, 1.0]
+    assert stats.kstest(predicted.ranks(fraction, counts), "uniform").pvalue > 1e-3
+    assert stats.kstest(predicted.ranks(fraction, counts + 1), "uniform").pvalue < 1e-6
+    assert predicted.distribution_function(fraction, np.array([-1.0, 50.0])).tolist() == [0.0, 1.0]
 
 
 def test_ablation_of_the_theory(record):
