@@ -83,10 +83,6 @@ class Context:
         """Call :func:`cached` in the output folder, shared by its experiments."""
         return cached(self.work.parent / name, identity, compute)
 
-    def folder(self, name: str, identity: object, compute: Callable[[Path], object]) -> Path:
-        """Return the folder of :meth:`cached` for the same arguments, where the files that ``compute`` writes lie."""
-        return cache_folder(self.work.parent / name, identity, compute)
-
     def parts(
         self,
         name: str,

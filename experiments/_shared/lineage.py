@@ -10,7 +10,7 @@ import numpy as np
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments._shared.baselines import reef
 from bornbiased_jax.experiments.base import Entry
-from bornbiased_jax.lineage.baselines import ics, intrinsic, pcs
+from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
 from bornbiased_jax.lineage.compare import compare
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
@@ -55,14 +55,13 @@ def baseline_scores(
     base: Params,
     suspect_cfg: ModelConfig,
     suspect: Params,
-    reef_pair: tuple[np.ndarray, np.ndarray] | None,
-) -> dict[str, float | None]:
-    """Map each baseline to its score, None where it is not defined."""
+    features: tuple[np.ndarray, np.ndarray],
+) -> dict[str, Score]:
+    """Map each baseline to its score; ``features`` are what REEF reads of both models."""
     base, suspect = (jax.tree.map(np.asarray, params) for params in (base, suspect))
-    scores = {
-        "intrinsic": intrinsic(base, suspect).value,
-        "reef": None if reef_pair is None else reef(*reef_pair).value,
-        "pcs": pcs(base, suspect).value,
-        "ics": ics(base_cfg, base, suspect_cfg, suspect).value,
+    return {
+        "intrinsic": intrinsic(base, suspect),
+        "reef": reef(*features),
+        "pcs": pcs(base, suspect),
+        "ics": ics(base_cfg, base, suspect_cfg, suspect),
     }
-    return {name: None if value is None else float(value) for name, value in scores.items()}

@@ -56,7 +56,7 @@ def _group(context: Context, group: Entry) -> Entry:
         advance()
         base, suspect = (init_seed(cfg, seed) for seed in seeds)
         features = reef_features(cfg, base, text), reef_features(cfg, suspect, text)
-        return baseline_scores(cfg, base, cfg, suspect, features)
+        return {name: score.value for name, score in baseline_scores(cfg, base, cfg, suspect, features).items()}
 
     rows = []
     total = len(group["pairs"]) + len(null)

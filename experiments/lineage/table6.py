@@ -106,7 +106,7 @@ def _compare(base: Checkpoint, suspect: Checkpoint, settings: Entry, base_finger
     scores = baseline_scores(
         base.cfg, base.params(), suspect.cfg, suspect.params(), (_reef(base, settings), _reef(suspect, settings))
     )
-    return {**facts, "tests": tests, "baselines": scores}
+    return {**facts, "tests": tests, "baselines": {name: score.value for name, score in scores.items()}}
 
 
 def _reef(model: Checkpoint, settings: Entry) -> np.ndarray:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -69,11 +68,10 @@ def cached_run(
 ) -> list[Params]:
     """Train seeds at once by the schedule of the settings, on the same text in the same order; kept in a folder."""
     schedule = context.settings["schedule"]
-
-    def compute(_folder: Path) -> np.ndarray:
-        return packed(train_run(schedule, cfg, corpus, order, list(seeds)))
-
-    weights_SP = context.cached(place, jsonable([schedule, cfg.to_dict(), corpus, order, seeds]), compute)
+    identity = jsonable([schedule, cfg.to_dict(), corpus, order, seeds])
+    weights_SP = context.cached(
+        place, identity, lambda _folder: packed(train_run(schedule, cfg, corpus, order, list(seeds)))
+    )
     return [unpacked(cfg, weights_P) for weights_P in weights_SP]
 
 

@@ -133,11 +133,7 @@ def _blocks(result: Entry) -> Table:
 
 
 def _neurons(result: Entry) -> Table:
-    neurons = result["protocol"].get("super_neurons", [])
-    rows = [
-        (place, {**columns, "super": "yes" if neuron["super"] else "no"})
-        for (place, columns), neuron in zip(neuron_rows(neurons), neurons, strict=True)
-    ]
+    rows = neuron_rows(result["protocol"].get("super_neurons", []))
     note = (
         "Neurons of all blocks by what they add to one channel at the first token. Share of row: of the energy of "
         "their row of W_down in that channel. First over rest: mean |activation| at the first token over the others. "

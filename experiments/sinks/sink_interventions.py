@@ -19,7 +19,7 @@ from bornbiased_jax.probes.outliers import measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, attention_maps, measure_sinks
 from bornbiased_jax.probes.variance import ensemble_mean, position_moments
 from bornbiased_jax.report.numbers import fixed, integer, percent
-from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
+from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import read_text
 
 
@@ -169,15 +169,10 @@ def tables(record: Record) -> Sequence[Table]:
             "for these."
         ),
     )
-    # A row per neuron.
-    neuron_cells: list[tuple[list[int], Cells]] = []
-    for (place, columns), neuron in zip(neuron_rows(result["super_neurons"]), result["super_neurons"], strict=True):
-        norms: Cells = {f"{name} norm": (fixed(1), neuron[f"{name}_norm_ratio"]) for name in ("gate", "up")}
-        neuron_cells.append((place, {**columns, **norms, "super": "yes" if neuron["super"] else "no"}))
     neurons = tabulate(
         "What writes most at the first token",
         ["block", "neuron"],
-        neuron_cells,
+        neuron_rows(result["super_neurons"], ("gate", "up")),
         note=(
             "Neurons of all blocks by what they add to one channel at the first token. Share of row: of "
             "the energy of their row of W_down in that channel. First over rest: mean |activation| at the "

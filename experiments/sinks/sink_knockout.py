@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,11 +52,11 @@ def run(context: Context, must_be_named: bool = False) -> Entry:
     def measure(subject: Subject) -> Entry:
         opened = subject.opened
         tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
-
-        def compute(_folder: Path) -> Entry:
-            return knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet)
-
-        return context.cached("sink_knockout/effects", [opened.digest(), tokens_NT.tolist(), dict(settings)], compute)
+        return context.cached(
+            "sink_knockout/effects",
+            [opened.digest(), tokens_NT.tolist(), dict(settings)],
+            lambda _folder: knock_out(opened.cfg, opened.params(), tokens_NT, settings, quiet=context.quiet),
+        )
 
     return attempt(context, measure, must_be_named)
 

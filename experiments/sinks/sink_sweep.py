@@ -20,7 +20,6 @@ attended to, and only there; positions were cut for it. The rest was stated befo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -50,11 +49,11 @@ def run(context: Context) -> Entry:
         opened = subject.opened
         tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
         random_NT = random_tokens(settings["random_sequences"], settings["length"], opened.cfg.vocab_size)
-
-        def compute(_folder: Path) -> Entry:
-            return sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet)
-
-        return context.cached("sink_sweep/effects", [opened.digest(), tokens_NT.tolist(), dict(settings)], compute)
+        return context.cached(
+            "sink_sweep/effects",
+            [opened.digest(), tokens_NT.tolist(), dict(settings)],
+            lambda _folder: sweep(opened.cfg, opened.params(), tokens_NT, random_NT, settings, quiet=context.quiet),
+        )
 
     return attempt(context, measure)
 

@@ -12,7 +12,7 @@ from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, find_smollm2, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.base import Context, Entry, split_data
-from bornbiased_jax.report.numbers import percent, significant
+from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Cells
 from bornbiased_jax.text import read_text
 
@@ -25,13 +25,6 @@ ABSENT = (
 UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'."
 
 
-def _named(data: str | None) -> tuple[Path | None, str]:
-    """Return the model's path (None where none is installed) and the source of the text, from ``--data``."""
-    roles = dict((role or "text", source) for role, source in split_data(data))
-    model = roles.get("model")
-    return (find_smollm2() if model is None else io.user_path(model)), roles.get("text", "builtin:prose")
-
-
 class Subject(NamedTuple):
     """A model with the text that it is measured on."""
 
@@ -41,33 +34,28 @@ class Subject(NamedTuple):
     ids_T: np.ndarray
 
 
-def read_subject(context: Context, must_be_named: bool = False) -> Subject | str:
-    """Read the model and the beginning of the text, as many characters as the settings say; a text why there is none.
+def attempt(context: Context, measure: Callable[[Subject], Entry], must_be_named: bool = False) -> Entry:
+    """Describe the model of a run and measure it, or return the reason why there is none.
 
     Args:
-        context: of the run.
+        context: of the run; its settings say how many characters of the text are read.
+        measure: called with the model and the beginning of the text.
         must_be_named: take the checkpoint of ``--data`` alone, never the one that is installed.
 
     Raises:
         InputError: it is no checkpoint, or has no tokenizer.
     """
-    if must_be_named and "model" not in dict(split_data(context.data)):
-        return UNNAMED
-    path, source = _named(context.data)
+    roles = dict((role or "text", source) for role, source in split_data(context.data))
+    if must_be_named and "model" not in roles:
+        return {"attempted": False, "reason": UNNAMED}
+    path = io.user_path(roles["model"]) if "model" in roles else find_smollm2()
     if path is None:
-        return ABSENT
-    opened = open_checkpoint(path)
+        return {"attempted": False, "reason": ABSENT}
+    opened, source = open_checkpoint(path), roles.get("text", "builtin:prose")
     if opened.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: name a model that has one")
-    text = read_text(source)[: context.settings["characters"]]
-    return Subject(opened, path, source, opened.tokenizer.encode(text))
-
-
-def attempt(context: Context, measure: Callable[[Subject], Entry], must_be_named: bool = False) -> Entry:
-    """Describe the model of a run and measure it, or return the reason why there is none."""
-    subject = read_subject(context, must_be_named)
-    if isinstance(subject, str):
-        return {"attempted": False, "reason": subject}
+    ids_T = opened.tokenizer.encode(read_text(source)[: context.settings["characters"]])
+    subject = Subject(opened, path, source, ids_T)
     return {"attempted": True, **about(subject), **measure(subject)}
 
 
@@ -84,8 +72,8 @@ def about(subject: Subject) -> Entry:
     }
 
 
-def neuron_rows(neurons: Sequence[Entry]) -> list[tuple[list[int], Cells]]:
-    """Return a table's row for each neuron that writes much at the first token."""
+def neuron_rows(neurons: Sequence[Entry], norms: Sequence[str] = ()) -> list[tuple[list[int], Cells]]:
+    """Return a table's row for each neuron that writes much at the first token, with the norms of its columns."""
     return [
         (
             [neuron["block"], neuron["neuron"]],
@@ -94,6 +82,8 @@ def neuron_rows(neurons: Sequence[Entry]) -> list[tuple[list[int], Cells]]:
                 "to channel": str(neuron["channel"]),
                 "share of row": (percent(0), neuron["channel_share"]),
                 "first over rest": (significant(2), neuron["firing_ratio"]),
+                **{f"{name} norm": (fixed(1), neuron[f"{name}_norm_ratio"]) for name in norms},
+                "super": "yes" if neuron["super"] else "no",
             },
         )
         for neuron in neurons

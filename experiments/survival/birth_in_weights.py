@@ -41,15 +41,12 @@ OWN, OTHER, TRAINED, HIDDEN = "own birth", "another birth", "trained apart", "ow
 
 def run(context: Context) -> Entry:
     """Compute every pair's verdict, briefly, and agreement of matchings."""
-    trained_run = persistence.base_run(context)
-    settings = context.settings
-
-    def compute(_folder: Path) -> Entry:
-        return _compare(trained_run, settings, context.quiet)
-
-    identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"]]
-    identity += [settings["others"], persistence.corpora(context)["base"]]
-    pairs = context.cached("birth_in_weights/pairs", identity, compute)
+    trained_run, settings = persistence.base_run(context), context.settings
+    identity = [settings[name] for name in ("model", "changes", "seeds", "schedule", "others")]
+    identity += [persistence.corpora(context)["base"]]
+    pairs = context.cached(
+        "birth_in_weights/pairs", identity, lambda _folder: _compare(trained_run, settings, context.quiet)
+    )
     return {"facts": persistence.facts_of(trained_run), **pairs}
 
 

@@ -167,15 +167,10 @@ CONTROL, AGREEMENT = "another seed's, form A", "agreement of matchings"
 
 def run(context: Context) -> Entry:
     """Compute z of every test under every change, seed by seed."""
-    trained_run = persistence.base_run(context)
-    settings = context.settings
-
-    def compute(_folder: Path) -> Entry:
-        return _rows(trained_run, settings, context.quiet)
-
-    identity = [settings["model"], settings["changes"], settings["seeds"], settings["schedule"], settings["copied"]]
+    trained_run, settings = persistence.base_run(context), context.settings
+    identity = [settings[name] for name in ("model", "changes", "seeds", "schedule", "copied")]
     identity += [persistence.corpora(context)["base"]]
-    measured = context.cached("evasions/rows", identity, compute)
+    measured = context.cached("evasions/rows", identity, lambda _folder: _rows(trained_run, settings, context.quiet))
     return {"facts": persistence.facts_of(trained_run), **measured}
 
 

@@ -23,7 +23,7 @@ from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.ngrams import baselines
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of
-from bornbiased_jax.experiments.base import Context, Entry, cached, split_data
+from bornbiased_jax.experiments.base import Context, Entry, cache_folder, cached, split_data
 from bornbiased_jax.experiments.survival.stories import stories
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.parameters import Params, flatten
@@ -124,9 +124,9 @@ def _train(
             raise SystemExit(128 + signal.SIGTERM)
         return _facts(folder, config, summary, sources[role])
 
-    place = f"persistence/{settings['model']}-{name}"
-    context.cached(place, identity, compute)
-    return context.folder(place, identity, compute)
+    place = shared / f"{settings['model']}-{name}"
+    cached(place, identity, compute)
+    return cache_folder(place, identity, compute)
 
 
 def _facts(folder: Path, config: PretrainConfig, summary: Entry, source: str) -> Entry:

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from bornbiased_jax.experiments._shared.baselines import against_null, reef, reef_features
-from bornbiased_jax.experiments._shared.lineage import BASELINES
+from bornbiased_jax.experiments._shared.baselines import against_null, reef_features
+from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
 from bornbiased_jax.experiments.survival import persistence, persistence_tables
 from bornbiased_jax.experiments.survival.persistence import Model
 from bornbiased_jax.experiments.survival.settings import COST, FAMILIES, PRECISION, larger, settings, shared_cost
-from bornbiased_jax.lineage.baselines import Score, ics, intrinsic, pcs
+from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.outputs import embedding_moments
 from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -86,13 +86,8 @@ def compared(settings: Entry, base: Model, suspect: Model, text_run: Path) -> di
     cfg = persistence.model_config(settings)
     base_params, suspect_params = persistence.load(base), persistence.load(suspect)
     read = persistence.sentences(text_run, settings)
-    features = [reef_features(cfg, params, read) for params in (base_params, suspect_params)]
-    return {
-        "intrinsic": intrinsic(base_params, suspect_params),
-        "reef": reef(*features),
-        "pcs": pcs(base_params, suspect_params),
-        "ics": ics(cfg, base_params, cfg, suspect_params),
-    }
+    features = reef_features(cfg, base_params, read), reef_features(cfg, suspect_params, read)
+    return baseline_scores(cfg, base_params, cfg, suspect_params, features)
 
 
 def baselines_of_initializations(context: Context) -> Entry:
