@@ -187,7 +187,7 @@ EXPERIMENT = Experiment(
         num_inputs=(64, 500, 2000),
         seeds=([42, 43], [42], [42, 123]),
     ),
-    cost={"smoke": "seconds", "laptop": "half a minute on two cores", "paper": "minutes on two cores"},
+    cost={"laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,
     figures=panels,

@@ -93,7 +93,6 @@ SETTINGS = probing.settings(
 """Settings of the experiments that look at all three variants; their initializations are computed once."""
 
 COST = {
-    "smoke": "seconds",
     "laptop": "1 min 20 s on two cores (3.1 GB); table2 and figures 3, 4 and 7 share it",
     "paper": "1 h 50 min on two cores (3.2 GB); table2 and figures 3, 4 and 7 share it",
 }

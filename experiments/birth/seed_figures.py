@@ -68,7 +68,7 @@ FIGURE1 = Experiment(
         laptop=[probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP, probing.PROSE_LAPTOP],
         paper=[probing.GPT2_PAPER[-1], probing.LLAMA_PAPER[-1]],
     ),
-    cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "shared with table1"},
+    cost={"laptop": "shared with table1", "paper": "shared with table1"},
     run=probing.run_groups,
     figures=figure1_panels,
 )
@@ -155,7 +155,7 @@ FIGURE2 = Experiment(
         laptop=[probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP],
         paper=[probing.GPT2_PAPER[-1], probing.LLAMA_PAPER[-1]],
     ),
-    cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "shared with table1"},
+    cost={"laptop": "shared with table1", "paper": "shared with table1"},
     run=probing.run_groups,
     tables=figure2_tables,
     claims=figure2_claims,
@@ -239,7 +239,7 @@ FIGURE10 = Experiment(
         laptop=[probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP],
         paper=[probing.group("gpt2-nano", [42], 1024, 10_000)],
     ),
-    cost={"smoke": "seconds", "laptop": "shared with table1", "paper": "needs a GPU"},
+    cost={"laptop": "shared with table1", "paper": "needs a GPU"},
     run=probing.run_groups,
     tables=figure10_tables,
     figures=figure10_panels,
@@ -250,7 +250,7 @@ FIGURE10_64 = dataclasses.replace(
     name="figure10_64",
     title="Hidden dimensions have preferences in every layer: the paper's model and N, T = 64",
     settings=probing.settings(smoke=[probing.GPT2_SMOKE], paper=[probing.group("gpt2-nano", [42], 64, 10_000)]),
-    cost={"smoke": "seconds", "paper": "about a quarter of an hour on two cores"},
+    cost={"paper": "about a quarter of an hour on two cores"},
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (FIGURE1, FIGURE2, FIGURE10, FIGURE10_64)}

@@ -168,7 +168,6 @@ EXPERIMENT = Experiment(
         paper=[*probing.GPT2_PAPER, *probing.LLAMA_PAPER, *probing.LARGE_PAPER],
     ),
     cost={
-        "smoke": "seconds",
         "laptop": "about 5 minutes on two cores",
         "paper": "needs a GPU: 1.7e18 floating-point operations, most of them in the 1.2B rows",
     },
@@ -247,7 +246,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
             "same initialization. Token ids are those of this implementation's weights."
         ),
         settings=probing.settings(smoke=[{**smallest, "seeds": [seed]}], paper=[probed]),
-        cost={"smoke": "seconds", "paper": f"{operations(probed):.1e} floating-point operations"},
+        cost={"paper": f"{operations(probed):.1e} floating-point operations"},
         run=probing.run_groups,
         tables=row_tables,
         claims=row_claims,

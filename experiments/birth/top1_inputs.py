@@ -155,7 +155,6 @@ EXPERIMENT = Experiment(
         num_ranked=5,
     ),
     cost={
-        "smoke": "seconds",
         "laptop": "not measured: about 2e13 floating-point operations",
         "paper": "not measured: 2e16 operations, for a GPU",
     },

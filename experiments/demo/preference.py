@@ -51,7 +51,7 @@ EXPERIMENT = Experiment(
         "architecture alone, not on the seed."
     ),
     settings=probing.settings(smoke=[probing.GPT2_SMOKE], laptop=[probing.group("gpt2-nano", [42, 43], 64, 200)]),
-    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    cost={"laptop": "about a minute on two cores"},
     run=probing.run_groups,
     tables=tables,
     figures=seed_figures.figure1_panels,

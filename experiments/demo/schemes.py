@@ -136,7 +136,7 @@ EXPERIMENT = Experiment(
             "groups": _groups(SCHEMES, 8, 500, _SMALL),
         },
     },
-    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    cost={"laptop": "about a minute on two cores"},
     run=probing.run_groups,
     tables=tables,
     figures=panels,

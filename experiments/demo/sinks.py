@@ -192,7 +192,7 @@ EXPERIMENT = Experiment(
             "growth": _growth("laptop", sink_growth.ONE_LAYER["num_heads"]),
         },
     },
-    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    cost={"laptop": "about a minute on two cores"},
     run=run,
     tables=tables,
     figures=panels,

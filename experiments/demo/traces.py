@@ -205,7 +205,7 @@ EXPERIMENT = Experiment(
         every=(2, 120),
         rotation_seed=0,
     ),
-    cost={"smoke": "seconds", "laptop": "about a minute on two cores"},
+    cost={"laptop": "about a minute on two cores"},
     run=run,
     tables=tables,
     figures=panels,

@@ -393,7 +393,6 @@ EXPERIMENT = Experiment(
         },
     ),
     cost={
-        "smoke": "seconds",
         "laptop": "eight minutes on two cores of an x86-64 virtual machine that did other work as well",
         "paper": "not measured: about 5e17 floating-point operations, for a GPU",
     },

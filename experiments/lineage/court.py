@@ -455,7 +455,7 @@ EXPERIMENT = Experiment(
         },
         num_permutations=(200, 1_000, 2_000),
     ),
-    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
+    cost={"laptop": "see the record", "paper": "not measured: for a GPU"},
     run=run,
     claims=claims,
     tables=tables,

@@ -224,7 +224,7 @@ EXPERIMENT = Experiment(
         schedule={"batch_size": (4, 8, 32), "context": (16, 32, 64), "steps": (3, 150, 10_000)},
         learning_rate=(1e-3, 4e-3, 1e-3),
     ),
-    cost={"smoke": "seconds", "laptop": "twenty minutes on two busy cores", "paper": "not measured: for a GPU"},
+    cost={"laptop": "twenty minutes on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,
     claims=claims,

@@ -103,7 +103,7 @@ EXPERIMENT = Experiment(
         "laptop": settings_of("laptop", FIGURE_12),
         "paper": settings_of("paper", FIGURE_12),
     },
-    cost={"smoke": "seconds", "laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
+    cost={"laptop": "2 minutes on two cores", "paper": "weeks on one GPU (52B tokens a model)"},
     precision="float32 highest; bfloat16 training at paper scale",
     run=sink_training.run_mitigations,
     tables=tables,

@@ -264,7 +264,7 @@ EXPERIMENT = Experiment(
             "keep_sinks": ([0, 1], _NUM_SINKS, _NUM_SINKS),
         },
     ),
-    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured"},
+    cost={"laptop": "see the record", "paper": "not measured"},
     run=run,
     tables=tables,
     claims=claims,

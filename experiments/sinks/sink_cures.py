@@ -160,11 +160,7 @@ EXPERIMENT = Experiment(
         },
         "paper": settings_of("paper", MITIGATIONS),
     },
-    cost={
-        "smoke": "seconds",
-        "laptop": "see the record",
-        "paper": "weeks on several GPUs",
-    },
+    cost={"laptop": "see the record", "paper": "weeks on several GPUs"},
     precision="float32 highest; bfloat16 training at paper scale",
     run=run,
     tables=tables,
@@ -191,6 +187,6 @@ EXPERIMENTS = {
                 "timing": {"rounds": 5, "steps": 5},
             },
         },
-        cost={"smoke": "seconds", "laptop": "an hour or two on two cores"},
+        cost={"laptop": "an hour or two on two cores"},
     ),
 }

@@ -255,7 +255,7 @@ EXPERIMENT = Experiment(
         "laptop": _GROWTH,
         "paper": _GROWTH,
     },
-    cost={"smoke": "seconds", "laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
+    cost={"laptop": "3 minutes on two cores", "paper": "3 minutes on two cores"},
     run=run,
     tables=tables,
     claims=claims,
@@ -271,7 +271,7 @@ SEARCH = Experiment(
         "smoke": {"seeds": [42, 123], "variants": {"one layer": with_changes(_TINY, num_layers=1)}},
         "laptop": {"seeds": [42, 123, 1000], "variants": _SEARCH},
     },
-    cost={"smoke": "seconds", "laptop": "about 13 minutes of CPU on two cores"},
+    cost={"laptop": "about 13 minutes of CPU on two cores"},
     run=run,
     tables=search_tables,
 )
@@ -284,7 +284,7 @@ LARGER_SEARCH = dataclasses.replace(
         "width, heads, learning rate, weight decay, batch and context."
     ),
     settings={**SEARCH.settings, "laptop": {"seeds": [42, 123, 1000], "variants": _LARGER_SEARCH}},
-    cost={"smoke": "seconds", "laptop": "about 15 minutes on two cores"},
+    cost={"laptop": "about 15 minutes on two cores"},
     tables=functools.partial(search_tables, columns=BATCHED_COLUMNS),
 )
 _FIVE = settings_of("laptop", ["baseline"], seeds=FIVE_SEEDS)
@@ -304,7 +304,7 @@ BY_SCHEME = Experiment(
         },
         "laptop": {"seeds": FIVE_SEEDS, "variants": {name: with_changes(_FIVE, init=name) for name in SCHEMES}},
     },
-    cost={"smoke": "seconds", "laptop": "a quarter of an hour on two busy cores; resumes by scheme"},
+    cost={"laptop": "a quarter of an hour on two busy cores; resumes by scheme"},
     run=run,
     tables=scheme_tables,
     claims=scheme_claims,

@@ -203,7 +203,7 @@ EXPERIMENT = Experiment(
         },
         "laptop": _LAPTOP,
     },
-    cost={"smoke": "seconds", "laptop": "see the record"},
+    cost={"laptop": "see the record"},
     run=run,
     tables=tables,
     claims=claims,

@@ -296,7 +296,6 @@ EXPERIMENT = Experiment(
     ),
     settings={scale: {"runs": runs, **_SIZES[scale]} for scale, runs in settings.anatomy_runs().items()},
     cost={
-        "smoke": "seconds",
         "laptop": "ten minutes on two cores; shares its runs with decay and table4b",
         "paper": "not measured: for a GPU",
     },

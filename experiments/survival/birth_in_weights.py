@@ -248,7 +248,7 @@ EXPERIMENT = Experiment(
         "laptop": changed("laptop", seeds=list(range(100, 116)), others=3, noise=0.5),
         "paper": changed("paper", others=3, noise=0.5),
     },
-    cost={"smoke": "seconds", "laptop": "see the record", "paper": "not measured: for a GPU"},
+    cost={"laptop": "see the record", "paper": "not measured: for a GPU"},
     precision=PRECISION,
     run=run,
     claims=claims,

@@ -330,7 +330,6 @@ EXPERIMENT = Experiment(
     ),
     settings={scale: {"runs": runs} for scale, runs in settings.anatomy_runs().items()},
     cost={
-        "smoke": "seconds",
         "laptop": "a minute on two cores; trains one run, shares the other with table4b",
         "paper": "not measured: for a GPU",
     },

@@ -298,11 +298,7 @@ EXPERIMENT = Experiment(
         },
         "paper": {"runs": _RUNS["paper"], **_SIZES["paper"]},
     },
-    cost={
-        "smoke": "seconds",
-        "laptop": "ten minutes on two cores, most of it training",
-        "paper": "not measured: for a GPU",
-    },
+    cost={"laptop": "ten minutes on two cores, most of it training", "paper": "not measured: for a GPU"},
     precision=settings.PRECISION,
     run=run,
     claims=claims,
@@ -319,6 +315,6 @@ EXPERIMENTS = {
             "smoke": EXPERIMENT.settings["smoke"],
             "laptop": {"runs": {"BPE": _PIECES}, **_SIZES["laptop"]},
         },
-        cost={"smoke": "seconds", "laptop": "a quarter of an hour on two cores, most of it training"},
+        cost={"laptop": "a quarter of an hour on two cores, most of it training"},
     ),
 }

@@ -346,7 +346,7 @@ EXPERIMENT = Experiment(
         held_out=(4, 64, 64),
         every=(2, 20, 250),
     ),
-    cost={"smoke": "seconds", "laptop": "16 min on two busy cores", "paper": "not measured"},
+    cost={"laptop": "16 min on two busy cores", "paper": "not measured"},
     run=run,
     tables=tables,
     claims=claims,

@@ -91,7 +91,7 @@ def larger(experiment: Experiment, family: str) -> Experiment:
         name=f"{experiment.name}_256",
         title=f"{experiment.title}, 4 × 256, 17 million tokens",
         settings=larger_settings(family),
-        cost={"smoke": "seconds", "laptop": "hours on two cores for the models that the family's records share"},
+        cost={"laptop": "hours on two cores for the models that the family's records share"},
     )
 
 
@@ -118,11 +118,7 @@ def anatomy_runs() -> dict[str, Entry]:
     }
 
 
-COST = {
-    "smoke": "seconds",
-    "laptop": "2 min on two cores",
-    "paper": "not measured: 9B tokens for each of four seeds, for a GPU",
-}
+COST = {"laptop": "2 min on two cores", "paper": "not measured: 9B tokens for each of four seeds, for a GPU"}
 """Of the experiment that trains a family's models; the others find them trained."""
 
 

@@ -277,7 +277,6 @@ def _continued(name: str, family: str, numbers: Mapping[tuple[str, bool], tuple[
         "--data 'FILE;stories=FILE;code=FILE' all three corpora.",
         continued,
         {
-            "smoke": "seconds",
             "laptop": f"2 min on two cores; the base models are those of {TRAINERS[family]}",
             "paper": "not measured: for a GPU",
         },

@@ -291,11 +291,7 @@ EXPERIMENT = Experiment(
             [decoder(beta, num_heads, range(5000, 5032)) for beta, num_heads in _DECODERS],
         ),
     ),
-    cost={
-        "smoke": "seconds",
-        "laptop": "about half an hour of CPU",
-        "paper": "about an hour of CPU",
-    },
+    cost={"laptop": "about half an hour of CPU", "paper": "about an hour of CPU"},
     run=run,
     tables=tables,
     claims=claims,

@@ -215,7 +215,6 @@ EXPERIMENT = Experiment(
         "paper": {"seeds": list(range(42, 58)), "num_layers": 12, "d_model": 768, "num_inputs": 2_000},
     },
     cost={
-        "smoke": "seconds",
         "laptop": "half a minute on two cores, the paper's configuration",
         "paper": "minutes on two cores, more seeds of the same",
     },

@@ -248,11 +248,7 @@ EXPERIMENT = Experiment(
         lengths=([16], [16, 512], [16, 512]),
         num_inputs=([16], [128, 16], [2_000, 2_000]),
     ),
-    cost={
-        "smoke": "seconds",
-        "laptop": "52 s on two cores",
-        "paper": "about an hour and a half on two cores",
-    },
+    cost={"laptop": "52 s on two cores", "paper": "about an hour and a half on two cores"},
     run=run,
     tables=tables,
     claims=claims,

@@ -204,7 +204,7 @@ EXPERIMENT = Experiment(
         num_inputs=(64, 256, 2000),
         seeds=([42, 123], [42, 123], [42, 123, 1000, 2000]),
     ),
-    cost={"smoke": "seconds", "laptop": "half a minute on two cores", "paper": "minutes on two cores"},
+    cost={"laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,
     figures=panels,

@@ -160,7 +160,7 @@ EXPERIMENT = Experiment(
         cases=(["gpt2, tied", "mlp only"], list(CASES), list(CASES)),
         seeds=([1000, 1001], list(range(1000, 1032)), list(range(1000, 1032))),
     ),
-    cost={"smoke": "seconds", "laptop": "a few minutes of CPU", "paper": "as at laptop"},
+    cost={"laptop": "a few minutes of CPU", "paper": "as at laptop"},
     run=run,
     tables=tables,
     claims=claims,

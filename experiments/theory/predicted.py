@@ -419,7 +419,6 @@ EXPERIMENT = Experiment(
         unseen=(..., [len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + place for place in range(len(_UNSEEN_LAPTOP))], ...),
     ),
     cost={
-        "smoke": "seconds",
         "laptop": "about 5 minutes on two cores (4.5 GB), of it 3 for initializations that it shares with findings1",
         "paper": "needs a GPU: 1e16 floating-point operations",
     },

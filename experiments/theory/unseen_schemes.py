@@ -169,7 +169,7 @@ EXPERIMENT = Experiment(
             [*cells(list(range(700, 708)), 100, *_ALL), *_DEPTH],
         ),
     ),
-    cost={"smoke": "seconds", "laptop": "about 15 minutes on two busy cores", "paper": "as at laptop"},
+    cost={"laptop": "about 15 minutes on two busy cores", "paper": "as at laptop"},
     run=run,
     tables=tables,
     claims=claims,
