@@ -10,7 +10,7 @@ import numpy as np
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.report import figures
-from bornbiased_jax.report.numbers import fixed, percent
+from bornbiased_jax.report.numbers import fixed, mean_std, percent
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 
 SCHEMES = ("gpt2-scaled", "kaiming", "gpt2-scaled-balanced", "gpt2-scaled-mirrored")
@@ -35,18 +35,14 @@ def tables(record: Record) -> Sequence[Table]:
     for probed in probing.probed_groups(record):
         cosines, tops = probing.cosines(probed), probing.values(probed, "preference", "top1_share")
         measured = {
-            "cosine after the last block": (fixed(3), (float(np.mean(cosines)), float(np.std(cosines, ddof=1)))),
-            "top-1 fraction": (percent(2), (float(np.mean(tops)), float(np.std(tops, ddof=1)))),
+            "cosine after the last block": (fixed(3), mean_std(cosines)),
+            "top-1 fraction": (percent(2), mean_std(tops)),
         }
-        theory = probed["theory"]
         predicted = {
-            "cosine after the last block": (
-                theory["inter_cosine_by_layer"][-1],
-                theory["inter_cosine_by_layer_std"][-1],
-            ),
-            "top-1 fraction": theory["top1_share_mean"],
+            "cosine after the last block": probing.predicted_cosine(probed),
+            "top-1 fraction": probed["theory"]["top1_share_mean"],
         }
-        rows.append(([_scheme(probed)], measured, {}, predicted, "ours"))
+        rows.append(([_scheme(probed)], measured, {}, predicted))
     group = probing.probed_groups(record)[0]["group"]
     return [
         tabulate(
@@ -129,13 +125,10 @@ EXPERIMENT = Experiment(
         "contraction depend on is the mean of what the MLPs write, and a scheme sets it: larger weights make more of "
         "it, and weights that sum to zero over the neurons remove most of it."
     ),
-    settings={
-        "smoke": {"seeds": [0, 1], "groups": _groups(SCHEMES[1::2], 2, 64, {"num_layers": 2, "vocab_size": 256})},
-        "laptop": {
-            "seeds": list(range(8)),
-            "groups": _groups(SCHEMES, 8, 500, _SMALL),
-        },
-    },
+    settings=probing.settings(
+        smoke=_groups(SCHEMES[1::2], 2, 64, {"num_layers": 2, "vocab_size": 256}),
+        laptop=_groups(SCHEMES, 8, 500, _SMALL),
+    ),
     cost={"laptop": "about a minute on two cores"},
     run=probing.run_groups,
     tables=tables,

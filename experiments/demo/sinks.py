@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.sinks import sink_growth
 from bornbiased_jax.experiments.sinks.settings import EPSILON, settings_of
 from bornbiased_jax.experiments.theory.figure9 import block, mean_field_theory, uniform_theory
@@ -174,24 +174,18 @@ EXPERIMENT = Experiment(
         "its own in front of every sequence. Its keys are read before any attention, so that its sinks do not come "
         "from that variance."
     ),
-    settings={
-        "smoke": {
-            "seeds": [42, 123],
-            "variance": {
-                "model": "llama-tiny",
-                "changes": {"d_model": 64},
-                "seq_len": 16,
-                "num_inputs": 64,
-                "seeds": [42],
-            },
-            "growth": _growth("smoke", 2, bos_token=True),
+    settings=by_scale(
+        ("smoke", "laptop"),
+        seeds=([42, 123], [42, 123, 1000]),
+        variance={
+            "model": ("llama-tiny", "llama-nano"),
+            "changes": ({"d_model": 64}, ...),
+            "seq_len": (16, 32),
+            "num_inputs": (64, 256),
+            "seeds": ([42], [42, 123]),
         },
-        "laptop": {
-            "seeds": [42, 123, 1000],
-            "variance": {"model": "llama-nano", "seq_len": 32, "num_inputs": 256, "seeds": [42, 123]},
-            "growth": _growth("laptop", sink_growth.ONE_LAYER["num_heads"]),
-        },
-    },
+        growth=(_growth("smoke", 2, bos_token=True), _growth("laptop", sink_growth.ONE_LAYER["num_heads"])),
+    ),
     cost={"laptop": "about a minute on two cores"},
     run=run,
     tables=tables,

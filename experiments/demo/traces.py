@@ -114,7 +114,6 @@ def tables(record: Record) -> Sequence[Table]:
                 "z and certified p of the evidence of neurons in token space, which is invariant to rotations of the "
                 "residual stream; z of coordinates for the same pair: a rotation evades it. Loss in nats a byte."
             ),
-            configuration="ours",
         )
     ]
 

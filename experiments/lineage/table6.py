@@ -15,7 +15,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, compared
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, split_data, where_attempted
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, split_data, where_attempted
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments
 from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
@@ -160,11 +160,6 @@ def headline(record: Record) -> str:
     return "" if record["result"]["attempted"] else "Not attempted: " + record["result"]["reason"] + "."
 
 
-def _settings(num_inputs: int, seq_len: int, dtype: str, sentences: int, length: int) -> Entry:
-    reef = {"text": "builtin:prose", "num_sentences": sentences, "sentence_len": length}
-    return {"num_inputs": num_inputs, "seq_len": seq_len, "dtype": dtype, "reef": reef}
-
-
 EXPERIMENT = Experiment(
     name="table6",
     title="Descendants of a large model",
@@ -174,11 +169,12 @@ EXPERIMENT = Experiment(
         "and one suspect are in memory. The paper's are LLaMA-2-7B and five models made from it, which have licences "
         "of their own and are not fetched."
     ),
-    settings={
-        "smoke": _settings(100, 8, "float32", 12, 8),
-        "laptop": _settings(500, 32, "float32", 100, 32),
-        "paper": _settings(2_000, 1_024, "bfloat16", 200, 64),
-    },
+    settings=by_scale(
+        num_inputs=(100, 500, 2_000),
+        seq_len=(8, 32, 1_024),
+        dtype=("float32", "float32", "bfloat16"),
+        reef={"text": "builtin:prose", "num_sentences": (12, 100, 200), "sentence_len": (8, 32, 64)},
+    ),
     cost={
         "smoke": "seconds for small models; nothing without --data",
         "laptop": "minutes for models below a billion parameters; nothing without --data",

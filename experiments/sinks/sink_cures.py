@@ -147,17 +147,10 @@ EXPERIMENT = Experiment(
         "and with the first token kept in full precision or not, and the loss with a rolling cache."
     ),
     settings={
-        "smoke": {
-            **settings_of("smoke", ["baseline", HEAD_NORM, "sigmoid attention"]),
-            "price": PRICED_SMOKE,
-            "timing": {"rounds": 2, "steps": 1},
-        },
-        "laptop": {
-            **settings_of("laptop", MITIGATIONS),
-            "seeds": FIVE_SEEDS,
-            "price": PRICED,
-            "timing": {"rounds": 9, "steps": 10},
-        },
+        "smoke": settings_of(
+            "smoke", ["baseline", HEAD_NORM, "sigmoid attention"], price=PRICED_SMOKE, timing={"rounds": 2, "steps": 1}
+        ),
+        "laptop": settings_of("laptop", MITIGATIONS, seeds=FIVE_SEEDS, price=PRICED, timing={"rounds": 9, "steps": 10}),
         "paper": settings_of("paper", MITIGATIONS),
     },
     cost={"laptop": "see the record", "paper": "weeks on several GPUs"},
@@ -180,12 +173,9 @@ EXPERIMENTS = {
         ),
         settings={
             "smoke": {**EXPERIMENT.settings["smoke"], "cures": ["baseline", "head-wise gate"]},
-            "laptop": {
-                **settings_of("larger", MITIGATIONS),
-                "seeds": FIVE_SEEDS,
-                "price": PRICED_SHORT,
-                "timing": {"rounds": 5, "steps": 5},
-            },
+            "laptop": settings_of(
+                "larger", MITIGATIONS, seeds=FIVE_SEEDS, price=PRICED_SHORT, timing={"rounds": 5, "steps": 5}
+            ),
         },
         cost={"laptop": "an hour or two on two cores"},
     ),

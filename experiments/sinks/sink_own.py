@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.experiments._shared.training import train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
 from bornbiased_jax.experiments.sinks import sink_knockout, sink_sweep, sink_training
 from bornbiased_jax.experiments.sinks.settings import settings_of
 from bornbiased_jax.experiments.sinks.sink_knockout import (
@@ -168,21 +168,10 @@ def _variant(base: Entry) -> Entry:
     return {key: value for key, value in base.items() if key not in ("cures", "texts", "evaluation")}
 
 
-_KNOCKOUT = {"seed": 0, "position": 8, "top": 10, "controls": 20, "first_tokens": 8, "cleared_every": 1}
-_SWEEP = {"factor": 10.0, "blocks_every": 1, "positions_every": 1}
-_SMOKE = _variant(settings_of("smoke", ["baseline"], bos_token=True))
 _LAPTOP = {
-    "seeds": [42, 123, 1000],
-    "num_sequences": 32,
-    "random_sequences": 256,
-    "knockout": _KNOCKOUT,
-    "sweep": _SWEEP,
-    "variants": {
-        "2 × 32": _variant(settings_of("laptop", ["baseline"])),
-        "2 × 128": _variant(settings_of("larger", ["baseline"])),
-    },
+    "2 × 32": _variant(settings_of("laptop", ["baseline"])),
+    "2 × 128": _variant(settings_of("larger", ["baseline"])),
 }
-
 EXPERIMENT = Experiment(
     name="sink_own",
     title="What the sinks of models trained here depend on, cut and restored",
@@ -192,17 +181,22 @@ EXPERIMENT = Experiment(
         "written back or elsewhere, the channel they write to cleared, the BOS token replaced; token k masked or its "
         "variance amplified in every block at every position."
     ),
-    settings={
-        "smoke": {
-            "seeds": [42, 123],
-            "num_sequences": 2,
-            "random_sequences": 4,
-            "knockout": {**_KNOCKOUT, "controls": 1, "first_tokens": 1, "top": 2},
-            "sweep": {**_SWEEP, "positions_every": 7},
-            "variants": {"smoke": _SMOKE},
+    settings=by_scale(
+        ("smoke", "laptop"),
+        seeds=([42, 123], [42, 123, 1000]),
+        num_sequences=(2, 32),
+        random_sequences=(4, 256),
+        knockout={
+            "seed": 0,
+            "position": 8,
+            "top": (2, 10),
+            "controls": (1, 20),
+            "first_tokens": (1, 8),
+            "cleared_every": 1,
         },
-        "laptop": _LAPTOP,
-    },
+        sweep={"factor": 10.0, "blocks_every": 1, "positions_every": (7, 1)},
+        variants=({"smoke": _variant(settings_of("smoke", ["baseline"], bos_token=True))}, _LAPTOP),
+    ),
     cost={"laptop": "see the record"},
     run=run,
     tables=tables,
