@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,27 +73,8 @@ ROWS: Mapping[str, Mapping[str, str]] = {
     "ReLU balanced": {"init": "gpt2-scaled-balanced", "activation": "relu"},
 }
 """Row -> its changes of the model; the place of a row is the seed of its chunk in the store."""
-
-
-class Predicted(TypedDict):
-    """What theory says of a row; None where it has nothing, for the reasons given."""
-
-    cosine: float | None
-    cosine_interval: tuple[float, float] | None
-    top1: float | None
-    top1_interval: tuple[float, float] | None
-    entropy: float | None
-    gradient_norm_by_block: list[float] | None
-    reasons: list[str]
-
-
-class Start(TypedDict):
-    """Statistics of one seed at initialization; ``top1`` is None where all logits are the same number."""
-
-    cosine: float
-    top1: float | None
-    entropy: float
-    gradient_norm_by_block: list[float]
+PREDICTED = ("cosine", "cosine_interval", "top1", "top1_interval", "entropy", "gradient_norm_by_block")
+"""What theory says of a row."""
 
 
 def run(context: Context) -> Entry:
@@ -150,8 +131,8 @@ def compute(request: Entry, _sources: Entry, chunk: Chunk) -> Entry:
     }
 
 
-def _starts(cfg: ModelConfig, initial: Sequence[Params], settings: Entry) -> list[Start]:
-    """Measure the statistics of every seed at initialization, all on the same tokens."""
+def _starts(cfg: ModelConfig, initial: Sequence[Params], settings: Entry) -> list[Entry]:
+    """Measure every seed at initialization, on the same tokens; ``top1`` is None where all logits are the same."""
     N, T, B = settings["num_inputs"], settings["schedule"]["context"], settings["gradient_sequences"]
     inputs = random_tokens(N, T, cfg.vocab_size)
     records = probe(untrained(cfg), settings["seeds"], inputs)
@@ -160,7 +141,7 @@ def _starts(cfg: ModelConfig, initial: Sequence[Params], settings: Entry) -> lis
     tokens_BT1 = jnp.asarray(random_tokens(B, T + 1, cfg.vocab_size, seed=1).batch(0, B))
     measure = jax.jit(lambda params: (_entropy(cfg, params, tokens_NT), _gradient_norms(cfg, params, tokens_BT1)))
     has_head = distribution(cfg, parameter_table(cfg)[head_path(cfg)]).constant is None
-    starts: list[Start] = []
+    starts: list[Entry] = []
     for record, params in zip(records, initial, strict=True):
         entropy, norms_L = measure(params)
         starts.append(
@@ -212,18 +193,10 @@ def _traces(
     return z_scores + traces
 
 
-def _predicted(cfg: ModelConfig, settings: Entry) -> Predicted:
-    """Predict the statistics at initialization, as far as theory has them."""
+def _predicted(cfg: ModelConfig, settings: Entry) -> Entry:
+    """Predict the statistics at initialization; None where theory has nothing, for the ``reasons`` given."""
     T = settings["schedule"]["context"]
-    predicted = Predicted(
-        cosine=None,
-        cosine_interval=None,
-        top1=None,
-        top1_interval=None,
-        entropy=None,
-        gradient_norm_by_block=None,
-        reasons=[],
-    )
+    predicted: dict[str, Any] = {**dict.fromkeys(PREDICTED), "reasons": []}
     try:
         forward = predict(cfg, T, num_inputs=settings["num_inputs"])
         predicted["cosine"] = forward["inter_cosine_final"]

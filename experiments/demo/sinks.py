@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypedDict
 
 import numpy as np
 
@@ -20,22 +19,18 @@ from bornbiased_jax.report.numbers import fixed, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 
 
-class Variance(TypedDict):
-    """Standard deviation of the attention output by position: of every seed, for uniform attention and by theory."""
-
-    std_by_seed: list[np.ndarray]
-    uniform: np.ndarray
-    mean_field: np.ndarray | None
-
-
 def run(context: Context) -> Entry:
     """Measure the positional variance of an untrained block, then train the small model and measure its sinks."""
     trained = sink_growth.run(dataclasses.replace(context, settings=context.settings["growth"]))
     return {"variance": positional_variance(context), **trained}
 
 
-def positional_variance(context: Context) -> Variance:
-    """Measure the attention output of one block on Gaussian vectors."""
+def positional_variance(context: Context) -> Entry:
+    """Measure the attention output of one block on Gaussian vectors.
+
+    Returns:
+        Its standard deviation by position [T]: of every seed, for uniform attention, and by theory.
+    """
     settings = context.settings["variance"]
     N, T = settings["num_inputs"], settings["seq_len"]
     cfg = block(settings, {})
@@ -44,7 +39,7 @@ def positional_variance(context: Context) -> Variance:
     for seed in settings["seeds"]:
         moments = position_moments(cfg, init_seed(cfg, seed), x_NTD, quantities=("attention_output",))
         stds.append(np.sqrt(moments["attention_output"].pooled_LT[0]))
-    return Variance(std_by_seed=stds, uniform=uniform_theory(cfg, T), mean_field=mean_field_theory(cfg, T))
+    return {"std_by_seed": stds, "uniform": uniform_theory(cfg, T), "mean_field": mean_field_theory(cfg, T)}
 
 
 def _mean_variance(record: Record) -> np.ndarray:

@@ -8,7 +8,6 @@ space, which is invariant to rotations; the evidence of coordinates is shown as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
@@ -28,26 +27,13 @@ from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate, write
 from bornbiased_jax.training.setup import load_data
 
 
-class Comparison(TypedDict):
-    """One initialization against one rotated model in training."""
+def run(context: Context) -> Entry:
+    """Train the seeds in one program and compare every snapshot, rotated, with both initializations.
 
-    base: int
-    suspect: int
-    z: float | None
-    log10_p: float | None
-    z_coordinates: float | None
-
-
-class Snapshot(TypedDict):
-    """Every pair of seeds at one step, and the loss of each seed on held-out text, in nats a byte."""
-
-    step: int
-    pairs: list[Comparison]
-    held_out_loss: list[float]
-
-
-def run(context: Context) -> dict[str, list[Snapshot]]:
-    """Train the seeds in one program and compare every snapshot, rotated, with both initializations."""
+    Returns:
+        ``snapshots``, each with its ``step``, the ``pairs`` of an initialization (``base``) and a rotated model
+        (``suspect``), and the ``held_out_loss`` of each seed, in nats a byte.
+    """
     settings = context.settings
     seeds, schedule = settings["seeds"], settings["schedule"]
     cfg = preset(settings["model"], **settings["changes"])
@@ -57,29 +43,29 @@ def run(context: Context) -> dict[str, list[Snapshot]]:
     rotation_DD = random_rotation(cfg, settings["rotation_seed"])
     options = Options(has_untrained=True, matches_neurons=False)
     initial: dict[int, Fingerprint] = {}
-    snapshots: list[Snapshot] = []
+    snapshots: list[Entry] = []
 
     def on_snapshot(step: int, weights: list[Params]) -> None:
         by_seed = dict(zip(seeds, weights, strict=True))
         if step == 0:
             initial.update({seed: sketch(Checkpoint.from_params(cfg, params)) for seed, params in by_seed.items()})
-        pairs: list[Comparison] = []
+        pairs = []
         for suspect, params in by_seed.items():
             rotated = sketch(Checkpoint.from_params(*rotate(cfg, params, rotation_DD)))
             for base, fingerprint in initial.items():
                 in_tokens = verdict(fingerprint, rotated, TOKEN_NEURONS, options)
                 in_coordinates = verdict(fingerprint, rotated, COORDINATES, options)
                 pairs.append(
-                    Comparison(
-                        base=base,
-                        suspect=suspect,
-                        z=in_tokens.z,
-                        log10_p=in_tokens.log10_p,
-                        z_coordinates=in_coordinates.z,
-                    )
+                    {
+                        "base": base,
+                        "suspect": suspect,
+                        "z": in_tokens.z,
+                        "log10_p": in_tokens.log10_p,
+                        "z_coordinates": in_coordinates.z,
+                    }
                 )
         losses = [loss_of(cfg, params, held_NT) for params in weights]
-        snapshots.append(Snapshot(step=step, pairs=pairs, held_out_loss=losses))
+        snapshots.append({"step": step, "pairs": pairs, "held_out_loss": losses})
 
     with progress.bar(schedule["steps"], "two seeds", unit="steps", quiet=context.quiet) as advance:
         train_with_snapshots(config, data.train, on_snapshot=on_snapshot, interval=settings["every"], advance=advance)

@@ -24,15 +24,13 @@ import numpy as np
 
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
 from bornbiased_jax.experiments.lineage.descendants_families import batches_of, cached_fit, fit, tuning_loss
-from bornbiased_jax.experiments.lineage.sketched import matched
+from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.lineage.battery import Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, TOKEN_NEURONS
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent
@@ -78,7 +76,8 @@ def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequ
     """Take z of every piece of evidence on related pairs, for every k, and for a quarter of the neurons."""
     rows = []
     for dim, neurons in [*((dim, cfg.d_ff) for dim in dims), (PUBLISHED_K, cfg.d_ff // 4)]:
-        prints = [tuple(sketch(cfg, params, dim, neurons) for params in pair) for pair in pairs]
+        chosen = Settings(dim=dim, neurons=neurons, token_labels="ids")
+        prints = [tuple(sketch(Checkpoint.from_params(cfg, params), chosen) for params in pair) for pair in pairs]
         z = {name: [single_verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
         num_neurons = cfg.num_layers * neurons
         formula = [predicted_z(cfg, base, suspect, num_neurons, dim) for base, suspect in pairs]
@@ -87,12 +86,6 @@ def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequ
     rank = [effective_rank(np.asarray(pair[0]["embed"]["embedding"])) for pair in pairs]
     cosine = [mean_cosine(cfg, base, suspect) for base, suspect in pairs]
     return [{**row, "effective_rank": rank, "cosine": cosine} for row in rows]
-
-
-def sketch(cfg: ModelConfig, params: Params, dim: int, neurons: int) -> Fingerprint:
-    """Make the fingerprint of a model in memory."""
-    source = NativeRoles(Checkpoint.from_params(cfg, params))
-    return fingerprint(source, Settings(dim=dim, neurons=neurons, token_labels="ids"))
 
 
 def predicted_z(cfg: ModelConfig, base: Params, suspect: Params, num_neurons: int, dim: int) -> float:
@@ -135,7 +128,8 @@ def _unit(rows_nD: np.ndarray) -> np.ndarray:
 
 def unrelated(cfg: ModelConfig, by_seed: Sequence[Sequence[Params]]) -> Entry:
     """Take z and the agreement of two matchings on every pair of models of two seeds."""
-    prints = [[sketch(cfg, params, PUBLISHED_K, cfg.d_ff) for params in texts] for texts in by_seed]
+    chosen = Settings(dim=PUBLISHED_K, neurons=cfg.d_ff, token_labels="ids")
+    prints = [[sketch(Checkpoint.from_params(cfg, params), chosen) for params in texts] for texts in by_seed]
     z: dict[str, list[float | None]] = {name: [] for name in EVIDENCE}
     agreements = []
     for first, second in itertools.combinations(prints, 2):

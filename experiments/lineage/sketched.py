@@ -14,9 +14,9 @@ SETTINGS = Settings(dim=64, neurons=None, token_labels="ids")
 """Models here are small: every neuron is kept, in more numbers than what is published has."""
 
 
-def sketch(model: Checkpoint) -> Fingerprint:
+def sketch(model: Checkpoint, settings: Settings = SETTINGS) -> Fingerprint:
     """Make the fingerprint of a model in memory."""
-    return fingerprint(NativeRoles(model), SETTINGS)
+    return fingerprint(NativeRoles(model), settings)
 
 
 def matched(base: Fingerprint, suspect: Fingerprint) -> Matching | None:

@@ -88,35 +88,30 @@ class Pair(NamedTuple):
     suspect: tuple[str, int, str]
 
 
-class Populations:
-    """All trained models, and their fingerprints, each made when first asked for.
+def train_populations(context: Context) -> Callable[[tuple[str, int, str]], Fingerprint]:
+    """Train all models; return their fingerprints by population, seed and change, each made when first asked for."""
+    settings = context.settings
+    models: dict[tuple[str, int], Model] = {}
+    for number, (name, changes) in enumerate(settings["populations"].items()):
+        fields = {key: value for key, value in changes.items() if key != "text"}
+        cfg = preset(settings["model"], **{**settings["shape"], **fields})
+        seeds = range(1_000 * number, 1_000 * number + settings["seeds"])
+        trained = cached_run(context, "unrelated_pairs/models", cfg, changes.get("text", _TEXT), 0, seeds)
+        models |= {(name, place): (cfg, params) for place, params in enumerate(trained)}
 
-    Args:
-        context: of the experiment: its settings, and where trained models lie.
-    """
-
-    def __init__(self, context: Context) -> None:
-        settings = context.settings
-        self._models: dict[tuple[str, int], Model] = {}
-        for number, (name, changes) in enumerate(settings["populations"].items()):
-            fields = {key: value for key, value in changes.items() if key != "text"}
-            cfg = preset(settings["model"], **{**settings["shape"], **fields})
-            seeds = range(1_000 * number, 1_000 * number + settings["seeds"])
-            trained = cached_run(context, "unrelated_pairs/models", cfg, changes.get("text", _TEXT), 0, seeds)
-            self._models |= {(name, place): (cfg, params) for place, params in enumerate(trained)}
-        self.fingerprint = functools.cache(self._fingerprint)
-
-    def _fingerprint(self, model: tuple[str, int, str]) -> Fingerprint:
+    @functools.cache
+    def fingerprint_of(model: tuple[str, int, str]) -> Fingerprint:
         name, place, change = model
-        changed = self._models[name, place]
+        changed = models[name, place]
         if change:
             # The third model of a merge is in no pair with this suspect.
-            count = sum(population == name for population, _ in self._models)
-            changed = CHANGES[change](changed, self._models[name, (place + 1) % count], place)
+            changed = CHANGES[change](changed, models[name, (place + 1) % settings["seeds"]], place)
         return fingerprint(NativeRoles(Checkpoint.from_params(*changed)))
 
+    return fingerprint_of
 
-_populations = once_a_process(Populations)
+
+_fingerprints = once_a_process(train_populations)
 
 
 def pairs_of(settings: Entry) -> Iterator[Pair]:
@@ -142,7 +137,7 @@ def _possible(changes: Entry) -> Sequence[str]:
 def calibrate(context: Context) -> Entry:
     """Compare all pairs, and summarize by piece of evidence and by kind of pair."""
     settings = {key: context.settings[key] for key in ("model", *SETTINGS, "num_permutations")}
-    Populations(context)
+    train_populations(context)
     pairs = list(pairs_of(settings))
     rows = context.rows("unrelated_pairs/pairs", compute, settings, len(pairs), size=_CHUNK)
     tests = dict.fromkeys(name for row in rows for name in row["p"])
@@ -157,9 +152,9 @@ def calibrate(context: Context) -> Entry:
 @chunked
 def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
     """Compare some pairs by everything that two published fingerprints hold."""
-    populations, rows = _populations(settings, sources), []
+    fingerprint_of, rows = _fingerprints(settings, sources), []
     for index, pair in enumerate(list(pairs_of(settings))[chunk.start : chunk.stop], chunk.start):
-        base, suspect = (populations.fingerprint(model) for model in (pair.base, pair.suspect))
+        base, suspect = fingerprint_of(pair.base), fingerprint_of(pair.suspect)
         options = Options(num_permutations=settings["num_permutations"], seed=index)
         verdict = auto_verdict(base, suspect, options)
         detail: Entry = verdict.detail

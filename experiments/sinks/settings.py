@@ -111,9 +111,8 @@ PRICED_SHORT = {**PRICED, "window": 24, "streaming_length": 128}
 """The same beside models trained on 32 positions."""
 
 PRICED_SMOKE = {
+    **PRICED,
     "schemes": ["w8a8"],
-    "granularities": ["tensor", "token"],
-    "keep_sinks": [0, 1],
     "num_sequences": 2,
     "window": 8,
     "streaming_keep": [0, 1],

@@ -243,11 +243,7 @@ EXPERIMENT = Experiment(
         "Between trained models whose hidden units had to be matched no test is exact: there the agreement of two "
         "independent matchings decides, held against what models trained apart reach."
     ),
-    settings={
-        "smoke": changed("smoke", others=1, noise=0.5),
-        "laptop": changed("laptop", seeds=list(range(100, 116)), others=3, noise=0.5),
-        "paper": changed("paper", others=3, noise=0.5),
-    },
+    settings=changed(seeds=(..., list(range(100, 116)), ...), others=(1, 3, 3), noise=0.5),
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},
     precision=PRECISION,
     run=run,

@@ -281,11 +281,7 @@ EXPERIMENT = Experiment(
         "exact test.\n\nNo exact test between trained models survives everything: form A after a rotation survives all "
         "but units in another order, and then the agreement of two independent matchings sees the copy."
     ),
-    settings={
-        "smoke": changed("smoke", copied=2),
-        "laptop": changed("laptop", seeds=list(range(100, 116)), copied=4),
-        "paper": changed("paper", copied=2),
-    },
+    settings=changed(seeds=(..., list(range(100, 116)), ...), copied=(2, 4, 2)),
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},
     precision=PRECISION,
     run=run,

@@ -95,9 +95,10 @@ def larger(experiment: Experiment, family: str) -> Experiment:
     )
 
 
-def changed(scale: str, **changes: object) -> Entry:
-    """Return the settings of LLaMA-style models at one scale with some in place of others."""
-    return {**settings("llama")[scale], **changes}
+def changed(**changes: object) -> Mapping[str, Entry]:
+    """Return the settings of LLaMA-style models with some in place of others, as :func:`.base.by_scale` takes them."""
+    new = by_scale(**changes)
+    return {scale: {**chosen, **new[scale]} for scale, chosen in settings("llama").items()}
 
 
 def anatomy_runs() -> dict[str, Entry]:
