@@ -61,12 +61,9 @@ def by_variant(record: Record) -> dict[str, probing.Probed]:
 
 def labels(group: probing.Group, seed: int) -> list[Any]:
     """Return the cells that name one seed of a variant, under :data:`HEADS`."""
-    return [variant(group), probing.name_of(group), group["num_inputs"], length_of(group), seed]
-
-
-def length_of(group: probing.Group) -> str:
-    """Return T, for a table; "any" without attention."""
-    return "any" if variant(group) == "MLP only" else f"{group['seq_len']:,}"
+    # Without attention no length matters.
+    length = "any" if variant(group) == "MLP only" else f"{group['seq_len']:,}"
+    return [variant(group), probing.name_of(group), group["num_inputs"], length, seed]
 
 
 def same_configuration(group: probing.Group) -> bool:

@@ -125,10 +125,6 @@ def _mean(row: Entry, name: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _gradients(row: Entry) -> np.ndarray:
-    return np.array([seed["gradient_norm_by_block"] for seed in row["by_seed"]], np.float64).mean(axis=0)
-
-
 def inside(result: Entry) -> tuple[int, int]:
     """Count the cells (row, seed) whose cosine lies inside theory's interval, and all cells that have one."""
     cells = [
@@ -175,7 +171,8 @@ def _start_table(record: Record) -> Table:
 def _gradient_table(result: Entry) -> Table:
     rows: list[tuple[Any, ...]] = []
     for row in result["rows"]:
-        measured = {f"block {i}": (significant(3), float(value)) for i, value in enumerate(_gradients(row), 1)}
+        norms_L = np.mean([seed["gradient_norm_by_block"] for seed in row["by_seed"]], axis=0)
+        measured = {f"block {i}": (significant(3), float(value)) for i, value in enumerate(norms_L, 1)}
         predicted = row["predicted"]["gradient_norm_by_block"] or []
         expected = {f"block {i}": value for i, value in enumerate(predicted, 1)}
         rows.append(([row["name"]], measured, {}, expected))

@@ -91,11 +91,6 @@ def scores(tests: Sequence[Entry]) -> Table:
     return tabulate("What each score is worth in a dispute", ["score", "source"], rows, note, first_screen=True)
 
 
-def _is_undefined(kind: Entry) -> bool:
-    """Return whether a score gave no number for any guilty pair of a kind."""
-    return bool(kind["num_undefined"] == kind["num_guilty"])
-
-
 def _interval(entry: Mapping[str, float]) -> str:
     return "{} [{}, {}]".format(*(fixed(2)(entry[end]) for end in ("rate", "low", "high")))
 
@@ -127,7 +122,8 @@ def areas(tests: Sequence[Entry]) -> Table:
     for test in tests:
         cells: Cells = {}
         for kind in test["kinds"]:
-            cells[kind["kind"]] = (fixed(2), None if _is_undefined(kind) else kind["auc"]["rate"])
+            is_undefined = kind["num_undefined"] == kind["num_guilty"]
+            cells[kind["kind"]] = (fixed(2), None if is_undefined else kind["auc"]["rate"])
         rows.append(([test["test"]], cells))
     return tabulate("Area under the ROC curve, by kind", ["score"], rows, "Undefined scores are left out here.")
 

@@ -20,12 +20,6 @@ SMALL = (
 )
 
 
-def grew_sinks(record: Record) -> bool:
-    """Check whether any head of any seed of the baseline is a sink on average."""
-    base = record["result"]["cures"]["baseline"]
-    return any(seed["largest_score"] > EPSILON for seed in base["by_seed"])
-
-
 def setting_note(record: Record) -> str:
     """Describe how these models were trained, and what uniform attention would score."""
     lengths = record["settings"]["lengths"]
@@ -36,7 +30,8 @@ def setting_note(record: Record) -> str:
             " Every sequence, in training and here, begins with an id of its own, as with a "
             "beginning-of-sequence token: without it no sink grows in this time (see sink_growth)."
         )
-    if not grew_sinks(record):
+    # No head of any seed of the baseline is a sink on average.
+    if all(seed["largest_score"] <= EPSILON for seed in record["result"]["cures"]["baseline"]["by_seed"]):
         note += " " + SMALL
     return note
 

@@ -194,7 +194,8 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
             ("own", "its own initialization", figures.MEASURED),
             ("other", "another's initialization", figures.BASELINE),
         ):
-            values_SC = -np.array([[_log10_p(verdict) for verdict in by_seed] for by_seed in result[name][test]])
+            # An undefined p is NaN.
+            values_SC = -np.array([[row["log10_p"] for row in by_seed] for by_seed in result[name][test]], np.float64)
             low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
             figures.line(
                 ax, result["steps"], np.nanmean(values_SC, axis=0), (low, high), name=who, color=color, markers=True
@@ -212,10 +213,6 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
         f"one over the number of permutations. {persistence_tables.trained_on(record)}"
     )
     return [Panel(figure, caption)]
-
-
-def _log10_p(verdict: Entry) -> float:
-    return np.nan if verdict["log10_p"] is None else verdict["log10_p"]
 
 
 def counts(record: Record, name: str, test: str, index: int | None = None) -> str:

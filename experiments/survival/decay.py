@@ -224,11 +224,6 @@ def _kinds(run: Entry) -> list[str]:
     return [*names, *(name for name in ("head", ALL) if name in run["z"])]
 
 
-def _single(run: Entry) -> list[str]:
-    """List matrices by themselves."""
-    return [name for name in run["z"] if name.startswith("blocks/") or name in ("embed", "positions", "head")]
-
-
 def _last(run: Entry, matrix: str, measure: str = "z") -> list[float]:
     return [z_C[-1] for z_C in run[measure][matrix]]
 
@@ -304,7 +299,8 @@ def claims(record: Record) -> Sequence[Claim]:
                 format=fixed(1),
             )
         )
-        single = _single(run)
+        # Matrices by themselves.
+        single = [name for name in run["z"] if name.startswith(("blocks/", "embed", "positions", "head"))]
         for clock in CLOCKS:
             checked = [run["fits"][matrix][clock] for matrix in single if run["fits"][matrix][clock] is not None]
             of = f"{name}: matrices of {len(single)} whose last decade"

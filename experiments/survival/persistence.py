@@ -204,12 +204,6 @@ def _measured(model: Model, measurement: str) -> Path:
     return Path(model["run"]) / "measured" / f"{measurement}-seed{model['seed']}-step{model['step']}"
 
 
-def probe_inputs(settings: Entry, kind: str) -> Inputs:
-    """Draw the random inputs of a comparison."""
-    probe = settings["probe"]
-    return random_inputs(kind, probe["num_inputs"], probe["seq_len"], model_config(settings))
-
-
 def initial_moments(settings: Entry) -> tuple[float, float]:
     """Return the mean and standard deviation of an embedding at initialization."""
     return 0.0, model_config(settings).embedding_std
@@ -224,8 +218,9 @@ def outputs(settings: Entry, model: Model, kind: str, moments: tuple[float, floa
         kind: one of :data:`KINDS`.
         moments: mean and standard deviation that shared vectors are given; not used for tokens.
     """
-    inputs = probe_inputs(settings, kind)
-    identity = [settings["probe"], kind, inputs.moments(*moments)]
+    probe = settings["probe"]
+    inputs = random_inputs(kind, probe["num_inputs"], probe["seq_len"], model_config(settings))
+    identity = [probe, kind, inputs.moments(*moments)]
 
     def compute(_folder: Path) -> np.ndarray:
         return np.asarray(last_outputs(model_config(settings), load(model), inputs, OutputOptions(moments)))

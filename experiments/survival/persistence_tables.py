@@ -107,7 +107,9 @@ def initialization_claims(record: Record, *, same_seed: bool) -> Sequence[Claim]
     """State how many pairs each test calls the same lineage."""
     pairs = [p for p in record["result"]["pairs"] if (p["base"]["seed"] == p["suspect"]["seed"]) == same_seed]
     facts = record["result"]["facts"]
-    name = f"{_architecture(facts)}, {facts['tokens']:,} tokens"
+    cfg = facts["model"]
+    family = "Qwen-style" if cfg["qkv_bias"] else "LLaMA-style"
+    name = f"{family}, {cfg['num_layers']} layers, {cfg['d_model']} wide, {facts['tokens']:,} tokens"
     relation = (
         "an initialization and its own trained model"
         if same_seed
@@ -149,12 +151,6 @@ def survival_headline(record: Record) -> str:
         f"initialization, and {wrong} of {num_other} by another seed's (from {models} models, whose pairs are not "
         f"independent: even if they were, the false-positive rate could be {bound:.0%} by the exact 95% interval)."
     )
-
-
-def _architecture(facts: Entry) -> str:
-    cfg = facts["model"]
-    family = "Qwen-style" if cfg["qkv_bias"] else "LLaMA-style"
-    return f"{family}, {cfg['num_layers']} layers, {cfg['d_model']} wide"
 
 
 def baseline_text(row: Entry, related: bool) -> str:

@@ -59,11 +59,12 @@ def _run(context: Context) -> Entry:
         OLD: within_budget(cfg, prefix(1), budget),
         LORA: within_budget(cfg, lora(1), budget),
     }
-    # Backbones, trained on the source text and then frozen.
+    # Backbones of all seeds [S, …], trained on the source text in the same order and then frozen.
     pretraining = in_memory(cfg, settings["source"], settings["pretraining"], seeds)
     source = load_data(pretraining)
     target = load_data(in_memory(cfg, settings["target"], settings["adapting"], seeds))
-    frozen = _backbones(pretraining, source.train)
+    state, step = begin(pretraining)
+    frozen = fit(state, step, token_batches(pretraining, source.train))[0].params
     held_NT = held_out_rows(target.validation, settings["held_out"])
     first, rest = (jax.tree.map(lambda leaf, part=part: leaf[part], frozen) for part in (slice(0, 1), slice(1, None)))
     rates = settings["learning_rates"]
@@ -109,12 +110,6 @@ def _run(context: Context) -> Entry:
             row = {"length": length, "held_out": outcome["held_out"][-1], "parameters": count_trained(cfg, adapter)}
             result["lengths"].append({**row, "shares": parts})
     return result
-
-
-def _backbones(config: PretrainConfig, windows: Windows) -> Params:
-    """Train the weights [S, …] of all seeds, on the same text in the same order."""
-    state, step = begin(config)
-    return fit(state, step, token_batches(config, windows))[0].params
 
 
 def _adapt(config: PretrainConfig, frozen: Params, windows: Windows, held_NT: np.ndarray, interval: int) -> Entry:

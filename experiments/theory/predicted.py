@@ -360,10 +360,6 @@ def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **chan
     return probing.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
 
 
-def _width(width: int) -> Entry:
-    return {} if width == 128 else {"d_model": width}
-
-
 _NANO: Entry = dict(inputs="gaussian", fix_embeddings=False, vocab_size=1_024)
 # Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
 _NANO_LAPTOP = [
@@ -392,10 +388,11 @@ _PAPER_FITS = [
     _fit_group("llama-nano", 256, 64, 2_000),
     _fit_group("gpt2-tiny", 256, 32, 2_000, norm="rmsnorm", activation="relu", **_WIDE),
 ]
+_PAPER_SHAPES: list[tuple[Entry, int, int]] = [({}, 4, 64), ({"d_model": 256}, 4, 64), ({}, 12, 64), ({}, 4, 512)]
 _PAPER_GRID = _LAPTOP_GRID + [
-    probing.group(model, range(16), length, 2_000, num_layers=depth, **_width(width))
+    probing.group(model, range(16), length, 2_000, num_layers=depth, **width)
     for model in ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "neox-tiny", "olmo2-tiny")
-    for width, depth, length in ((128, 4, 64), (256, 4, 64), (128, 12, 64), (128, 4, 512))
+    for width, depth, length in _PAPER_SHAPES
 ]
 
 EXPERIMENT = Experiment(
