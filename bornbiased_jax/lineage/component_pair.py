@@ -43,7 +43,6 @@ from bornbiased_jax.lineage.pairing import (
     pair_neurons,
 )
 from bornbiased_jax.lineage.scores import (
-    CoordinateSketch,
     Space,
     coordinate_scores,
     head_terms,
@@ -87,7 +86,6 @@ class ComponentPair:
             labels: shared_repeats(base, suspect, name, labels)
             for labels in ("coordinates", "neurons", "heads", "experts")
         }
-        self._num_matrices = [_num_block_matrices(model, name) for model in (base, suspect)]
         # Labels that repeat in both models are permuted jointly, under which a diagonal shows that they do.
         kinds = set(self.left_out)
         kinds -= set(MLP) if self.repeats["neurons"].is_shared else set()
@@ -175,8 +173,8 @@ class ComponentPair:
         # Coordinates and neurons by a few random partners of each label; heads are few enough to score them all.
         with contextlib.suppress(EvidenceError):
             self._check_repeats("coordinates")
-            parts = [self._part_sketches(name) for name in self.parts]
-            signed, signless = sampled_coordinates([base for base, _ in parts], [suspect for _, suspect in parts])
+            sketches = ([model.coordinates[name] for name in self.parts] for model in (self.base, self.suspect))
+            signed, signless = sampled_coordinates(*sketches)
             z_by_evidence |= {COORDINATES: signed.z, SIGNLESS: signless.z}
         # Neurons in both spaces.
         for evidence, space in NEURON_SPACES.items():
@@ -192,8 +190,7 @@ class ComponentPair:
     def part_terms(self, parts: Sequence[str]) -> list[Term]:
         """Return the scores of coordinates, summed over tables and blocks."""
         self._check_repeats("coordinates")
-        base: list[CoordinateSketch] = []
-        suspect: list[CoordinateSketch] = []
+        base, suspect = [], []
         for name in parts:
             if name == "blocks" and (self._skips_blocks or any(kind in self.left_out for kind in self.kinds)):
                 # Blocks matrix by matrix, so that a kind can be left out.
@@ -201,19 +198,9 @@ class ComponentPair:
                 base += first
                 suspect += second
             elif name not in self.left_out and (None, name) not in self._skipped:
-                first_part, second_part = self._part_sketches(name)
-                base.append(first_part)
-                suspect.append(second_part)
+                base.append(self.base.coordinates[name])
+                suspect.append(self.suspect.coordinates[name])
         return [self._coordinate_term(base, suspect)]
-
-    def _part_sketches(self, name: str) -> tuple[CoordinateSketch, CoordinateSketch]:
-        """Return the sketches of a part in both models: of blocks the sum of all their matrices, else of one."""
-        counts = self._num_matrices if name == "blocks" else (1, 1)
-        base, suspect = (
-            CoordinateSketch(model.coordinates[name], count)
-            for model, count in zip((self.base, self.suspect), counts, strict=True)
-        )
-        return base, suspect
 
     def kind_terms(self, kind: str) -> list[Term]:
         """Return the scores of coordinates over one kind of block matrices."""
@@ -240,8 +227,7 @@ class ComponentPair:
             if suspect_D2 is None:
                 continue
             try:
-                sketches = (CoordinateSketch(rows_D2[:_FEW_COORDINATES]) for rows_D2 in (base_D2, suspect_D2))
-                z = z_of([self._coordinate_term(*([sketch] for sketch in sketches))])
+                z = z_of([self._coordinate_term([base_D2[:_FEW_COORDINATES]], [suspect_D2[:_FEW_COORDINATES]])])
             except EvidenceError:
                 z = math.nan
             rows[_module(block, kind)] = z if math.isfinite(z) else None
@@ -255,17 +241,16 @@ class ComponentPair:
     def _included_kinds(self) -> set[str]:
         return set(self.kinds) - set(self.left_out)
 
-    def _coordinate_term(self, base: Sequence[CoordinateSketch], suspect: Sequence[CoordinateSketch]) -> Term:
+    def _coordinate_term(self, base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> Term:
         period = self.repeats["coordinates"].periods.get(self.base.width)
         return Term(coordinate_scores(base, suspect, period))
 
     def _map_sketches(
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None
-    ) -> tuple[list[CoordinateSketch], list[CoordinateSketch]]:
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Pick matrices of these kinds from the heat map, in blocks paired without looking at coordinates."""
         # Matrices of equal kind in corresponding blocks.
-        base: list[CoordinateSketch] = []
-        suspect: list[CoordinateSketch] = []
+        base, suspect = [], []
         for pair in self._token_pairs:
             if blocks is not None and pair.base not in blocks:
                 continue
@@ -274,8 +259,8 @@ class ComponentPair:
                 suspect_D2 = self.suspect.heat_map.get((pair.suspect, kind))
                 is_skipped = (pair.base, kind) in self._skipped
                 if base_D2 is not None and suspect_D2 is not None and not is_skipped:
-                    base.append(CoordinateSketch(base_D2[:limit]))
-                    suspect.append(CoordinateSketch(suspect_D2[:limit]))
+                    base.append(base_D2[:limit])
+                    suspect.append(suspect_D2[:limit])
         return base, suspect
 
     @cached_property
@@ -328,13 +313,11 @@ class ComponentPair:
 
         Neurons have no part in the tables: a choice by them leaves permutations of neurons as likely as they were.
         """
-        tables = [self._part_sketches(name) for name in self.parts if name in TABLES and name not in self.left_out]
+        tables = [name for name in self.parts if name in TABLES]
         try:
-            self._check_repeats("coordinates")
-            term = self._coordinate_term([base for base, _ in tables], [suspect for _, suspect in tables])
+            return z_of(self.part_terms(tables)) >= _CORRESPONDS
         except EvidenceError:
             return False
-        return z_of([term]) >= _CORRESPONDS
 
     def _check_repeats(self, labels: RepeatLabels) -> None:
         if self.repeats[labels].reason:
@@ -353,17 +336,6 @@ class ComponentPair:
             raise EvidenceError("a model has no vocabulary, and so no token space")
         if len(labels) > 1:
             raise EvidenceError("one fingerprint names tokens by their strings, the other by their numbers")
-
-
-def _num_block_matrices(model: Fingerprint, name: str) -> int:
-    """Count the matrices at the residual stream in the blocks of a component, each expert's by itself; at least one."""
-    on_stream = {f"{block}/{kind}" for block, kind in model.components[name].heat_map}
-    count = 0
-    for record in model.tensors:
-        component, *places, kind, _ = record.path.split("/")
-        is_in_block = component == name and places[:1] == ["blocks"] and len(record.array_shape) == 2
-        count += is_in_block and f"{places[1]}/{kind}" in on_stream
-    return max(1, count)
 
 
 def _without(component: Component, kinds: Collection[str]) -> Component:

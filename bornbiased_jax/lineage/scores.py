@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -236,34 +236,14 @@ def _head_term(base: Heads, suspect: Heads) -> Term:
 # Coordinates
 
 
-class CoordinateSketch(NamedTuple):
-    """A sketch of residual coordinates, and what it is the sum of.
+def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], period: int | None) -> np.ndarray:
+    """Score residual coordinates, summed over parts: [n, n] float32 over the coordinates that may be permuted.
 
-    Attributes:
-        rows_DK: int8 [D, k].
-        num_matrices: how many matrices were added up, each with rows of unit norm.
-    """
-
-    rows_DK: np.ndarray
-    num_matrices: int = 1
-
-    @property
-    def weighted(self) -> np.ndarray:
-        """The sum, up to what its terms have in common: unit vectors times the root of their number, [D, k]."""
-        weighted_DK: np.ndarray = unit_rows(self.rows_DK) * np.float32(math.sqrt(self.num_matrices))
-        return weighted_DK
-
-
-def coordinate_scores(
-    base: Sequence[CoordinateSketch], suspect: Sequence[CoordinateSketch], period: int | None
-) -> np.ndarray:
-    """Score residual coordinates, summed over matrices: [n, n] float32 over the coordinates that may be permuted.
-
-    Every matrix counts alike, whether its sketch is kept by itself or in the sum of a part. Parts alike would give two
-    tables as much weight as all blocks.
+    A part weighs the less the more its scores vary between any coordinates: training on one text gives tables a
+    structure in common that would hide what the blocks show. No permutation of coordinates changes the weights.
 
     Args:
-        base, suspect: sketches of the same parts in the same order.
+        base, suspect: sketches [D, k] of the same parts in the same order.
         period: see :func:`permuted_labels`.
 
     Raises:
@@ -274,23 +254,35 @@ def coordinate_scores(
 
 
 def _coordinate_rows(
-    base: Sequence[CoordinateSketch], suspect: Sequence[CoordinateSketch]
+    base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weighted vectors of all parts in a row, [D, K] of either model, and which coordinates are labels."""
-    pairs = zip(base, suspect, strict=True)
-    present = [(first, second) for first, second in pairs if first.rows_DK.any() and second.rows_DK.any()]
+    """Return weighted unit vectors of all parts in a row, [D, K] of either model, and which coordinates are labels."""
+    present = [(first, second) for first, second in zip(base, suspect, strict=True) if first.any() and second.any()]
     if not present:
         raise EvidenceError("no matrix on the residual stream has numbers that a seed decided in both models")
-    sketches = [sketch for pair in present for sketch in pair]
-    widths = [len(sketch.rows_DK) for sketch in sketches]
-    if len(set(widths)) > 1:
-        named = f"{widths[0]} and {widths[1]}"
-        raise EvidenceError(f"the widths differ ({named}): no coordinate of one model corresponds to one of the other")
-    is_live_D = np.logical_and.reduce([sketch.rows_DK.any(axis=1) for sketch in sketches])
+    width = len(present[0][0])
+    if any(len(rows) != width for pair in present for rows in pair):
+        widths = f"{width} and {len(present[0][1])}"
+        raise EvidenceError(f"the widths differ ({widths}): no coordinate of one model corresponds to one of the other")
+    is_live_D = np.logical_and.reduce([rows.any(axis=1) for pair in present for rows in pair])
     # All parts in one row, so that one product sums their scores.
-    base_DK = np.concatenate([first.weighted for first, _ in present], axis=1)
-    suspect_DK = np.concatenate([second.weighted for _, second in present], axis=1)
-    return base_DK, suspect_DK, is_live_D
+    units = [(unit_rows(first), unit_rows(second)) for first, second in present]
+    weights = [_weight(first[is_live_D], second[is_live_D]) for first, second in units]
+    base_DK = np.concatenate([first * weight for (first, _), weight in zip(units, weights, strict=True)], axis=1)
+    return base_DK, np.concatenate([second for _, second in units], axis=1), is_live_D
+
+
+def _weight(base_nK: np.ndarray, suspect_nK: np.ndarray) -> np.float32:
+    """Return one over the variance of the scores of a part over all pairs of labels, their means taken out."""
+    if len(base_nK) < 2:
+        return np.float32(1)
+    grams = []
+    for rows_nK in (base_nK, suspect_nK):
+        centered_nK = rows_nK - rows_nK.mean(axis=0, dtype=np.float64)
+        grams.append(centered_nK.T @ centered_nK)
+    # ‖B Sᵀ‖² of the centered rows is the trace of the product of their Gram matrices.
+    variance = float(np.vdot(*grams)) / len(base_nK) ** 2
+    return np.float32(1 / variance if variance > 0 else 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -336,9 +328,7 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
     return sampled
 
 
-def sampled_coordinates(
-    base: Sequence[CoordinateSketch], suspect: Sequence[CoordinateSketch]
-) -> tuple[SampledZ, SampledZ]:
+def sampled_coordinates(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> tuple[SampledZ, SampledZ]:
     """Estimate z of coordinates, and of coordinates up to sign; see :func:`coordinate_scores`."""
     base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
     partners_SD = _partners(len(base_DK))

@@ -16,9 +16,8 @@ from bornbiased_jax.lineage import evidence
 from bornbiased_jax.lineage.evidence import EvidenceError, Term, certified_sum, join_terms, z_of
 from bornbiased_jax.lineage.fingerprints import Heads, Neurons
 from bornbiased_jax.lineage.matching import match_neurons
-from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs
+from bornbiased_jax.lineage.pairing import NeuronPair, monotone_pairs, unit_rows
 from bornbiased_jax.lineage.scores import (
-    CoordinateSketch,
     coordinate_scores,
     head_terms,
     neuron_terms,
@@ -220,38 +219,34 @@ def test_heads_are_permuted_within_their_groups():
 def test_coordinates_of_two_widths_do_not_correspond():
     draws = np.random.default_rng(0)
     with pytest.raises(EvidenceError, match="widths differ"):
-        coordinate_scores([CoordinateSketch(vectors(draws, 8))], [CoordinateSketch(vectors(draws, 9))], None)
+        coordinate_scores([vectors(draws, 8)], [vectors(draws, 9)], None)
 
 
-def test_a_sum_of_matrices_counts_as_often_as_its_matrices_one_by_one():
-    """Tables, which the same text gives a structure in common, weigh no more than one matrix each."""
+def test_parts_with_a_structure_in_common_do_not_hide_the_others():
+    """Two tables that one text gives a few directions weigh less than blocks in which coordinates correspond."""
     draws = np.random.default_rng(1)
-    width, dim, count = 64, 512, 20
+    width, dim = 64, 64
 
     def units(rows):
         return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
-    # Tables of a few directions in common, at other coordinates; of each matrix of the blocks some is the base's.
-    directions_3K = draws.standard_normal((3, dim))
-    tables_2DK = units(draws.standard_normal((2, width, 3)) @ directions_3K)
-    blocks_MDK = units(draws.standard_normal((count, width, dim)))
-    halves_MDK = units(0.3 * blocks_MDK + units(draws.standard_normal((count, width, dim))))
-    one_by_one = coordinate_scores(
-        [CoordinateSketch(quantize(rows_DK)) for rows_DK in (tables_2DK[0], *blocks_MDK)],
-        [CoordinateSketch(quantize(rows_DK)) for rows_DK in (tables_2DK[1], *halves_MDK)],
-        None,
-    )
-    summed, as_one = (
-        coordinate_scores(
-            [CoordinateSketch(quantize(tables_2DK[0])), CoordinateSketch(quantize(blocks_MDK.sum(axis=0)), weight)],
-            [CoordinateSketch(quantize(tables_2DK[1])), CoordinateSketch(quantize(halves_MDK.sum(axis=0)), weight)],
-            None,
-        )
-        for weight in (count, 1)
-    )
-    # The trace is that of all matrices, up to what a sum of vectors at random leaves: its norm is √M to 1/√(2k).
-    assert np.trace(summed) == pytest.approx(np.trace(one_by_one), rel=0.1)
-    assert z_of([Term(summed)]) > 1.3 * z_of([Term(as_one)])
+    # Tables of three directions in common, at other coordinates; of the blocks a part is the base's.
+    tables_4DK = units(draws.standard_normal((4, width, 3)) @ draws.standard_normal((3, dim)))
+    base_DK = units(draws.standard_normal((width, dim)))
+    suspect_DK = units(0.5 * base_DK + units(draws.standard_normal((width, dim))))
+    base = [quantize(rows_DK) for rows_DK in (tables_4DK[0], tables_4DK[1], base_DK)]
+    suspect = [quantize(rows_DK) for rows_DK in (tables_4DK[2], tables_4DK[3], suspect_DK)]
+    alone, alike = (z_of([Term(sum(map(scores, *parts)))]) for parts in ((base[2:], suspect[2:]), (base, suspect)))
+    weighted = z_of([Term(coordinate_scores(base, suspect, None))])
+    assert weighted > 0.9 * alone > 2 * alike
+    # Weights are those of any order of the labels, so that a permutation of them stays exact.
+    order_D = draws.permutation(width)
+    permuted_DD = coordinate_scores([rows_DK[order_D] for rows_DK in base], suspect, None)
+    np.testing.assert_allclose(permuted_DD, coordinate_scores(base, suspect, None)[order_D], rtol=1e-5, atol=1e-5)
+
+
+def scores(base_DK, suspect_DK):
+    return unit_rows(base_DK) @ unit_rows(suspect_DK).T
 
 
 def test_joint_terms_are_permuted_alike():
