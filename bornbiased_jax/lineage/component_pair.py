@@ -295,14 +295,13 @@ class ComponentPair:
         """
         space: Space = "coordinates"
         if not self._has_common_coordinates:
-            space = "token"
             try:
                 self._check_tokens()
+                space = "token"
             except EvidenceError:
                 # Without a token space coordinates are all there is, of models of one width.
                 if self.base.width != self.suspect.width:
                     raise
-                space = "coordinates"
         if self.repeats["neurons"].is_shared:
             raise EvidenceError("both models repeat their neurons")
         return match_neurons(self.neurons, space, self.base.shape)

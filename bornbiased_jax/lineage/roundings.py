@@ -295,9 +295,9 @@ def _by_squares_of(side: int) -> Grouping:
                     yield squares(first, *place), squares(second, *place)
 
     def grouping(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
-        # Squares of a turned matrix are the same: bands of it are cut in the order of memory.
-        is_turned = first.T.flags.c_contiguous and second.T.flags.c_contiguous
-        yield groups(first.T, second.T) if is_turned else groups(first, second)
+        # Squares of a transposed matrix are the same: bands of it are cut in the order of memory.
+        is_transposed = first.T.flags.c_contiguous and second.T.flags.c_contiguous
+        yield groups(first.T, second.T) if is_transposed else groups(first, second)
 
     return grouping
 

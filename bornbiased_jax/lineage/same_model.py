@@ -240,7 +240,7 @@ def _stored(
     base_names, suspect_names = (source.stored_in(role) for source, role in zip((base, suspect), roles, strict=True))
     names = base_names if base_names == suspect_names else ()
     stored = [(name, base.read_stored(name), suspect.read_stored(name)) for name in names if name not in compared]
-    # Quantized copies of GPT-2 have its matrices turned.
+    # Quantized copies of GPT-2 have its matrices transposed.
     if not names or any(first.shape != second.shape for _, first, second in stored):
         yield roles[0].path, base.read(roles[0]), suspect.read(roles[1])
         return

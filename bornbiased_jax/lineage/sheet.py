@@ -41,7 +41,7 @@ CALIBRATION = Path(__file__).with_name("unrelated_models.json")
 NORM_SCALES = Path(__file__).with_name("synthetic_norm_scales.json")
 # Most tokens that embeddings are compared on, and tokens whose rows are compared at once.
 _TOKENS, _ROWS = 20_000, 1024
-# Widest embeddings that a rotation is fitted to: 30 seconds on two cores.
+# Widest embeddings that a rotation is fitted to: a dozen seconds on two cores.
 _WIDEST_TABLE = 4096
 
 
