@@ -9,12 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
 
 from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.lineage.roundings import ROUNDINGS, Explanations
 from bornbiased_jax.lineage.same_model import tensor_difference
-from tests.checkpoints.architectures import auto_class, transformers_config
 
 LARGEST = {"int8": 127, "float8": 448}
 
@@ -203,6 +201,10 @@ def test_other_models_are_told_apart_without_a_search(monkeypatch):
 
 def written(folder, name, change, **config):
     """Write a model with the tensors that ``change`` makes of each of a matrix's."""
+    torch = pytest.importorskip("torch")
+    # Skips where transformers is missing.
+    from tests.checkpoints.architectures import auto_class, transformers_config
+
     torch.manual_seed(0)
     auto_class(name).from_config(transformers_config(name, scale=4)).save_pretrained(folder)
     path = folder / "model.safetensors"
