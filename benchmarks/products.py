@@ -1,4 +1,4 @@
-"""Measure float32 products by algorithm: their rate, their error, and what they change in a probe."""
+"""Measure float32 products by name: their rate, their error, and what they change in a probe."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from benchmarks.matmul import matmul_rate, product_error
 from benchmarks.recorded import Findings, command
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.model.precision import PRECISIONS
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.observe import observe, unit
 
-PRESETS = jax.lax.DotAlgorithmPreset
-ALGORITHMS = {"HIGHEST": "highest"} | {row.name: row for row in (PRESETS.TF32_TF32_F32_X3, PRESETS.BF16_BF16_F32_X3)}
 CHANGED, COSINE = 1e-3, 1e-5
 """Bounds: fraction of inputs with another top-1 token, which bounds every count; change of a layer's mean cosine."""
 BATCHES = 8
@@ -46,7 +45,7 @@ def measure(model: str = "gpt2-nano", num_inputs: int = 2_000, seq_len: int = 64
     tokens_NT = np.asarray(random_tokens(num_inputs, seq_len, cfg.vocab_size).batch(0, num_inputs))
     reference_N, reference_L = probe(cfg, tokens_NT, "highest")
     by_algorithm: dict[str, Findings] = {}
-    for name, precision in ALGORITHMS.items():
+    for name, precision in PRECISIONS.items():
         try:
             top1_N, cosine_L = probe(cfg, tokens_NT, precision)
             rate, error = matmul_rate(cfg, tokens_NT.size // BATCHES, precision), product_error(cfg, precision)

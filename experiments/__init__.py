@@ -82,6 +82,9 @@ _DEMO = {
 }
 # At the paper's sizes, for the background of a day; a record each.
 _PAPER = {
+    "finding2_64": "birth.findings",
+    "fingerprints_by_step": "survival.by_step",
+    "fingerprints_by_step_qwen": "survival.by_step",
     "finding2_nano": "birth.findings",
     "figure10_64": "birth.seed_figures",
     "figure13_tiny": "lineage.figure13",
@@ -93,6 +96,8 @@ _PAPER = {
 _LARGER = {
     "figure11_256": "survival.checkpoints",
     "figure14_256": "survival.checkpoints",
+    "figure12_256": "sinks.figure12",
+    "table7_256": "sinks.figure12",
     **{f"table{table}_256": "survival.trained_pairs" for table in ("4b", "4c", "5", "8", "10", "11", "12")},
 }
 _ROWS = [f"table1_{part}_{length}_{seed}" for part in "abc" for length in (64, 256, 1024) for seed in (42, 43)]

@@ -23,6 +23,7 @@ from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.folders import Folder
+from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value
 from bornbiased_jax.store import Request, fulfill
@@ -69,6 +70,7 @@ class Context:
         quiet: show no progress.
         mesh: the ``--mesh`` option as the sweep takes it, or None for one device.
         engine: of ``--engine``, who computes what is cut into chunks.
+        precision: of ``--precision``, how float32 matrices are multiplied.
     """
 
     scale: str
@@ -78,6 +80,7 @@ class Context:
     quiet: bool = False
     mesh: Mesh | None = None
     engine: Engine = local
+    precision: str = HIGHEST
 
     def cached(self, name: str, identity: object, compute: Callable[[Path], T]) -> T:
         """Call :func:`cached` in the output folder, shared by its experiments."""
@@ -293,6 +296,7 @@ class Experiment:
         cost: for each scale, the time and the machine it was measured on, in words; seconds at scale smoke unless said.
         run: computes the result: a dict of JSON-ready values (arrays are converted).
         precision: the precision of the computation, for the record.
+        takes_precision: ``run`` multiplies as :attr:`Context.precision` says; others refuse ``--precision``.
         claims: the rows of the page's first screen.
         tables: tables with what the paper printed beside what was measured.
         figures: figures.
@@ -307,6 +311,7 @@ class Experiment:
     cost: Mapping[str, str]
     run: Callable[[Context], Mapping[str, Any]]
     precision: str = "float32 highest"
+    takes_precision: bool = False
     claims: Callable[[Record], Sequence[Claim]] = _nothing
     tables: Callable[[Record], Sequence[Table]] = _nothing
     figures: Callable[[Record], Sequence[Panel]] = _nothing
@@ -315,6 +320,10 @@ class Experiment:
     def __post_init__(self) -> None:
         if "smoke" in self.settings:
             object.__setattr__(self, "cost", {"smoke": "seconds", **self.cost})
+
+    def precision_by(self, name: str) -> str:
+        """Return the precision of a run with ``--precision NAME``, for the record."""
+        return self.precision if name == HIGHEST else f"float32 {name}"
 
     def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
         """The command line that makes this, quoted for a shell."""

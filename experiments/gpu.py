@@ -25,50 +25,53 @@ from packaging.utils import canonicalize_name
 from bornbiased_jax import io, progress
 from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.record import git_revision
 
 ROOT = Path(__file__).resolve().parent.parent
-GRACE = 45  # seconds from SIGTERM to SIGKILL: a checkpoint of four models is gigabytes
+GRACE = 10  # seconds from SIGTERM to SIGKILL
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
 CUDA = ("jax-cuda13-plugin", "jax-cuda13-pjrt")
 
 
 class Step(NamedTuple):
-    """A command that writes one record, in a process of its own."""
+    """A benchmark, or experiments, in a process of its own."""
 
     name: str
-    seconds: float  # guessed for an H100: it starts only with so many left, and may take four times as many or 300
-    command: str  # after ``python -m``; OUT stands for the output folder
-    smoke: str  # added at scale smoke: the last of equal options counts
+    seconds: float  # guessed for an H100: it starts only with so many left, and may take four times as many or 120
+    words: str  # of its command; PRECISION stands for the fastest float32 products that keep a probe's numbers
+    smoke: str = "--scale smoke"  # added at scale smoke: the last of equal options counts
+    experiments: tuple[str, ...] = ()  # whose records it writes; none: it is a benchmark, and writes OUT/NAME.json
 
 
-REPRODUCE = "bornbiased_jax reproduce {} --out OUT/reproduce --quiet --scale paper"
-EXPERIMENTS = {
-    **dict.fromkeys(table1.ROWS, 180),
-    "finding2": 300,  # about a thousand in all: each seed is kept
-    **{f"table4a_llama_1024_{base}_{suspect}": 240 for base, suspect in table4a.PAIRS["llama"]},
-}
-PRETRAIN = (
-    "bornbiased_jax pretrain --model {0}-nano --data builtin:prose --seeds 42,123,1000,2000 --schedule paper "
-    "--steps 400 --warmup 40 --batch-size 16 --accumulation 1 --tokenizer bpe:4096 --out OUT/{0} --json OUT/{0}.json"
-)
-SMALL_RUN = "--model {}-tiny --seeds 42,123 --context 16 --batch-size 2 --tokenizer bytes --steps 2 --warmup 1"
-RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16"
-SMALL_SWEEP = "--model llama-tiny --sequences 8 --length 16 --seeds 2 --pairs 1 --batches 4"
-BENCHMARKS = [
-    ("self_test", 60, "self_test", "--draws 20000"),
-    ("parity", 120, "parity", "--families llama"),
-    ("products", 90, "products", "--model llama-tiny --num-inputs 8 --seq-len 8"),
-    # Goals: 5 and 1.2 times the speed of the PyTorch loop, 45% of the rate of the training step's own products.
-    ("sweep_tiny", 120, "sweep_vs_torch --seeds 256 --pairs 3 --batches 32,64,128,256", SMALL_SWEEP),
-    ("sweep_nano", 150, "sweep_vs_torch --seeds 32 --pairs 2 --batches 32,64,128 --model llama-nano", SMALL_SWEEP),
-    ("training_rate", 90, RATE, "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1"),
-    ("seeds_at_once", 90, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
-]
+SWEEP = "--model llama-tiny --sequences 8 --length 16 --seeds 2 --pairs 1 --batches 4"
+BY_PRECISION = "--precision PRECISION"
+# The rows of Table 1 that two cores take longest for come first.
+ROWS = sorted(table1.ROWS, key=lambda name: -int(name.split("_")[2]) * (1 + "abc".index(name.split("_")[1])))
 STEPS = [
-    *(Step(name, guess, f"benchmarks {words} --json OUT/{name}.json", tiny) for name, guess, words, tiny in BENCHMARKS),
-    *(Step(name, guess, REPRODUCE.format(name), "--scale smoke") for name, guess in EXPERIMENTS.items()),
-    *(Step(family, 240, PRETRAIN.format(family), SMALL_RUN.format(family)) for family in ("llama", "qwen")),
+    Step("self_test", 30, "self_test", "--draws 20000"),
+    Step("parity", 60, "parity --families gpt2,llama,qwen3,gemma3_text,mixtral,gpt_neox", "--families llama"),
+    Step("products", 30, "products", "--model llama-tiny --num-inputs 8 --seq-len 8"),
+    # Goals: 5 and 1.2 times the speed of the PyTorch loop, 45% of the rate of the training step's own products.
+    Step("sweep_tiny", 60, "sweep_vs_torch --seeds 256 --pairs 3 --batches 64,256", SWEEP),
+    Step("sweep_nano", 60, "sweep_vs_torch --seeds 32 --pairs 2 --batches 32,128 --model llama-nano", SWEEP),
+    Step(
+        "training_rate",
+        60,
+        "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16",
+        "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1",
+    ),
+    Step("seeds_at_once", 30, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
+    Step("table1", 180, BY_PRECISION, experiments=tuple(ROWS)),
+    Step("finding2_64", 30, BY_PRECISION, experiments=("finding2_64",)),
+    Step(
+        "table4a",
+        240,
+        BY_PRECISION,
+        experiments=tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in table4a.PAIRS["llama"]),
+    ),
+    Step("by_step", 240, "", experiments=("fingerprints_by_step", "fingerprints_by_step_qwen")),
+    Step("finding2", 240, BY_PRECISION, experiments=("finding2",)),
 ]
 
 
@@ -83,7 +86,7 @@ def run(steps: list[Step], scale: str, out: Path, minutes: float) -> dict[str, s
         elif left < (step.seconds if scale == "gpu" else 1):
             outcome = "no time"
         else:
-            code = run_process(step, scale, out, min(left, max(300, 4 * step.seconds)))
+            code = run_process(step, scale, out, min(left, max(120, 4 * step.seconds)))
             outcome = "made" if is_finished(step, out) else "stopped" if code in (124, -9) else "failed"
         outcomes[step.name] = outcome
         progress.note(f"{step.name}: {outcome}")
@@ -91,18 +94,31 @@ def run(steps: list[Step], scale: str, out: Path, minutes: float) -> dict[str, s
 
 
 def is_finished(step: Step, out: Path) -> bool:
-    """Return whether a step's record is there, complete, and of a run that reached its end."""
-    paths = [out / f"{step.name}.json", out / "reproduce" / "records" / f"{step.name}.json"]
-    records = [io.read_json(path) for path in paths if path.exists()]
-    return any(row.get("status", "complete") == "complete" and row.get("finished", True) for row in records)
+    """Return whether all of a step's records are there and complete."""
+    paths = [out / "reproduce" / "records" / f"{name}.json" for name in step.experiments] or [out / f"{step.name}.json"]
+    return all(path.exists() and io.read_json(path).get("status", "complete") == "complete" for path in paths)
+
+
+def precision(out: Path) -> str:
+    """Return the fastest float32 products that keep a probe's counts and cosines, as far as they were measured."""
+    path = out / "products.json"
+    rows = io.read_json(path)["algorithms"] if path.exists() else {}
+    rates = {name: row["tflops"] for name, row in rows.items() if row.get("keeps")}
+    return max(rates, key=rates.__getitem__, default=HIGHEST)
 
 
 def run_process(step: Step, scale: str, out: Path, seconds: float) -> int:
     """Run a step's command with its output in ``OUT/logs``; return its exit code, 124 or -9 where its time was up."""
-    words = f"{step.command} {step.smoke if scale == 'smoke' else ''}".split()
+    words = f"benchmarks {step.words} --json OUT/{step.name}.json"
+    if step.experiments:
+        names = " ".join(step.experiments)
+        words = f"bornbiased_jax reproduce {names} --out OUT/reproduce --quiet --scale paper {step.words}"
+    words = f"{words} {step.smoke if scale == 'smoke' else ''}".replace("PRECISION", precision(out))
     command = ["timeout", f"--kill-after={GRACE}", f"{seconds:.1f}", sys.executable, "-m"]
-    command += [word.replace("OUT", str(out.resolve())) for word in words]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu" if scale == "smoke" else "cuda,cpu"}
+    command += [word.replace("OUT", str(out.resolve())) for word in words.split()]
+    # What one step compiled serves the next.
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(out.resolve() / "compiled"), **os.environ}
+    environment["JAX_PLATFORMS"] = "cpu" if scale == "smoke" else "cuda,cpu"
     (out / "logs").mkdir(parents=True, exist_ok=True)
     with (out / "logs" / f"{step.name}.txt").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
@@ -117,16 +133,17 @@ def wheels() -> list[str]:
     rows = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
     pins = {str(canonicalize_name(r.name)): r.specifier for r in rows if r.marker is None or r.marker.evaluate(PYTHON)}
     requires = {canonicalize_name(each.name): each.requires or () for each in metadata.distributions()}
-    waiting = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"] + ["transformers"]
-    needed: dict[str, set[str]] = {}
-    for row in map(Requirement, waiting):  # it grows while it is read
-        extras = {"", *row.extras} - needed.setdefault(canonicalize_name(row.name), set())
-        needed[canonicalize_name(row.name)] |= extras
-        for text in requires.get(canonicalize_name(row.name), ()):
-            marker = Requirement(text).marker
-            if any(marker is None or marker.evaluate({**PYTHON, "extra": extra}) for extra in extras):
-                waiting.append(text)
-    return [f"{name}{pins[name]}" for name in sorted(needed)] + [f"{name}{pins['jax']}" for name in CUDA]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting = [Requirement(text) for text in (*project["dependencies"], "transformers")]
+    needed: dict[tuple[str, str], None] = {}
+    for row in waiting:  # it grows while it is read
+        for key in ((str(canonicalize_name(row.name)), extra) for extra in ("", *row.extras)):
+            if key not in needed:
+                needed[key] = None
+                rows = map(Requirement, requires.get(key[0], ()))
+                waiting += [r for r in rows if r.marker is None or r.marker.evaluate({**PYTHON, "extra": key[1]})]
+    names = sorted({name for name, _ in needed})
+    return [f"{name}{pins[name]}" for name in names] + [f"{name}{pins['jax']}" for name in CUDA]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,6 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.gpu", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=25.0, help="Of the whole call.")
     parser.add_argument("--out", type=Path, default=Path("out/gpu"), help="Records, logs and runs, also earlier ones.")
+    parser.add_argument("--steps", help="Only these, by commas.")
     parser.add_argument("--scale", choices=["gpu", "smoke"], default="gpu")
     parser.add_argument("--wheels", action="store_true", help="Print what a machine without registries needs.")
     options = parser.parse_args(arguments)
@@ -143,7 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
     if git_revision() is None:
         parser.error("no git here: set BORNBIASED_REVISION to the commit, so that records name their code")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return int("failed" in run(STEPS, options.scale, options.out, options.minutes).values())
+    chosen = [step for step in STEPS if options.steps is None or step.name in options.steps.split(",")]
+    return int("failed" in run(chosen, options.scale, options.out, options.minutes).values())
 
 
 if __name__ == "__main__":

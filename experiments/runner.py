@@ -11,6 +11,7 @@ import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jax.sharding import Mesh
 
@@ -20,6 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, relabel, split_data
 from bornbiased_jax.folders import Folder
+from bornbiased_jax.model.precision import HIGHEST, precision_named
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
@@ -34,6 +36,18 @@ STANDFIRST = (
     "What transformers that nobody trained already prefer: a reproduction in JAX of the paper of this name, "
     "with what it printed and what was measured here."
 )
+
+
+class Computing(NamedTuple):
+    """How experiments are computed.
+
+    Attributes:
+        engine: who computes what they cut into chunks (:mod:`bornbiased_jax.executors`).
+        precision: how float32 matrices are multiplied (:data:`bornbiased_jax.model.precision.PRECISIONS`).
+    """
+
+    engine: Engine = local
+    precision: str = HIGHEST
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +82,7 @@ def reproduce(
     quiet: bool = False,
     mesh: Mesh | None = None,
     overwrite: bool = False,
-    engine: Engine = local,
+    computing: Computing = Computing(),  # noqa: B008
 ) -> Outcome:
     """Run experiments and write ``OUT/records/NAME.json`` for each, its figures as SVG and PNG, and ``OUT/index.html``.
 
@@ -84,14 +98,15 @@ def reproduce(
         quiet: show no progress.
         mesh: passed on to the experiments.
         overwrite: take a folder that holds other things; files in the way of records and page are replaced.
-        engine: who computes what the experiments cut into chunks (:mod:`bornbiased_jax.executors`).
+        computing: who computes, and how exactly.
 
     Raises:
-        InputError: an unknown name or scale, or an output that cannot be written or holds other things.
+        InputError: an unknown name, scale or precision, or an output that cannot be written or holds other things.
     """
     chosen = [load(name) for name in select(names)]
     _check_scale(chosen, scale)
     _check_data(data)
+    _check_precision(chosen, computing.precision)
     # Now, and once: what is on disk later may be edited by then.
     for experiment in chosen:
         code_digest(experiment.run)
@@ -108,7 +123,7 @@ def reproduce(
         with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
             for experiment in chosen:
                 path = record_path(out, experiment.name)
-                if is_complete(path, experiment, scale, data):
+                if is_complete(path, experiment, scale, data, computing.precision):
                     unchanged.append(experiment.name)
                     say(f"{experiment.name}: kept the record of an earlier run")
                 else:
@@ -119,7 +134,8 @@ def reproduce(
                         data=data,
                         quiet=quiet,
                         mesh=mesh,
-                        engine=engine,
+                        engine=computing.engine,
+                        precision=computing.precision,
                     )
                     error = _run(experiment, context, folder)
                     if error is None:
@@ -187,6 +203,15 @@ def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
             raise InputError(f"{experiment.name} has no scale {scale!r}: choose {scales}, or leave it out")
 
 
+def _check_precision(chosen: Sequence[Experiment], precision: str) -> None:
+    if precision == HIGHEST:
+        return
+    precision_named(precision)
+    for experiment in chosen:
+        if not experiment.takes_precision:
+            raise InputError(f"{experiment.name} is defined for precision {HIGHEST}: leave --precision out")
+
+
 def record_path(out: Path | str, name: str) -> Path:
     """Return where the record of an experiment lies below the output folder."""
     return Path(out) / RECORDS / f"{name}.json"
@@ -201,7 +226,7 @@ def _check_data(data: str | None) -> None:
             raise InputError(f"--data {source} does not exist: name a file, a folder or builtin:prose")
 
 
-def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None) -> bool:
+def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None, precision: str = HIGHEST) -> bool:
     """Check whether the record at a path is a finished one of exactly this run."""
     if not path.exists():
         return False
@@ -213,6 +238,7 @@ def is_complete(path: Path, experiment: Experiment, scale: str, data: str | None
     return (
         isinstance(record, dict)
         and all(record.get(key) == value for key, value in expected.items())
+        and record.get("provenance", {}).get("precision") == experiment.precision_by(precision)
         and is_current(record, experiment)
     )
 
@@ -272,7 +298,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
         failure = error
     record["provenance"] = provenance(
         seeds=context.settings.get("seeds"),
-        precision=experiment.precision,
+        precision=experiment.precision_by(context.precision),
         measurement=taken,
         code=code,
         corpora=corpora_of([record["settings"], context.data]),

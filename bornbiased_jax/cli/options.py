@@ -25,6 +25,8 @@ MAX_SEEDS = 1_000_000
 # for jax; a test holds them together.
 RANDOM_INPUTS = ("tokens", "gaussian")
 PREDICTED_INPUTS = ("tokens", "gaussian")
+# model.precision.PRECISIONS, named here for the same reason.
+PRECISIONS = ("highest", "tf32x3", "bf16x3")
 
 
 def together(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -240,6 +242,13 @@ ignore_option = click.option(
     multiple=True,
     metavar="NAME",
     help="Leave out a field of config.json that is known not to change the model; repeat for more.",
+)
+# How float32 matrices are multiplied.
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default=PRECISIONS[0],
+    help="Float32 products: exact ones, or those of three shorter products, which a GPU makes several times faster.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress display.")
 # Devices, and processes that run one computation together.

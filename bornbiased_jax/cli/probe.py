@@ -42,6 +42,7 @@ _probe_options = options.together(
         help="Seeds at once, or one after the other in one program.",
     ),
     click.option("--batch-size", type=options.Ranged(Batch), help="Sequences in a batch; chosen by size unless given."),
+    options.precision_option,
     options.model_options,
     click.option("--seq-len", "seq_len", required=True, metavar="T[,T…]", help="Lengths, as in 64,256."),
     click.option(
@@ -203,9 +204,11 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
 
 def _run(arguments: dict[str, Any], part: Part) -> None:
     """Probe a checkpoint, or untrained models of each configuration, and show that part of the records."""
+    from bornbiased_jax.model.precision import precision_named
     from bornbiased_jax.results import Contraction, Preference
 
     prepared = _prepare(arguments)
+    precision_named(arguments["precision"])
     if arguments["dry_run"]:
         needed = dry_run.probe_requirements(
             arguments, part, prepared.seeds, prepared.lengths, [cfg for cfg, _ in prepared.models]
@@ -214,7 +217,7 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
         return
     kind = Preference if part == "preference" else Contraction
     if arguments["checkpoint"]:
-        result = kind(*_probe_checkpoint(arguments, part, prepared))
+        result = kind(*_probe_checkpoint(arguments, part, prepared), precision=arguments["precision"])
     else:
         from bornbiased_jax.probes.subject import untrained
 
@@ -225,7 +228,8 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
             records += [{**value, **row} for row in rows]
         # All values of a sweep share the other fields.
         base = options.model_config(arguments["model"], arguments["settings"])
-        result = kind(records, base.to_dict(), swept=next(iter(prepared.models[0][1]), ""))
+        swept = next(iter(prepared.models[0][1]), "")
+        result = kind(records, base.to_dict(), swept=swept, precision=arguments["precision"])
     prepared.outputs.show(result, arguments["checkpoint"] or arguments["model"])
 
 
@@ -273,7 +277,7 @@ def _probe(
     probe_options = run.ProbeOptions(
         intra=part == "contraction",
         range_size=store["range_size"],
-        **{name: arguments[name] for name in ("batch_size", "mode", "chunk")},
+        **{name: arguments[name] for name in ("batch_size", "mode", "chunk", "precision")},
     )
     records: list[Record] = []
     # One pass over the inputs for each length.

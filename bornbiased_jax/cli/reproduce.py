@@ -27,6 +27,7 @@ from bornbiased_jax.cli.sections import Command
 @click.option(
     "--compare", is_flag=True, help="Run again below DIR/compare and print what moved since the committed records."
 )
+@options.precision_option
 @engines.engine_options
 @outputs.result_options
 @options.quiet_option
@@ -65,11 +66,18 @@ def reproduce(
         outputs.print_result(Reproduction({"scale": scale, "experiments": listed}), json_file)
         return 0
     # Run them, and write records and page.
-    engine = engines.engine(common)
+    computing = runner.Computing(engines.engine(common), common.pop("precision"))
     mesh = options.start(**common)
     out = str(Path(out) / runner.COMPARE) if compare else out
     outcome = runner.reproduce(
-        names, scale, out, data, quiet=common["quiet"], mesh=mesh, overwrite=overwrite, engine=engine
+        names,
+        scale,
+        out,
+        data,
+        quiet=common["quiet"],
+        mesh=mesh,
+        overwrite=overwrite,
+        computing=computing,
     )
     # Summarize, with the differences from committed records if requested.
     moved = _moved([*outcome.done, *outcome.kept], scale, out) if compare else None

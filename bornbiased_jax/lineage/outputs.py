@@ -17,6 +17,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.overflow import Overflow, check_overflow
+from bornbiased_jax.model.precision import HIGHEST, precision_named
 from bornbiased_jax.model.streaming import Reading, StreamedWeights, Weights, check_plain, forward_batches, parameter
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_by_tokens
@@ -38,12 +39,14 @@ class OutputOptions:
             several batches at once, one for each core, at most ``MAX_SHARDS``.
         mesh: devices that share the inputs (``data``) and the weights too (``fsdp``), of several processes too, which
             all call this alike; the parameters are on the host then.
+        precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.precision.PRECISIONS`.
     """
 
     moments: tuple[float, float] | None = None
     layer: int | None = None
     batch_size: int | None = None
     mesh: Mesh | None = None
+    precision: str = HIGHEST
 
 
 def last_outputs(
@@ -55,7 +58,7 @@ def last_outputs(
     span: tuple[int, int] | None = None,
     advance: Callable[..., None] | None = None,
 ) -> np.ndarray:
-    """Compute last-position outputs: float32 products at "highest" precision, whatever type weights are stored in.
+    """Compute last-position outputs in float32, whatever type weights are stored in.
 
     Args:
         cfg: the architecture.
@@ -97,7 +100,7 @@ def last_outputs(
     batches = [functools.partial(batch, start) for start in starts]
     # Programs over several devices must start on all of them in one order, so they share no device with another.
     shards = min(MAX_SHARDS, hardware.cores()) if on_cpu and mesh is None and _on_one_device(params) else 1
-    in_float32 = models.ForwardOptions(dtype=jnp.float32)
+    in_float32 = models.ForwardOptions(dtype=jnp.float32, precision=precision_named(options.precision))
     computed = forward_batches(cfg, placed, batches, _reading(layer), in_float32, workers=shards)
     # Collect the batches; the last one's padding is cut off.
     for start, computed_BD in zip(starts, computed, strict=True):

@@ -12,6 +12,7 @@ import jax
 from bornbiased_jax.checkpoints.checkpoint import open_verified
 from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
+from bornbiased_jax.model.precision import HIGHEST, precision_named
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
@@ -31,6 +32,7 @@ class Pass(NamedTuple):
         mode: "vmap" or "map".
         at_once: seeds in one program on one device.
         shards: parts of a batch of a given model on devices of their own.
+        precision: of float32 products, as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
     """
 
     subject: Subject
@@ -42,6 +44,7 @@ class Pass(NamedTuple):
     mode: Mode
     at_once: int
     shards: int = 1
+    precision: str = HIGHEST
 
     @property
     def params(self) -> Params | InitParams:
@@ -53,7 +56,10 @@ class Pass(NamedTuple):
     def probe(self, *, partial: bool = False) -> Probe:
         """Return the probe of one seed, of all inputs or of a range."""
         scale = self.inputs.moments(self.subject.embedding_mean, self.subject.embedding_std)
-        return last_token_probe(self.subject.cfg, scale, self.intra, self.second_moment, self.dtype, partial)
+        products = precision_named(self.precision)
+        return last_token_probe(
+            self.subject.cfg, scale, self.intra, self.second_moment, self.dtype, partial, precision=products
+        )
 
     def settings(self) -> Results:
         """Return all that the numbers depend on besides seed and range, JSON-ready."""
@@ -67,6 +73,7 @@ class Pass(NamedTuple):
             "mode": self.mode,
             "at_once": self.at_once,
             "shards": self.shards,
+            "precision": self.precision,
         }
 
 
@@ -95,7 +102,7 @@ def _open_pass(settings: str, sources: str) -> Pass:
         subject,
         inputs,
         order_inputs(inputs, content["batch_size"]),
-        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once", "shards")),
+        *(content[name] for name in ("intra", "second_moment", "dtype", "mode", "at_once", "shards", "precision")),
     )
 
 

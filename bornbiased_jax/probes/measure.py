@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypedDict
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import PrecisionLike
 
 from bornbiased_jax import hardware, keys
 from bornbiased_jax import model as models
@@ -54,6 +55,7 @@ def last_token_probe(
     second_moment: bool,
     dtype: str | None,
     partial: bool = False,
+    precision: PrecisionLike = "highest",
 ) -> Probe:
     """Return the probe of preference and contraction; the same object for equal settings, which compile once.
 
@@ -64,6 +66,7 @@ def last_token_probe(
         second_moment: as there.
         dtype: as there.
         partial: a seed's result is its sums over a range of inputs, of which :func:`merge_ranges` makes one.
+        precision: of the matrix products.
     """
 
     def init() -> Sums:
@@ -75,7 +78,8 @@ def last_token_probe(
             # Vectors take the moments of the embedding in whose place they are fed.
             mean, std = scale
             x = x * jnp.float32(std) + jnp.float32(mean)
-        observation = observe(cfg, params, x, intra=intra, dtype=None if dtype is None else jnp.dtype(dtype))
+        computed = None if dtype is None else jnp.dtype(dtype)
+        observation = observe(cfg, params, x, intra=intra, dtype=computed, precision=precision)
         return {
             "preference": preference.update(state["preference"], observation, batch["weight"]),
             "contraction": contraction.update(state["contraction"], observation, batch["weight"], batch["last"]),

@@ -18,6 +18,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.model.overflow import check_overflow
+from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -49,6 +50,7 @@ class ProbeOptions:
         intra: also the cosines within sequences (computes every position of the last block).
         second_moment: also the standard deviation over pairs (D² numbers a layer).
         dtype: compute dtype, float32 unless given.
+        precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.precision.PRECISIONS`.
         batch_size: sequences in one forward pass; chosen by their length unless given.
         mode, chunk: as of :class:`bornbiased_jax.sweep.SweepOptions`.
         range_size: sequences in a chunk of the store; chosen by the sizes of the model and the inputs unless given.
@@ -57,6 +59,7 @@ class ProbeOptions:
     intra: bool = False
     second_moment: bool = True
     dtype: Any = None
+    precision: str = HIGHEST
     batch_size: int | None = None
     mode: Mode = "auto"
     chunk: int | None = None
@@ -115,8 +118,9 @@ def probe(
     batches = order_inputs(inputs, size)
     dtype = None if options.dtype is None else jnp.dtype(options.dtype).name
     probe_pass = chunks.Pass(
-        subject, inputs, batches, options.intra, options.second_moment, dtype, options.mode, 1, shards
-    )
+        subject, inputs, batches, options.intra, options.second_moment, dtype, options.mode, 1, shards,
+        options.precision,
+    )  # fmt: skip
     store.check(resume, engine)
     layout = SweepOptions(options.mode, options.chunk, mesh, steady=resume is not None)
     if resume is None:

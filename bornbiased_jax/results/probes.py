@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bornbiased_jax.config import FieldValue, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.probes.subject import untrained
@@ -42,11 +43,13 @@ class _Probe(Result):
         records: one a seed and length, with the keys that ``bornbiased probe --json`` writes.
         model: the configuration that was probed, all its fields.
         swept: the field that takes several values, a key of the records; "" without a sweep.
+        precision: how float32 matrices were multiplied.
     """
 
     records: Sequence[Record]
     model: Mapping[str, FieldValue] | None = None
     swept: str = ""
+    precision: str = HIGHEST
 
     def to_json(self) -> dict[str, object]:
         """Return what the command writes with --json: the records, with the provenance of a call made now."""
@@ -54,7 +57,7 @@ class _Probe(Result):
         return {
             "records": self.records,
             "model": self.model,
-            "provenance": provenance(seeds=seeds, precision="float32 highest"),
+            "provenance": provenance(seeds=seeds, precision=f"float32 {self.precision}"),
         }
 
     def rows(self) -> list[dict[str, object]]:

@@ -95,7 +95,8 @@ def run_group(context: Context, group: Group) -> Probed:
     def compute(folder: Path) -> Probed:
         return _probed(context, described, folder / "partial")
 
-    return context.cached(f"births/{described['model']}", described, compute)
+    identity = {**described, "precision": context.precision}
+    return context.cached(f"births/{described['model']}", identity, compute)
 
 
 def _probed(context: Context, group: Group, resume: Path) -> Probed:
@@ -114,7 +115,7 @@ def _probed(context: Context, group: Group, resume: Path) -> Probed:
                     subject,
                     group["seeds"],
                     inputs,
-                    ProbeOptions(intra=group["intra"]),
+                    ProbeOptions(intra=group["intra"], precision=context.precision),
                     mesh=context.mesh,
                     advance=advance,
                     resume=resume,

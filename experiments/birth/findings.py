@@ -99,6 +99,7 @@ FINDINGS1 = Experiment(
     ),
     cost={"laptop": "3 min 30 s of CPU on two cores", "paper": "needs a GPU"},
     run=probing.run_groups,
+    takes_precision=True,
     tables=findings1_tables,
     claims=findings1_claims,
 )
@@ -181,6 +182,7 @@ FINDING2 = Experiment(
     ),
     cost={"laptop": "40 seconds on two cores", "paper": "needs a GPU"},
     run=probing.run_groups,
+    takes_precision=True,
     tables=finding2_tables,
     claims=finding2_claims,
     headline=finding2_headline,
@@ -189,6 +191,17 @@ FINDING2 = Experiment(
 EXPERIMENTS = {
     "findings1": FINDINGS1,
     "finding2": FINDING2,
+    "finding2_64": dataclasses.replace(
+        FINDING2,
+        name="finding2_64",
+        title="The direction of contraction and the top-1 token, T = 64",
+        description="As finding2, with the paper's model and its hundred seeds at T = 64 in place of 1,024.",
+        settings=probing.settings(
+            smoke=[probing.group("gpt2-tiny", range(4), 16, 64, **probing.SMOKE)],
+            paper=[probing.group("gpt2-nano", range(100), 64, 2_000)],
+        ),
+        cost={"paper": "about five hours on two cores"},
+    ),
     "finding2_nano": dataclasses.replace(
         FINDING2,
         name="finding2_nano",

@@ -172,6 +172,7 @@ EXPERIMENT = Experiment(
         "paper": "needs a GPU: 1.7e18 floating-point operations, most of them in the 1.2B rows",
     },
     run=probing.run_groups,
+    takes_precision=True,
     tables=tables,
     claims=claims,
     headline=headline,
@@ -248,6 +249,7 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
         settings=probing.settings(smoke=[{**smallest, "seeds": [seed]}], paper=[probed]),
         cost={"paper": f"{operations(probed):.1e} floating-point operations"},
         run=probing.run_groups,
+        takes_precision=True,
         tables=row_tables,
         claims=row_claims,
     )

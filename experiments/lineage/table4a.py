@@ -78,11 +78,12 @@ def initial_outputs(
 ) -> np.ndarray:
     """Return an initialization's outputs, cached: a killed call resumes, and a seed's tokens serve its pairs."""
     identity = {name: group[name] for name in ("model", "changes", "num_inputs", "seq_len")}
+    identity["precision"] = context.precision
 
     def compute(_folder: Path) -> np.ndarray:
         cfg = preset(group["model"], **group["changes"])
         inputs = random_inputs(kind, group["num_inputs"], group["seq_len"], cfg)
-        return last_outputs(cfg, init_seed(cfg, seed), inputs, OutputOptions(moments))
+        return last_outputs(cfg, init_seed(cfg, seed), inputs, OutputOptions(moments, precision=context.precision))
 
     outputs = context.cached(
         "outputs_of_births", {**identity, "seed": seed, "inputs": kind, "moments": moments}, compute
@@ -247,6 +248,7 @@ EXPERIMENT = Experiment(
         "paper": "not measured: about 6e16 floating-point operations, for a GPU",
     },
     run=run,
+    takes_precision=True,
     claims=claims,
     tables=tables,
 )

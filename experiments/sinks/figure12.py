@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from bornbiased_jax.experiments.base import Experiment, Record
 from bornbiased_jax.experiments.sinks import sink_training
-from bornbiased_jax.experiments.sinks.settings import EPSILON, FIGURE_12, settings_of
+from bornbiased_jax.experiments.sinks.settings import EPSILON, FIGURE_12, WIDE, settings_of
 from bornbiased_jax.report import sink_figures
 from bornbiased_jax.report.numbers import fixed, integer, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
@@ -117,9 +118,10 @@ PRINTED = {
 def perplexities(record: Record) -> Sequence[Table]:
     """Show the perplexity on every text, beside what is printed where the run is the paper's."""
     is_paper = record["scale"] == "paper" and record["data"] is None
-    texts, evaluation = list(record["settings"]["texts"]), record["settings"]["evaluation"]
+    evaluation = record["settings"]["evaluation"]
     rows = []
     for name, run in record["result"]["cures"].items():
+        texts = list(run["by_seed"][0]["perplexity"])
         measured = {
             text: (fixed(2), sink_training.over_seeds(run, lambda seed, text=text: seed["perplexity"][text]))
             for text in texts
@@ -148,3 +150,14 @@ EXPERIMENTS = {
         tables=perplexities,
     ),
 }
+for _name in ("figure12", "table7"):
+    EXPERIMENTS[f"{_name}_256"] = dataclasses.replace(
+        EXPERIMENTS[_name],
+        name=f"{_name}_256",
+        title=f"{EXPERIMENTS[_name].title}, 4 × 256, 17 million tokens, no BOS token",
+        settings={
+            "smoke": {**EXPERIMENT.settings["smoke"], "bos_token": False},
+            "laptop": {**WIDE, "cures": list(FIGURE_12)},
+        },
+        cost={"laptop": "half a day on two cores for the models that both share"},
+    )

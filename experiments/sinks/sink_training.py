@@ -20,7 +20,7 @@ from bornbiased_jax.evaluation.perplexity import cut
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments._shared.training import held_out_rows, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, cache_folder, chunked
+from bornbiased_jax.experiments.base import Context, Entry, cache_folder, chunked, split_data
 from bornbiased_jax.experiments.sinks.settings import EPSILON, MITIGATIONS
 from bornbiased_jax.model import apply
 from bornbiased_jax.model.limits import check_sequences
@@ -157,9 +157,9 @@ def run_mitigations(context: Context) -> Entry:
     :class:`PretrainConfig`), ``seeds_at_once`` (absent: all in one program), ``bos_token`` (absent: the pretraining
     run with its checkpoints; True or False: training in memory, with or without a BOS token in front), ``lengths``,
     ``num_sequences``, ``sink_text`` (None: the held-out part of the data) and ``texts`` (name -> source, None for the
-    held-out part) with ``evaluation`` (sequences and context); ``price`` (may be absent: what rounding and a rolling
-    cache cost is measured too, see :func:`price`). Each mitigation is a chunk of a store for
-    each block of ``seeds_at_once`` seeds.
+    held-out part; ``--data 'FILE;NAME=FILE'`` adds some) with ``evaluation`` (sequences and context); ``price`` (may
+    be absent: what rounding and a rolling cache cost is measured too, see :func:`price`). Each mitigation is a chunk of
+    a store for each block of ``seeds_at_once`` seeds.
 
     Returns:
         {"cures": {name: {"by_seed": [...], "curve_steps", "curve_validation_loss", "seconds_per_step", …}}}.
@@ -243,7 +243,7 @@ def run_config(context: Context, mitigation: str, out: Path) -> PretrainConfig:
     changes = {**settings.get("changes", {}), "max_seq_len": schedule["context"], **MITIGATIONS[mitigation]}
     return PretrainConfig(
         model=preset(settings["model"], **changes),
-        data=context.data or settings["data"],
+        data=next((source for role, source in split_data(context.data) if role is None), settings["data"]),
         out=str(out),
         seeds=tuple(settings["seeds"]),
         eval_every=max(1, schedule["steps"] // SNAPSHOTS),
@@ -325,9 +325,9 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
     # Kernels whose rows do not sum to 1 are compared by shares of their rows as well.
     averaged = measure_sinks(cfg, params, tokens_NT, SinkOptions(epsilon=EPSILON, normalize=True))
     outliers = measure_outliers(cfg, params, tokens_NT[: settings["num_sequences"] // 2 + 1])
+    texts = settings["texts"] | {role: source for role, source in split_data(context.data) if role is not None}
     losses = {
-        name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id))
-        for name, source in settings["texts"].items()
+        name: loss_of(cfg, params, _text_sequences(context, data, source, bos_id)) for name, source in texts.items()
     }
     measured_sinks = {
         "sink_rate": {str(length): sinks["by_length"][length]["sink_rate"] for length in settings["lengths"]},

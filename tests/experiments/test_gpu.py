@@ -14,24 +14,28 @@ import pytest
 
 from bornbiased_jax import experiments, hardware, io
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments import gpu
+from bornbiased_jax.experiments import gpu, runner
+from bornbiased_jax.experiments._shared.training import in_memory
 from bornbiased_jax.experiments.gpu import Step
-from bornbiased_jax.model.memory import weights_bytes
-from bornbiased_jax.training import from_schedule, memory
+from bornbiased_jax.training import memory
 
 COMPLETE = {"status": "complete"}
 
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """Modules of steps that take no time: what they do, by name."""
+    """Benchmarks that take no time: what they do, by name; their record is what ``--json`` names."""
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "__main__.py").write_text("import runpy, sys; runpy.run_module(f'benchmarks.{sys.argv[1]}')\n")
 
     def make(name, record=None, code="", seconds=0.5):
         write = "" if record is None else f"open(out, 'w').write({json.dumps(record)!r})"
         tally = f"open(out + '.tally', 'a').write({name[0]!r})"
-        (tmp_path / f"{name}.py").write_text(f"import sys; out = sys.argv[1]\n{tally}\n{code}\n{write}\n")
-        return Step(name, seconds, f"{name} OUT/{name}.json", "")
+        (folder / f"{name}.py").write_text(f"import sys; out = sys.argv[3]\n{tally}\n{code}\n{write}\n")
+        return Step(name, seconds, name, "")
 
     return make
 
@@ -54,13 +58,28 @@ def test_steps_run_in_order_and_a_failure_takes_nothing_with_it(fake, tmp_path):
     assert "no such kernel" in (out / "logs" / "bad.txt").read_text()
 
 
-def test_finished_records_stay_and_unfinished_runs_resume(fake, tmp_path):
-    steps = [fake("made", COMPLETE), fake("life", {"finished": False}), fake("row", {"status": "failed"})]
-    io.write_json(tmp_path / "reproduce" / "records" / "row.json", COMPLETE)
-    expected = {"made": "made", "life": "failed", "row": "there"}
+def test_finished_records_stay_and_failed_ones_are_made_again(fake, tmp_path):
+    steps = [fake("made", COMPLETE), fake("row", {"status": "failed"}), Step("rows", 1, "", experiments=("a", "b"))]
+    for name in "ab":
+        io.write_json(tmp_path / "reproduce" / "records" / f"{name}.json", COMPLETE)
+    expected = {"made": "made", "row": "failed", "rows": "there"}
     assert gpu.run(steps, "smoke", tmp_path, 2) == expected
     assert gpu.run(steps, "smoke", tmp_path, 2) == {**expected, "made": "there"}
     assert [tally(tmp_path, step.name) for step in steps] == [1, 2, 0]
+    io.write_json(tmp_path / "reproduce" / "records" / "b.json", {"status": "failed"})
+    assert not gpu.is_finished(steps[2], tmp_path)
+
+
+def test_products_that_keep_a_probe_and_are_fastest_are_taken(tmp_path):
+    assert gpu.precision(tmp_path) == "highest"
+    rows = {
+        "highest": {"keeps": True, "tflops": 50.0},
+        "tf32x3": {"keeps": True, "tflops": 90.0},
+        "bf16x3": {"keeps": False, "tflops": 150.0},
+        "other": {"refused": "not here"},
+    }
+    io.write_json(tmp_path / "products.json", {"algorithms": rows})
+    assert gpu.precision(tmp_path) == "tf32x3"
 
 
 @pytest.mark.slow
@@ -94,44 +113,34 @@ def test_a_step_that_ignores_sigterm_is_killed(fake, monkeypatch, tmp_path):
 
 
 def test_steps_are_in_order_of_worth_and_name_what_there_is():
-    step_names = [step.name for step in gpu.STEPS]
-    assert len(set(step_names)) == len(step_names)
-    rows = experiments.SELECTIONS["table1_rows"]
-    pairs = [name for name in experiments.SELECTIONS["table4a_sizes"] if name.startswith("table4a_llama_1024_")]
-    assert step_names == [
-        "self_test", "parity", "products", "sweep_tiny", "sweep_nano", "training_rate", "seeds_at_once", *rows,
-        "finding2", *pairs, "llama", "qwen",
+    assert [step.name for step in gpu.STEPS] == [
+        "self_test", "parity", "products", "sweep_tiny", "sweep_nano", "training_rate", "seeds_at_once", "table1",
+        "finding2_64", "table4a", "by_step", "finding2",
     ]  # fmt: skip
+    rows = next(step.experiments for step in gpu.STEPS if step.name == "table1")
+    assert set(rows) == set(experiments.SELECTIONS["table1_rows"]) and rows[0] == "table1_c_1024_42"
     for step in gpu.STEPS:
-        words = f"{step.command} {step.smoke}".split()
-        if words[0] == "benchmarks":
-            module = importlib.import_module(f"benchmarks.{words[1]}")
+        assert set(step.experiments) <= set(experiments.MODULES)
+        words = f"{step.words} {step.smoke}".split()
+        if not step.experiments:
+            module = importlib.import_module(f"benchmarks.{words[0]}")
             # Options are parameters, or written out where a command has a parser of its own.
-            parameters = {
-                f"--{name.replace('_', '-')}" for name in ("json", *inspect.signature(module.measure).parameters)
-            }
+            parameters = {f"--{name.replace('_', '-')}" for name in inspect.signature(module.measure).parameters}
             text = inspect.getsource(module)
             flags = [word for word in words if word.startswith("--")]
             assert all(flag in parameters or f'"{flag}"' in text for flag in flags), step.name
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen"])
-def test_training_fits_a_gpu(family, monkeypatch):
+@pytest.mark.parametrize("name", ["fingerprints_by_step", "fingerprints_by_step_qwen"])
+def test_training_fits_a_gpu(name, monkeypatch):
     """Four seeds at once in what JAX takes of 80 GB: weights, gradients, the optimizer, a step's activations."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(hardware, "device_memory", lambda: int(0.75 * 80e9))
-    (step,) = (step for step in gpu.STEPS if step.name == family)
-    words = step.command.split()
-    given = {word: words[index + 1] for index, word in enumerate(words) if word.startswith("--")}
-    config = from_schedule(
-        given["--schedule"], model=preset(given["--model"]), data=given["--data"], out="none",
-        batch_size=int(given["--batch-size"]), accumulation=int(given["--accumulation"]),
-        seeds=tuple(map(int, given["--seeds"].split(","))),
-    )  # fmt: skip
+    settings = runner.load(name).settings["paper"]
+    cfg = preset(settings["model"], **settings["changes"])
+    config = in_memory(cfg, settings["data"], settings["schedule"], settings["seeds"])
     memory.check_memory(config)
     assert len(config.seeds) == 4 and config.context == config.model.max_seq_len == 2048
-    # Two checkpoints, and a third while it is written, with the optimizer's means, on a disk of 64 GB.
-    assert 3 * 4 * 3 * weights_bytes(config.model) < 40e9
 
 
 def test_what_must_be_carried_is_pinned_for_python_312(capsys):
