@@ -307,6 +307,46 @@ def stored_fingerprints(record: Record) -> list[Table]:
     return facts(title, rows)
 
 
+def self_test(record: Record) -> list[Table]:
+    """Tabulate what must hold on any device."""
+    checks = record["checks"]
+    attention = checks["attention"]
+    rows = [
+        ("key bits", "as on a CPU, bit for bit" if checks["key_bits"]["passed"] else "others"),
+        ("largest error of a normal, over its bound", fixed(2)(checks["normals"]["largest_error_over_bound"])),
+    ]
+    for name, error in attention.get("relative_errors", {}).items():
+        text = f"{significant(2)(error)} (bound {significant(2)(attention['bound'])})"
+        rows.append((f"fused attention in bfloat16 against the plain formula in float32, {name}", text))
+    return facts(f"Self-test, {record['provenance']['device']['kind']}", rows)
+
+
+def products(record: Record) -> list[Table]:
+    """Tabulate float32 products by name."""
+    bounds = record["bounds"]
+    rows = [
+        (
+            [name],
+            {
+                "TFLOP/s": (fixed(0), row["tflops"]),
+                "error": (significant(2), row["error"]),
+                "other top-1": (percent(2), row["changed"]),
+                "change of a mean cosine": (significant(2), row["cosine"]),
+                "within bounds": "yes" if row["keeps"] else "no",
+            },
+        )
+        for name, row in record["algorithms"].items()
+        if "refused" not in row
+    ]
+    note = (
+        "Rate of the products of gpt2-nano's blocks; largest ‖C − exact‖/‖exact‖ of them; of 2,000 inputs those with "
+        "another top-1 token than at `highest`, and the largest change of a block's mean cosine. Bounds, stated "
+        f"before: {percent(1)(bounds['changed'])} of inputs, {significant(1)(bounds['cosine'])}."
+    )
+    title = f"Float32 products by `--precision`, {record['provenance']['device']['kind']}"
+    return [tabulate(title, ["precision"], rows, note)]
+
+
 def kill_resume(record: Record) -> list[Table]:
     """Tabulate a run that was killed again and again versus one that was not."""
     equal = {True: "equal, bit for bit", False: "DIFFERENT"}
@@ -337,6 +377,8 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
         document,
         peers_in_disputes,
         kill_resume,
+        self_test,
+        products,
     )
 } | {
     "parity": parity.tables,

@@ -273,8 +273,9 @@ def git_revision() -> dict[str, object] | None:
     """Return the commit this package's source is at and whether it was changed since, or None outside git.
 
     A package installed into an environment that happens to lie inside somebody's repository is not
-    taken for a part of that repository. A copy of the source without git says what ``$BORNBIASED_REVISION`` says, which
-    whoever copied a clean tree sets; a record's digest of the code tells whether that was so.
+    taken for a part of that repository. A copy of the source without git, or in a checkout of another commit, says what
+    ``$BORNBIASED_REVISION`` says, which whoever copied a clean tree sets; a record's digest of the code tells whether
+    that was so. A checkout without changes knows better.
     """
     package = Path(bornbiased_jax.__file__).parent
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
@@ -283,7 +284,8 @@ def git_revision() -> dict[str, object] | None:
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     if revision is None or changes is None:
         return None
-    return {"revision": revision, "dirty": bool(changes)}
+    told = environment_revision() if changes else None
+    return told or {"revision": revision, "dirty": bool(changes)}
 
 
 def environment_revision() -> dict[str, object] | None:

@@ -10,9 +10,10 @@ A number that was measured stands between two comments, and what is between them
 ``show`` names what of the experiment's display is wanted: ``headline``, ``claims``, ``tables``, or ``tables:2`` (the
 second); of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
 all. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
-``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, shown by
-``benchmarks/tables.py``. The last block of a section names the commands of all its records in one line. Where a
-record is missing, the block says which command makes it, or shows an ellipsis within a sentence.
+``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, or with ``scale=gpu``
+of ``experiments/results/gpu``, shown by ``benchmarks/tables.py``. The last block of a section names the commands of all
+its records in one line. Where a record is missing, the block says which command makes it, or shows an ellipsis within a
+sentence.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import front_figure, results, runner
 from bornbiased_jax.experiments.base import Record, relabel
 from bornbiased_jax.experiments.markdown import claims_text, table_text
+from bornbiased_jax.model.precision import HIGHEST, PRECISIONS
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import Table
@@ -66,6 +68,8 @@ class Block:
         """What makes the record."""
         if self.name.startswith("benchmark/"):
             name = self.name.removeprefix("benchmark/")
+            if self.scale == "gpu":
+                return f"python -m experiments.gpu --steps {name}"
             commands = importlib.import_module("benchmarks.tables").COMMANDS
             return commands.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
         return f"bornbiased reproduce {self.name} --scale {self.scale}"
@@ -107,7 +111,8 @@ def blocks(text: str) -> Iterator[Block]:
 def records_of(block: Block) -> dict[str, Record]:
     """Return the records behind a block by name, as far as they are there: one, or those of a selection."""
     if block.name.startswith("benchmark/"):
-        path = BENCHMARKS / f"{block.name.removeprefix('benchmark/')}.json"
+        folder = results.FOLDER / "gpu" if block.scale == "gpu" else BENCHMARKS
+        path = folder / f"{block.name.removeprefix('benchmark/')}.json"
         return {block.name: io.read_json(path)} if path.exists() else {}
     names = experiments.SELECTIONS.get(block.name, (block.name,))
     return {name: record for name in names if (record := results.committed(name, block.scale)) is not None}
@@ -259,8 +264,12 @@ def origin(block: Block, records: Mapping[str, Record]) -> tuple[str, list[str],
     if "code" in provenance:
         source.append(f"code {provenance['code'][:8]}")
     source += [f"`{name}` {digest[:8]}" for name, digest in provenance.get("corpora", {}).items()]
-    data = f" --data {record['data']}" if record.get("data") else ""
-    return f"{block.command}{data}", cost, source
+    given = f" --data {record['data']}" if record.get("data") else ""
+    # Of an experiment that multiplied in another way than it does by itself.
+    products = provenance.get("precision", "").removeprefix("float32 ")
+    if block.name in experiments.MODULES and products in PRECISIONS and products != HIGHEST:
+        given += f" --precision {products}"
+    return f"{block.command}{given}", cost, source
 
 
 def main(arguments: Sequence[str]) -> int:

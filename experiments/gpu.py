@@ -14,62 +14,48 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.wheels import wheels
 from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.record import git_revision
 
 ROOT = Path(__file__).resolve().parent.parent
 GRACE = 10  # seconds from SIGTERM to SIGKILL
-PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
-CUDA = ("jax-cuda13-plugin", "jax-cuda13-pjrt")
 
 
 class Step(NamedTuple):
     """A benchmark, or experiments, in a process of its own."""
 
     name: str
-    seconds: float  # guessed for an H100: it starts only with so many left, and may take four times as many or 120
+    seconds: float  # on an H100, compilation counted: it starts with so many left, and may take three times as many
     words: str  # of its command; PRECISION stands for the fastest float32 products that keep a probe's numbers
     smoke: str = "--scale smoke"  # added at scale smoke: the last of equal options counts
     experiments: tuple[str, ...] = ()  # whose records it writes; none: it is a benchmark, and writes OUT/NAME.json
 
 
 SWEEP = "--model llama-tiny --sequences 8 --length 16 --seeds 2 --pairs 1 --batches 4"
+RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16"
 BY_PRECISION = "--precision PRECISION"
 # The rows of Table 1 that two cores take longest for come first.
 ROWS = sorted(table1.ROWS, key=lambda name: -int(name.split("_")[2]) * (1 + "abc".index(name.split("_")[1])))
+PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in table4a.PAIRS["llama"])
 STEPS = [
-    Step("self_test", 30, "self_test", "--draws 20000"),
-    Step("parity", 60, "parity --families gpt2,llama,qwen3,gemma3_text,mixtral,gpt_neox", "--families llama"),
-    Step("products", 30, "products", "--model llama-tiny --num-inputs 8 --seq-len 8"),
+    Step("self_test", 40, "self_test", "--draws 20000"),
+    Step("parity", 75, "parity --families gpt2,llama,qwen3,gemma3_text,mixtral,gpt_neox", "--families llama"),
+    Step("products", 115, "products", "--model llama-tiny --num-inputs 8 --seq-len 8"),
     # Goals: 5 and 1.2 times the speed of the PyTorch loop, 45% of the rate of the training step's own products.
-    Step("sweep_tiny", 60, "sweep_vs_torch --seeds 256 --pairs 3 --batches 64,256", SWEEP),
-    Step("sweep_nano", 60, "sweep_vs_torch --seeds 32 --pairs 2 --batches 32,128 --model llama-nano", SWEEP),
-    Step(
-        "training_rate",
-        60,
-        "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size 32 --dtype bfloat16",
-        "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1",
-    ),
-    Step("seeds_at_once", 30, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
+    Step("sweep_tiny", 300, "sweep_vs_torch --seeds 256 --pairs 3 --batches 64,256", SWEEP),
+    Step("sweep_nano", 300, "sweep_vs_torch --seeds 32 --pairs 2 --batches 32,128 --model llama-nano", SWEEP),
+    Step("training_rate", 120, RATE, "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1"),
+    Step("seeds_at_once", 120, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
     Step("table1", 180, BY_PRECISION, experiments=tuple(ROWS)),
-    Step("finding2_64", 30, BY_PRECISION, experiments=("finding2_64",)),
-    Step(
-        "table4a",
-        240,
-        BY_PRECISION,
-        experiments=tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in table4a.PAIRS["llama"]),
-    ),
+    Step("finding2_64", 75, BY_PRECISION, experiments=("finding2_64",)),
+    Step("table4a", 240, BY_PRECISION, experiments=PAIRS),
     Step("by_step", 240, "", experiments=("fingerprints_by_step", "fingerprints_by_step_qwen")),
     Step("finding2", 240, BY_PRECISION, experiments=("finding2",)),
 ]
@@ -86,7 +72,7 @@ def run(steps: list[Step], scale: str, out: Path, minutes: float) -> dict[str, s
         elif left < (step.seconds if scale == "gpu" else 1):
             outcome = "no time"
         else:
-            code = run_process(step, scale, out, min(left, max(120, 4 * step.seconds)))
+            code = run_process(step, scale, out, min(left, 3 * step.seconds))
             outcome = "made" if is_finished(step, out) else "stopped" if code in (124, -9) else "failed"
         outcomes[step.name] = outcome
         progress.note(f"{step.name}: {outcome}")
@@ -128,24 +114,6 @@ def run_process(step: Step, scale: str, out: Path, seconds: float) -> int:
             process.terminate()  # which ends its command and workers too
 
 
-def wheels() -> list[str]:
-    """List pinned distributions that the steps need on Linux with Python 3.12, but for CUDA's libraries and PyTorch."""
-    rows = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
-    pins = {str(canonicalize_name(r.name)): r.specifier for r in rows if r.marker is None or r.marker.evaluate(PYTHON)}
-    requires = {canonicalize_name(each.name): each.requires or () for each in metadata.distributions()}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    waiting = [Requirement(text) for text in (*project["dependencies"], "transformers")]
-    needed: dict[tuple[str, str], None] = {}
-    for row in waiting:  # it grows while it is read
-        for key in ((str(canonicalize_name(row.name)), extra) for extra in ("", *row.extras)):
-            if key not in needed:
-                needed[key] = None
-                rows = map(Requirement, requires.get(key[0], ()))
-                waiting += [r for r in rows if r.marker is None or r.marker.evaluate({**PYTHON, "extra": key[1]})]
-    names = sorted({name for name, _ in needed})
-    return [f"{name}{pins[name]}" for name in names] + [f"{name}{pins['jax']}" for name in CUDA]
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code, 1 where a step failed."""
     parser = argparse.ArgumentParser(prog="python -m experiments.gpu", description=(__doc__ or "").splitlines()[0])
@@ -162,7 +130,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("no git here: set BORNBIASED_REVISION to the commit, so that records name their code")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     chosen = [step for step in STEPS if options.steps is None or step.name in options.steps.split(",")]
-    return int("failed" in run(chosen, options.scale, options.out, options.minutes).values())
+    try:
+        return int("failed" in run(chosen, options.scale, options.out, options.minutes).values())
+    except KeyboardInterrupt:
+        print("stopped: the same command makes what is missing, finished records stay", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

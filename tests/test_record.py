@@ -112,11 +112,16 @@ def test_a_copy_without_git_says_what_the_environment_says(tmp_path, monkeypatch
     for told, expected in (("a" * 40, {"revision": "a" * 40, "dirty": False}), ("main", None), ("", None)):
         monkeypatch.setenv(record.REVISION_VARIABLE, told)
         assert record.git_revision() == expected
-    # A checkout knows better.
+    # A checkout without changes knows better.
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     _commit(tmp_path, "first")
     monkeypatch.setenv(record.REVISION_VARIABLE, "a" * 40)
     assert record.git_revision()["revision"] != "a" * 40
+    # A clean tree was copied over a checkout of another commit.
+    (tmp_path / "bornbiased_jax" / "__init__.py").write_text("changed = True\n")
+    assert record.git_revision() == {"revision": "a" * 40, "dirty": False}
+    monkeypatch.delenv(record.REVISION_VARIABLE)
+    assert record.git_revision()["dirty"]
 
 
 def test_no_git_revision_without_git(monkeypatch):

@@ -36,9 +36,9 @@ def precision_named(name: str) -> PrecisionLike:
         raise InputError(f"unknown precision {name!r}: choose {', '.join(PRECISIONS)}")
     if name == HIGHEST:
         return PRECISIONS[name]
-    ones = jnp.ones((16, 16), jnp.float32)
+    square = jax.ShapeDtypeStruct((16, 16), jnp.float32)
     try:
-        jax.jit(functools.partial(jnp.matmul, precision=PRECISIONS[name]))(ones, ones).block_until_ready()
+        jax.jit(functools.partial(jnp.matmul, precision=PRECISIONS[name])).lower(square, square).compile()
     except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as refusal:
         device = jax.local_devices()[0].device_kind
         raise InputError(f"{device} has no float32 products by {name}: leave --precision out") from refusal

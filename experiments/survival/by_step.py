@@ -9,7 +9,7 @@ initialization at any snapshot; "another seed's is not" by p below 0.01 over the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -132,7 +132,7 @@ def claims(record: Record) -> Sequence[Claim]:
     return [*found, Claim(f"Steps of {about}", last["step"], format=integer)]
 
 
-def _settings(family: str) -> dict[str, Entry]:
+def _settings(family: str) -> Mapping[str, Entry]:
     return by_scale(
         ("smoke", "paper"),
         model=(f"{family}-tiny", f"{family}-nano"),

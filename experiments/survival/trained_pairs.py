@@ -226,6 +226,7 @@ def _experiment(
         settings=settings(family),
         cost=cost,
         precision=PRECISION,
+        takes_precision=False,
         run=run,
         **shown,
     )

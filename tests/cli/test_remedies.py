@@ -236,6 +236,9 @@ HELP_ROWS = [pytest.param(case, marks=NIGHTLY if case.refused[0] in ("predict", 
 FOLLOWED = {
     "another --out": another_folder,
     "without --layer": no_layer,
+    "has no float32 products by": "tests/model/test_precision.py::test_a_device_without_such_products_is_named",
+    "is defined for precision": "tests/model/test_precision.py::"
+    "test_an_experiment_that_is_defined_for_exact_products_refuses_others",
     "make both with one --dim": alike,
     "make both with one --sign-key": alike,
     "leave --sign-key out": alike,

@@ -10,6 +10,7 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.precision import PRECISIONS
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, kinds, parse_inputs, random_tokens, text
 from bornbiased_jax.text import ByteTokenizer, corpora, load_tokenizer, train_bpe
@@ -313,4 +314,5 @@ def test_the_command_line_offers_every_random_kind():
     from bornbiased_jax.cli import options
 
     assert options.RANDOM_INPUTS == inputs.RANDOM_KINDS
+    assert options.PRECISIONS == tuple(PRECISIONS)
     assert options.PREDICTED_INPUTS == tuple(name for name, kind in inputs.KINDS.items() if kind.predicted)

@@ -1,0 +1,82 @@
+"""Float32 products by name: three shorter products change little, and a device that has none is named."""
+
+import jax
+import numpy as np
+import pytest
+
+from bornbiased_jax.config import preset
+from bornbiased_jax.errors import InputError
+from bornbiased_jax.experiments import runner
+from bornbiased_jax.experiments.runner import Computing, reproduce
+from bornbiased_jax.init import init_seed
+from bornbiased_jax.io import read_json
+from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
+from bornbiased_jax.model.precision import PRECISIONS, precision_named
+from bornbiased_jax.probes import observe
+from bornbiased_jax.probes.inputs import random_tokens
+from bornbiased_jax.probes.run import ProbeOptions, probe
+from bornbiased_jax.probes.subject import untrained
+
+CFG = preset("gpt2-tiny", num_layers=2, d_model=32, num_heads=2, d_ff=64, vocab_size=64)
+
+
+def test_every_product_of_a_probe_is_made_by_the_algorithm_of_that_name():
+    params, tokens_BT = init_seed(CFG, 0), random_tokens(2, 4, CFG.vocab_size).batch(0, 2)
+
+    def text(precision):
+        step = lambda params, x: observe.observe(CFG, params, x, precision=precision)  # noqa: E731
+        return str(jax.make_jaxpr(step)(params, tokens_BT))
+
+    by_three, plain = text(precision_named("bf16x3")), text(precision_named("highest"))
+    num_products = plain.count("dot_general[")
+    assert num_products > 4 and by_three.count("dot_general[") == num_products
+    assert by_three.count("precision=BF16_BF16_F32_X3") == num_products
+    assert "BF16_BF16_F32_X3" not in plain
+
+
+def test_a_probe_keeps_its_counts_and_cosines():
+    inputs = random_tokens(64, 8, CFG.vocab_size)
+    by_name = {
+        name: next(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name))) for name in ("highest", "bf16x3")
+    }
+    first, second = by_name.values()
+    assert first["preference"]["top1_id"] == second["preference"]["top1_id"]
+    curves = [row["contraction"]["inter_cosine_by_layer"] for row in (first, second)]
+    np.testing.assert_allclose(*curves, atol=1e-5)
+
+
+def test_outputs_of_three_products_are_those_of_exact_ones():
+    params, inputs = init_seed(CFG, 42), random_tokens(16, 8, CFG.vocab_size)
+    exact_ND, by_three_ND = (
+        last_outputs(CFG, params, inputs, OutputOptions(precision=name)) for name in ("highest", "bf16x3")
+    )
+    np.testing.assert_allclose(by_three_ND, exact_ND, atol=1e-4)
+
+
+def test_a_store_keeps_precisions_apart(tmp_path):
+    inputs = random_tokens(16, 4, CFG.vocab_size)
+    for name in ("highest", "bf16x3"):
+        list(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name), resume=tmp_path))
+    assert len(list(tmp_path.rglob("seed42-*.npz"))) == 2
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="a GPU has them")
+def test_a_device_without_such_products_is_named():
+    with pytest.raises(InputError, match="cpu has no float32 products by tf32x3: leave --precision out"):
+        precision_named("tf32x3")
+    with pytest.raises(InputError, match="unknown precision 'half': choose highest, tf32x3, bf16x3"):
+        precision_named("half")
+    assert precision_named("highest") == PRECISIONS["highest"] == "highest"
+
+
+def test_a_record_says_its_precision_and_is_made_again_for_another(tmp_path):
+    for precision, ran in (("bf16x3", True), ("bf16x3", False), ("highest", True)):
+        outcome = reproduce(["finding2"], "smoke", tmp_path, quiet=True, computing=Computing(precision=precision))
+        assert bool(outcome.done) is ran
+        record = read_json(runner.record_path(tmp_path, "finding2"))
+        assert record["provenance"]["precision"] == f"float32 {precision}"
+
+
+def test_an_experiment_that_is_defined_for_exact_products_refuses_others(tmp_path):
+    with pytest.raises(InputError, match="figure2 is defined for precision highest: leave --precision out"):
+        reproduce(["figure2"], "smoke", tmp_path, quiet=True, computing=Computing(precision="bf16x3"))
