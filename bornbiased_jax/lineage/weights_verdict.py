@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bornbiased_jax.lineage.battery import ALL, Cell, Comparison, Options, compare_weights, single_cell
+from bornbiased_jax.lineage.battery import ALL, Cell, Comparison, Options, compare_weights, main_pair, single_cell
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -130,7 +130,8 @@ def single_verdict(
         InputError: fingerprints that cannot be compared.
     """
     # One piece of evidence over the whole model, without correction.
-    cell, by_module = single_cell(base, suspect, evidence, options)
+    pair = main_pair(base, suspect)
+    cell = single_cell(pair, evidence, options)
     kind = kind_of(evidence)
     null = _null(base, suspect, options)
     rests = rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)
@@ -139,7 +140,7 @@ def single_verdict(
         "align": "none",
         **kind_keys(kind),
         "statistic_form": "squares" if evidence == SIGNLESS else "trace",
-        "by_module": module_rows(by_module),
+        "by_module": module_rows(pair.by_module()),
         "num_tokens": min(_num_tokens(base), _num_tokens(suspect)),
         "tokens_matched_by": _token_labels(base),
         "sign_key": base.settings.sign_key.hex(),
