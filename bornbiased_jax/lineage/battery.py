@@ -246,16 +246,18 @@ def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
     return z_by_evidence
 
 
-def single_cell(
-    base: Fingerprint, suspect: Fingerprint, evidence: str, options: Options
-) -> tuple[Cell, dict[str, float | None]]:
-    """Measure one piece of evidence over the whole of the first component that both models have, and z by matrix.
+def main_pair(base: Fingerprint, suspect: Fingerprint) -> ComponentPair:
+    """Pair the labels of the first component that both models have, once for every piece of evidence over it.
 
     Raises:
         InputError: fingerprints that cannot be compared.
     """
-    pair = ComponentPair(base, suspect, _shared_components(base, suspect)[0])
-    return _cell(pair, _Job(evidence, ALL, partial(pair.terms, evidence)), options), pair.by_module()
+    return ComponentPair(base, suspect, _shared_components(base, suspect)[0])
+
+
+def single_cell(pair: ComponentPair, evidence: str, options: Options) -> Cell:
+    """Measure one piece of evidence over the whole of a component."""
+    return _cell(pair, _Job(evidence, ALL, partial(pair.terms, evidence)), options)
 
 
 def _shared_components(base: Fingerprint, suspect: Fingerprint) -> list[str]:

@@ -44,7 +44,7 @@ from bornbiased_jax.lineage.pairing import (
 )
 from bornbiased_jax.lineage.scores import (
     Space,
-    coordinate_scores,
+    coordinate_terms,
     head_terms,
     neuron_scores,
     neuron_terms,
@@ -200,7 +200,7 @@ class ComponentPair:
             elif name not in self.left_out and (None, name) not in self._skipped:
                 base.append(self.base.coordinates[name])
                 suspect.append(self.suspect.coordinates[name])
-        return [self._coordinate_term(base, suspect)]
+        return self._coordinate_terms(base, suspect)
 
     def kind_terms(self, kind: str) -> list[Term]:
         """Return the scores of coordinates over one kind of block matrices."""
@@ -210,12 +210,12 @@ class ComponentPair:
         # Rows of a router are experts: in another order they do not correspond.
         if kind == "router" and any(base != suspect for _, base, suspect in self.expert_pairs):
             raise EvidenceError("the experts stand in another order, and so do the rows of the router")
-        return [self._coordinate_term(*self._map_sketches({kind}, None, limit=_FEW_COORDINATES))]
+        return self._coordinate_terms(*self._map_sketches({kind}, None, limit=_FEW_COORDINATES))
 
     def block_terms(self, blocks: Collection[int]) -> list[Term]:
         """Return the scores of coordinates over some blocks of the base."""
         self._check_repeats("coordinates")
-        return [self._coordinate_term(*self._map_sketches(self._included_kinds, blocks, limit=_FEW_COORDINATES))]
+        return self._coordinate_terms(*self._map_sketches(self._included_kinds, blocks, limit=_FEW_COORDINATES))
 
     def by_module(self) -> dict[str, float | None]:
         """Compute z of every matrix of the heat map, from coordinates: description, no p."""
@@ -227,7 +227,7 @@ class ComponentPair:
             if suspect_D2 is None:
                 continue
             try:
-                z = z_of([self._coordinate_term([base_D2[:_FEW_COORDINATES]], [suspect_D2[:_FEW_COORDINATES]])])
+                z = z_of(self._coordinate_terms([base_D2[:_FEW_COORDINATES]], [suspect_D2[:_FEW_COORDINATES]]))
             except EvidenceError:
                 z = math.nan
             rows[_module(block, kind)] = z if math.isfinite(z) else None
@@ -241,9 +241,8 @@ class ComponentPair:
     def _included_kinds(self) -> set[str]:
         return set(self.kinds) - set(self.left_out)
 
-    def _coordinate_term(self, base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> Term:
-        period = self.repeats["coordinates"].periods.get(self.base.width)
-        return Term(coordinate_scores(base, suspect, period))
+    def _coordinate_terms(self, base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> list[Term]:
+        return coordinate_terms(base, suspect, self.repeats["coordinates"].periods.get(self.base.width))
 
     def _map_sketches(
         self, kinds: set[str], blocks: Collection[int] | None, *, limit: int | None

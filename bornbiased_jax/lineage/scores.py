@@ -1,18 +1,20 @@
 """Scores of labels of two models from their sketches: neurons, heads and residual coordinates.
 
 Labels without numbers of their own in either model (rows of zeros) leave both: under the null the suspect's other
-labels stay exchangeable. Where both models repeat themselves at one period, the labels of one period are permuted
-jointly, the same in every repeat.
+labels stay exchangeable. Coordinates that have numbers in some matrices alone are permuted among those that have them
+in the same ones. Where both models repeat themselves at one period, the labels of one period are permuted jointly, the
+same in every repeat.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -236,27 +238,45 @@ def _head_term(base: Heads, suspect: Heads) -> Term:
 # Coordinates
 
 
-def coordinate_scores(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], period: int | None) -> np.ndarray:
-    """Score residual coordinates, summed over parts: [n, n] float32 over the coordinates that may be permuted.
+def coordinate_terms(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], period: int | None) -> list[Term]:
+    """Score residual coordinates, summed over parts: a term for each stratum of coordinates that may be permuted.
 
     A part weighs the less the more its scores vary between any coordinates: training on one text gives tables a
     structure in common that would hide what the blocks show. No permutation of coordinates changes the weights.
 
+    A stratum holds the coordinates that have numbers in the same parts of the base, and in the same parts of the
+    suspect: pruning may empty most rows of one table, which then takes no label from the other parts. The p is exact.
+    Which parts have numbers at coordinate j is read off each model's own coordinate j, so that the strata depend on how
+    the coordinates of the two models are paired; but a permutation of the suspect's coordinates inside the strata puts
+    a coordinate in the place of one with the same parts. It leaves every stratum and every weight as they are, and
+    under the null it leaves the suspect as likely as before. Permutations are thus drawn from a group that all
+    pairings within reach share, as a permutation test needs it. Permuting across strata would not do: padding at equal
+    places of both models would count, and a choice of parts by how many coordinates *both* models have in them would
+    be a choice by the pairing that is tested.
+
     Args:
         base, suspect: sketches [D, k] of the same parts in the same order.
-        period: see :func:`permuted_labels`.
+        period: coordinates of one repeat where both models repeat themselves, which are permuted jointly; None where
+            they do not.
 
     Raises:
         EvidenceError: the widths differ, or nothing is left.
     """
-    base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
-    return permuted_labels(base_DK @ suspect_DK.T, is_live_D, period)
+    base_DK, suspect_DK, strata = _coordinate_rows(base, suspect, period)
+    # Label i of every repeat with label j of the same repeat.
+    return [
+        Term(functools.reduce(np.add, (base_DK[repeat_n] @ suspect_DK[repeat_n].T for repeat_n in labels_nR.T)))
+        for labels_nR in strata
+    ]
 
 
 def _coordinate_rows(
-    base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return weighted unit vectors of all parts in a row, [D, K] of either model, and which coordinates are labels."""
+    base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], period: int | None = None
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Return weighted unit vectors of all parts in a row, [D, K] of either model, and strata of coordinates.
+
+    A stratum is an array [n, R] of coordinates: those of a row are one label, which every repeat has.
+    """
     present = [(first, second) for first, second in zip(base, suspect, strict=True) if first.any() and second.any()]
     if not present:
         raise EvidenceError("no matrix on the residual stream has numbers that a seed decided in both models")
@@ -264,12 +284,42 @@ def _coordinate_rows(
     if any(len(rows) != width for pair in present for rows in pair):
         widths = f"{width} and {len(present[0][1])}"
         raise EvidenceError(f"the widths differ ({widths}): no coordinate of one model corresponds to one of the other")
-    is_live_D = np.logical_and.reduce([rows.any(axis=1) for pair in present for rows in pair])
+    is_live_DP2 = np.stack([np.stack([rows.any(axis=1) for rows in pair], axis=1) for pair in present], axis=1)
+    strata = _strata(is_live_DP2, period)
     # All parts in one row, so that one product sums their scores.
     units = [(unit_rows(first), unit_rows(second)) for first, second in present]
-    weights = [_weight(first[is_live_D], second[is_live_D]) for first, second in units]
+    is_live_PD: np.ndarray = np.logical_and.reduce(is_live_DP2, axis=2).T
+    weights = [
+        _weight(first[is_live_D], second[is_live_D])
+        for (first, second), is_live_D in zip(units, is_live_PD, strict=True)
+    ]
     base_DK = np.concatenate([first * weight for (first, _), weight in zip(units, weights, strict=True)], axis=1)
-    return base_DK, np.concatenate([second for _, second in units], axis=1), is_live_D
+    return base_DK, np.concatenate([second for _, second in units], axis=1), strata
+
+
+def _strata(is_live_DP2: np.ndarray, period: int | None) -> list[np.ndarray]:
+    """Group coordinates by the parts in which each model has numbers there: arrays [n, R], the widest stratum first.
+
+    Args:
+        is_live_DP2: by coordinate, part and model.
+        period: see :func:`coordinate_terms`.
+
+    Raises:
+        EvidenceError: no two coordinates may be permuted.
+    """
+    width = len(is_live_DP2)
+    period = width if period is None or width < period else period
+    labels_nR = np.arange(width // period * period).reshape(-1, period).T
+    is_live_nRP2 = is_live_DP2[labels_nR]
+    _, place_n = np.unique(is_live_nRP2.reshape(len(labels_nR), -1), axis=0, return_inverse=True)
+    # Coordinates without a part that has numbers in both models score nothing and leave.
+    has_score_n = np.logical_or.reduce(np.logical_and.reduce(is_live_nRP2, axis=-1), axis=(1, 2))
+    place_n = np.where(has_score_n, place_n.ravel(), -1)
+    strata = [labels_nR[place_n == place] for place in range(place_n.max() + 1)]
+    strata = sorted((stratum for stratum in strata if len(stratum) > 1), key=len, reverse=True)
+    if not strata:
+        raise EvidenceError("fewer than two coordinates have numbers in the same matrices of both models")
+    return strata
 
 
 def _weight(base_nK: np.ndarray, suspect_nK: np.ndarray) -> np.float32:
@@ -329,17 +379,18 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
 
 
 def sampled_coordinates(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray]) -> tuple[SampledZ, SampledZ]:
-    """Estimate z of coordinates, and of coordinates up to sign; see :func:`coordinate_scores`."""
-    base_DK, suspect_DK, is_live_D = _coordinate_rows(base, suspect)
-    partners_SD = _partners(len(base_DK))
-    scores_SD = _partner_products(base_DK, suspect_DK, partners_SD)
+    """Estimate z of coordinates, and of coordinates up to sign; see :func:`coordinate_terms`."""
+    base_DK, suspect_DK, strata = _coordinate_rows(base, suspect)
     signed, signless = SampledZ(), SampledZ()
-    signed.add(scores_SD, is_live_D, partners_SD)
-    signless.add(np.square(scores_SD), is_live_D, partners_SD)
+    for labels_n in (labels_nR[:, 0] for labels_nR in strata):
+        partners_Sn, is_live_n = _partners(len(labels_n)), np.ones(len(labels_n), bool)
+        scores_Sn = _partner_products(base_DK[labels_n], suspect_DK[labels_n], partners_Sn)
+        signed.add(scores_Sn, is_live_n, partners_Sn)
+        signless.add(np.square(scores_Sn), is_live_n, partners_Sn)
     return signed, signless
 
 
-@cache
+@functools.lru_cache(maxsize=64)
 def _partners(size: int) -> np.ndarray:
     """Return each label itself, then random partners of it: [1 + partners, n]."""
     rng = np.random.default_rng(size)

@@ -16,6 +16,7 @@ from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.same_model import identify, tensor_difference
+from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -71,7 +72,13 @@ def auto(
         identity = dataclasses.replace(identity, sentence=f"{identity.sentence}, in all tensors that both have")
     near = difference.sentence if difference is not None and identity is None else ""
     verdict = auto_verdict(
-        *sketches, options, identity=identity, outputs=outputs_verdict, near=near, is_stored=is_stored
+        *sketches,
+        options,
+        identity=identity,
+        outputs=outputs_verdict,
+        near=near,
+        is_stored=is_stored,
+        foreign_numbers=str if is_stored else lambda: foreign_numbers(base.roles, suspect.roles),
     )
     return _named(verdict, base, suspect)
 

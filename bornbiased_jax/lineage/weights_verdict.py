@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from bornbiased_jax.lineage.battery import ALL, Cell, Comparison, Options, compare_weights, single_cell
+from bornbiased_jax.lineage.battery import ALL, Cell, Comparison, Options, compare_weights, main_pair, single_cell
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -47,6 +47,7 @@ def auto_verdict(
     outputs: Verdict | None = None,
     near: str = "",
     is_stored: bool = True,
+    foreign_numbers: Callable[[], str] = str,
 ) -> Verdict:
     """Decide by everything that two fingerprints hold.
 
@@ -57,6 +58,8 @@ def auto_verdict(
         outputs: verdict of the permutation test of outputs, where it joins the family.
         near: sentence about weights that are nearly equal, and so about no identity.
         is_stored: whether a model is known by its fingerprint alone; of two checkpoints more is said elsewhere.
+        foreign_numbers: says why token numbers mean other tokens in the two models, "" if they may be the same; asked
+            where nothing is found and tokens are matched by numbers.
 
     Raises:
         InputError: fingerprints that cannot be compared.
@@ -74,6 +77,10 @@ def auto_verdict(
     kinds = _kinds_alone(comparison)
     rows = component_rows(comparison)
     decision, reason, deciding = _decide(comparison, identity, kinds, by_model_part(comparison, rows), near)
+    if decision == "unrelated" and _token_labels(base) == "ids":
+        # Evidence that sees through rotations was asked of the same tokens only if their numbers are.
+        clause = foreign_numbers()
+        decision, reason = ("undefined", f"{reason}, {clause}") if clause else (decision, reason)
     null = _null(base, suspect, options)
     # What the verdict rests on, for readers and for JSON. No chance enters an identity.
     explained = deciding if identity is None else None
@@ -130,7 +137,8 @@ def single_verdict(
         InputError: fingerprints that cannot be compared.
     """
     # One piece of evidence over the whole model, without correction.
-    cell, by_module = single_cell(base, suspect, evidence, options)
+    pair = main_pair(base, suspect)
+    cell = single_cell(pair, evidence, options)
     kind = kind_of(evidence)
     null = _null(base, suspect, options)
     rests = rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)
@@ -139,7 +147,7 @@ def single_verdict(
         "align": "none",
         **kind_keys(kind),
         "statistic_form": "squares" if evidence == SIGNLESS else "trace",
-        "by_module": module_rows(by_module),
+        "by_module": module_rows(pair.by_module()),
         "num_tokens": min(_num_tokens(base), _num_tokens(suspect)),
         "tokens_matched_by": _token_labels(base),
         "sign_key": base.settings.sign_key.hex(),

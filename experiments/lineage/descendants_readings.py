@@ -1,9 +1,9 @@
 """What every test and baseline reads on one pair: a score that ranks pairs, and a p where there is one.
 
 The tests in the weights are evidence of fingerprints, one of each model: the statistics are those of the verdicts, and
-so is the threshold of the agreement of matchings. Permutations are drawn in two stages: a few, and where none of these
-reaches the pair as many others, or 9,999 unless the bound settles it at the test's level. The p is valid, and decides
-at the level as the verdict's.
+so is the threshold of the agreement of matchings. Labels are paired once for all evidence on two models. Permutations
+are drawn in two stages: a few, and where none of these reaches the pair as many others, or 9,999 unless the bound
+settles it at the test's level. The p is valid, and decides at the level as the verdict's.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from bornbiased_jax.experiments._shared.baselines import (
     reef_features,
 )
 from bornbiased_jax.experiments.base import Entry
-from bornbiased_jax.experiments.lineage.sketched import matched, sketch
+from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.lineage.baselines import LEVEL, THRESHOLD, awm, ics, intrinsic, pcs, phi_u
-from bornbiased_jax.lineage.battery import ALPHA, Options
-from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.battery import ALPHA, Cell, Options, main_pair, single_cell
+from bornbiased_jax.lineage.component_pair import ComponentPair
+from bornbiased_jax.lineage.evidence import COORDINATES, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, EvidenceError
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
 from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.permutation import permutation_test
 from bornbiased_jax.lineage.verdict import Verdict
-from bornbiased_jax.lineage.weights_verdict import single_verdict
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs, gaussian, parse_inputs, random_tokens
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
@@ -247,11 +247,10 @@ def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -
 
 def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Reading]:
     """Run this package's tests in the weights between any two models."""
-    readings = {name: _staged(base, suspect, evidence, seed) for name, evidence in EVIDENCE.items()}
-    matching = matched(base.sketches, suspect.sketches)
-    # The threshold is the verdict's own, by the width of the MLPs.
-    agreement = NOTHING if matching is None else (matching.agreement / matching.threshold, None)
-    return readings | {"weights, agreement of matchings": agreement}
+    # Blocks, experts and their labels correspond alike for all evidence.
+    pair = main_pair(base.sketches, suspect.sketches)
+    readings = {name: _staged(pair, evidence, seed) for name, evidence in EVIDENCE.items()}
+    return readings | {"weights, agreement of matchings": _agreement(pair)}
 
 
 def read_initialization(
@@ -259,24 +258,32 @@ def read_initialization(
 ) -> dict[str, Reading]:
     """Run this package's test of an initialization against any model."""
     options = Options(ALPHA, num_permutations, seed, has_untrained=True)
-    return {"birth: matched units": _z(single_verdict(initialization.sketches, suspect.sketches, MATCHED, options))}
+    pair = main_pair(initialization.sketches, suspect.sketches)
+    return {"birth: matched units": _z(single_cell(pair, MATCHED, options))}
 
 
-def _staged(base: Subject, suspect: Subject, evidence: str, seed: int) -> Reading:
+def _staged(pair: ComponentPair, evidence: str, seed: int) -> Reading:
     """Compute z and log₁₀ p of one piece of evidence, by two stages of permutations."""
-    pair = base.sketches, suspect.sketches
-    answer = single_verdict(*pair, evidence, Options(ALPHA, FEW, seed))
+    cell = single_cell(pair, evidence, Options(ALPHA, FEW, seed))
     # Valid: what follows has draws of its own, and p of 2/200 and more are the first stage's.
-    if answer.p_value is not None and ALPHA < answer.p_value < 1.5 / (1 + FEW):
-        answer = single_verdict(*pair, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
-    return _z(answer)
+    if cell.certified is not None and ALPHA < cell.certified.p_value < 1.5 / (1 + FEW):
+        cell = single_cell(pair, evidence, Options(ALPHA, NUM_PERMUTATIONS, seed + _AGAIN))
+    return _z(cell)
+
+
+def _agreement(pair: ComponentPair) -> Reading:
+    """Return how far two matchings of the neurons agree, over the verdict's own threshold by the width of the MLPs."""
+    try:
+        return pair.matching.agreement / pair.matching.threshold, None
+    except EvidenceError:
+        return NOTHING
 
 
 def _p_alone(log10_p: float | None) -> Reading:
     return NOTHING if log10_p is None else (-log10_p, float(log10_p))
 
 
-def _z(verdict: Verdict) -> Reading:
+def _z(verdict: Verdict | Cell) -> Reading:
     """Return z and p; −log₁₀ p in place of a z that is no number."""
     if verdict.log10_p is None:
         return NOTHING
