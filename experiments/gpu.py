@@ -49,8 +49,8 @@ STEPS = [
     Step("parity", 75, "parity --families gpt2,llama,qwen3,gemma3_text,mixtral,gpt_neox", "--families llama"),
     Step("products", 115, "products", "--model llama-tiny --num-inputs 8 --seq-len 8"),
     # Goals: 5 and 1.2 times the speed of the PyTorch loop, 45% of the rate of the training step's own products.
-    Step("sweep_tiny", 300, "sweep_vs_torch --seeds 256 --pairs 3 --batches 64,256", SWEEP),
-    Step("sweep_nano", 300, "sweep_vs_torch --seeds 32 --pairs 2 --batches 32,128 --model llama-nano", SWEEP),
+    Step("sweep_tiny", 300, "sweep_vs_torch --seeds 256 --pairs 2 --batches 256", SWEEP),
+    Step("sweep_nano", 300, "sweep_vs_torch --seeds 32 --pairs 2 --batches 128 --model llama-nano", SWEEP),
     Step("training_rate", 120, RATE, "--model llama-tiny --context 16 --batch-size 2 --turns 1 --steps 1"),
     Step("seeds_at_once", 120, "seeds_at_once --seeds 8 --steps 16", "--seeds 2 --steps 1 --pairs 1 --context 16"),
     Step("table1", 180, BY_PRECISION, experiments=tuple(ROWS)),
