@@ -290,7 +290,7 @@ class Experiment:
         description: what is done and what is to be seen; paragraphs are separated by blank lines.
         settings: for each scale, the sizes and seeds, as JSON-ready values. A record with other settings
             is not taken for this one's.
-        cost: for each scale, the time and the machine it was measured on, in words; seconds at scale smoke unless said.
+        cost: for each scale, the time and the machine it was measured on, in words; see :meth:`cost_at`.
         run: computes the result: a dict of JSON-ready values (arrays are converted).
         precision: the precision of the computation, for the record.
         claims: the rows of the page's first screen.
@@ -312,9 +312,10 @@ class Experiment:
     figures: Callable[[Record], Sequence[Panel]] = _nothing
     headline: Callable[[Record], str] = lambda _record: ""
 
-    def __post_init__(self) -> None:
-        if "smoke" in self.settings:
-            object.__setattr__(self, "cost", {"smoke": "seconds", **self.cost})
+    def cost_at(self, scale: str) -> str:
+        """Return the cost at a scale: seconds at smoke unless ``cost`` states it, "" where nothing is stated."""
+        default = "seconds" if scale == "smoke" and scale in self.settings else ""
+        return self.cost.get(scale, default)
 
     def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
         """The command line that makes this, quoted for a shell."""

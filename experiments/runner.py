@@ -376,6 +376,6 @@ def _empty_section(experiment: Experiment, scale: str, data: str | None, failure
         description=experiment.description,
         command=experiment.command(scale, data, out),
         scale=scale,
-        cost=experiment.cost.get(scale, ""),
+        cost=experiment.cost_at(scale),
         failure=failure,
     )

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shlex
 import subprocess
@@ -346,10 +347,19 @@ def test_the_catalogue_names_modules_that_exist_and_agree():
         assert set(experiment.settings) <= set(SCALES)
         # What measures a run of the user's, named by --data, has one scale and is in no selection.
         assert "smoke" in experiment.settings or name.endswith("_of_run")
-        assert set(experiment.cost) == set(experiment.settings)
+        assert {scale for scale in SCALES if experiment.cost_at(scale)} == set(experiment.settings)
+        assert set(experiment.cost) <= set(experiment.settings)
     for names in experiments.SELECTIONS.values():
         assert set(names) <= set(experiments.MODULES)
         assert not [name for name in names if name.endswith("_of_run")]
+
+
+def test_cost_is_seconds_at_smoke_unless_stated():
+    shown = runner.load("figure8")
+    assert "smoke" not in shown.cost and shown.cost_at("smoke") == "seconds"
+    assert dataclasses.replace(shown, cost={"smoke": "a minute"}).cost_at("smoke") == "a minute"
+    only_laptop = dataclasses.replace(shown, settings={"laptop": {}}, cost={"laptop": "an hour"})
+    assert [only_laptop.cost_at(scale) for scale in SCALES] == ["", "an hour", ""]
 
 
 def test_importing_the_catalogue_imports_no_experiment():
