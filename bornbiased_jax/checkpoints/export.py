@@ -84,7 +84,9 @@ def export_hugging_face(
             tokenizer.save(fresh)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
         config = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
-        io.write_json(fresh / "config.json", config if context is None else {**config, TRAINING_CONTEXT: context})
+        stated = {} if context is None else {TRAINING_CONTEXT: context}
+        # Keys in the order of transformers' own files.
+        io.write_json(fresh / "config.json", config | stated, sort_keys=True)
         # Again, now that the time has passed that writing took.
         _check_replaceable(Folder(folder, MAKER, overwrite=overwrite))
     return family.name
