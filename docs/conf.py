@@ -54,7 +54,7 @@ atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 (_FOLDER / "profile_default" / "startup").mkdir(parents=True)
 (_FOLDER / "profile_default" / "startup" / "bash.py").write_text(_BASH)
 os.environ["IPYTHONDIR"] = str(_FOLDER)
-# Plain words in boxes, no colours.
+# Plain words in boxes, no colors.
 os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="78")
 # Commands of the cells do not import the package anew each time.
 _SERVER = warm.start(_FOLDER)

@@ -19,7 +19,7 @@ SECOND_ORDER = 1.5
 cosine times the variance of the overlap of two inputs. Their coefficients are not known; the tests' seeds bear the
 choice out, for widths of 48 and more."""
 ROUNDING = 1e-10
-"""A cosine below this is none: there is no mean to lean towards."""
+"""A cosine below this is none: there is no mean to lean toward."""
 
 
 class Contraction(NamedTuple):

@@ -35,7 +35,7 @@ class Fields(NamedTuple):
     over the weights, and averaging thins them in a way of their own.
     """
     skew_n: Array
-    """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean towards the mean are longer."""
+    """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean toward the mean are longer."""
     length_n: Array
     """Variance over tokens of (1/D)‖x̃‖²."""
 

@@ -157,7 +157,7 @@ def test_scatter_of_no_blocks_is_even() -> None:
     # Every block squeezes what inputs have of their own into fewer dimensions.
     found = [scatter(profile(dataclasses.replace(stack, num_layers=n), 1)) for n in (1, 2, 3)]
     assert 1 < found[0].anisotropy < found[1].anisotropy < found[2].anisotropy
-    # Attention alone leaves no mean to lean towards.
+    # Attention alone leaves no mean to lean toward.
     alone = scatter(profile(dataclasses.replace(stack, mlp=False), 4))
     assert alone.lean == 0.0 and alone.anisotropy > 1
 
