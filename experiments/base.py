@@ -36,6 +36,8 @@ LABELS = (
     (r"\brenumbered\b", "permuted"),
     (r"\ba birth\b", "an initialization"),
     (r"\bbirth(s?)\b", r"initialization\1"),
+    (r"\bcentred attention\b", "centered attention"),
+    (r"\bre-quantisation\b", "requantization"),
 )
 """Words in the keys of records -> words for readers."""
 
