@@ -122,8 +122,8 @@ def test_expected_fraction_against_adaptive_quadrature(rho, vocab):
 
     def both_below(h, k):
         """Of a bivariate normal with correlation r, by Owen's function."""
-        side = np.sqrt(1 - rho)
-        owen = special.owens_t(h, (k - r * h) / (h * side)) + special.owens_t(k, (h - r * k) / (k * side))
+        complement = np.sqrt(1 - rho)
+        owen = special.owens_t(h, (k - r * h) / (h * complement)) + special.owens_t(k, (h - r * k) / (k * complement))
         return (special.ndtr(h) + special.ndtr(k)) / 2 - owen - (0.5 if h * k < 0 else 0.0)
 
     def inner(a):

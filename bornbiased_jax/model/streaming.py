@@ -251,7 +251,7 @@ def _stream(
     structure = jax.tree.structure(result)
     for index in range(len(batches)):
         if reading.finish is not None:
-            yield jax.tree.unflatten(structure, page.found(index))
+            yield jax.tree.unflatten(structure, page.output(index))
         else:
             rows = zip(*(page.block(block, index) for block in range(cfg.num_layers)), strict=True)
             yield jax.tree.unflatten(structure, [np.stack(leaves) for leaves in rows])
