@@ -10,7 +10,7 @@ pair. The PyTorch loop is tuned: SDPA or eager attention, whichever is faster, a
 same thing is checked by their losses.
 
 The figure means something on an idle machine alone: PyTorch's threads wait for one another by spinning, so that it
-loses more than we do where other programs run. How busy each side kept the cores is in the record.
+loses more than we do where other programs run. How busy each loop kept the cores is in the record.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> Findings:
     parser.add_argument("--remat", action="store_true")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--goal", type=float, help="Fraction to be reached, kept in the record beside what was.")
+    parser.add_argument("--goal", type=float, help="Fraction to be reached, kept in the record next to what was.")
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
     fields = {name: getattr(options, name) for name in ("context", "batch_size", "accumulation", "dtype", "remat")}

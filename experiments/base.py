@@ -296,7 +296,7 @@ class Experiment:
         run: computes the result: a dict of JSON-ready values (arrays are converted).
         precision: the precision of the computation, for the record.
         claims: the rows of the page's first screen.
-        tables: tables with what the paper printed beside what was measured.
+        tables: tables with what the paper printed next to what was measured.
         figures: figures.
         headline: one sentence with its numbers for the top of the page, or "".
     """

@@ -301,7 +301,7 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
 
     Args:
         out: the output folder.
-        new: experiments whose figures are written beside the page as well, and those of others where they are not
+        new: experiments whose figures are written next to the page as well, and those of others where they are not
             there; None writes the page alone.
     """
     folder = out if isinstance(out, Folder) else output_folder(out)

@@ -72,7 +72,7 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
         ["git", "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
     assert record.git_revision() == {"revision": head, "dirty": False}
-    # What no commit knows, such as an output beside the code, changes nothing that the commit says.
+    # What no commit knows, such as an output next to the code, changes nothing that the commit says.
     (tmp_path / "out.json").write_text("{}")
     assert record.git_revision() == {"revision": head, "dirty": False}
     (package / "__init__.py").write_text("x = 1\n")
@@ -80,7 +80,7 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
 
 
 def test_untracked_files_are_no_dirt(tmp_path, monkeypatch):
-    """Outputs lie beside the code; a changed file of the code is another matter."""
+    """Outputs lie next to the code; a changed file of the code is another matter."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     package = _package(tmp_path, monkeypatch)
     _commit(tmp_path, "first")

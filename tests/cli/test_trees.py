@@ -63,7 +63,7 @@ FILES = {
     "audit report": [str(MODELS), "--report"],
     "models": ["--json"],
 }  # fmt: skip
-# What is written besides is an image by the name's end.
+# What else is written is an image by the name's end.
 IMAGES = ("plot",)
 WRITES = ("out", "figures", "resume", "page", "directory", "report")
 READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory"), ("status", "directory")}

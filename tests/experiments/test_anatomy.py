@@ -171,7 +171,7 @@ def test_untrained_model_is_at_its_ceiling_against_itself_and_at_zero_against_an
     for matrix, values in same.items():
         assert values["cosine"] == pytest.approx(1.0, abs=1e-5)
         count = next((n for part, n in rows.items() if part in matrix), 64)
-        # Beside the diagonal of ones the D² − D cosines of n rows have variance 1/n: the more blocks, the less.
+        # Off the diagonal of ones the D² − D cosines of n rows have variance 1/n: the more blocks, the less.
         least = 31 / np.sqrt(1 + 32 / count)
         assert 0.9 * least < values["z"] < 32
         assert abs(apart[matrix]["z"]) < 4.5

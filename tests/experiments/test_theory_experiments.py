@@ -1,4 +1,4 @@
-"""The experiments that set theory beside measurement, each run once at its smallest scale."""
+"""The experiments that compare theory with measurement, each run once at its smallest scale."""
 
 import dataclasses
 import math
@@ -82,7 +82,7 @@ def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
         panels = experiment.figures(made)
     tables, claims = experiment.tables(made), experiment.claims(made)
     assert tables and all(table.rows for table in tables)
-    # No smoke configuration is the paper's, so no number of the paper may stand beside one.
+    # No smoke configuration is the paper's, so no number of the paper may stand next to one.
     assert all(row.configuration != "paper" and not row.paper for table in tables for row in table.rows)
     assert all(claim.paper is None for claim in claims)
     assert all(math.isfinite(claim.measured) for claim in claims)
@@ -254,7 +254,7 @@ def test_the_gap_keeps_its_digits():
     exact = np.asarray(x, np.float64)
     exact /= np.linalg.norm(exact, axis=-1, keepdims=True)
     expected = 1 - np.einsum("btd,bsd->b", exact, exact) / 36
-    # float32 rounds each unit vector by 6e-8 of its length: (6e-8)² beside 1e-8, and 6e-8/1e-4 in the cross term.
+    # float32 rounds each unit vector by 6e-8 of its length: (6e-8)² against 1e-8, and 6e-8/1e-4 in the cross term.
     np.testing.assert_allclose(figure8.gap(x), expected, rtol=4 * 6e-8 / 1e-4)
 
 

@@ -168,7 +168,7 @@ def line(seed: int, path: str | None = None) -> list[str]:
     rng = random.Random(f"{path} {seed}")
     calls = extreme_calls(path or rng.choice(list(CALLS)))
     words, other = rng.choice(calls), rng.choice(calls)
-    # Beside --overwrite a path may be no place of the user's: what is in the way goes.
+    # With --overwrite a path may be no place of the user's: what is in the way goes.
     is_apart = other[-1].startswith("--") and "--overwrite" not in (words[-1], other[-1])
     return [*words, other[-1]] if is_apart and len(other) == len(words) and rng.random() < 0.3 else words
 

@@ -1,4 +1,4 @@
-"""What the project keeps for itself beside a user's files: markers, passes block by block, tokens, values, records."""
+"""What the project keeps for itself next to a user's files: markers, passes block by block, tokens, values, records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that train an adapter: the model beside it stays, they resume bit for bit, and they open as models."""
+"""Runs that train an adapter: the model below it stays, they resume bit for bit, and they open as models."""
 
 import hashlib
 import json
@@ -152,7 +152,7 @@ def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
 
 @pytest.mark.slow
 def test_an_audit_takes_no_frozen_tensor_for_a_copy(calm):
-    """Two seeds, three checkpoints each beside one model: all begin as that model, and none is a copy of another.
+    """Two seeds, three checkpoints each on one model: all begin as that model, and none is a copy of another.
 
     But Prefix-Tuning+ begins at zero whatever the seed: there they are, and are told.
     """
