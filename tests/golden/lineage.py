@@ -1,7 +1,7 @@
 """Verdicts on fourteen pairs of tiny models: copies, unrelated models, trainings, and initial weights changed.
 
 Each pair is judged by the battery and by every test of weights and of outputs; a few by the tests that draw hundreds of
-births as well. Everything goes through the command line, whose options and JSON keys are frozen.
+initializations as well. Everything goes through the command line, whose options and JSON keys are frozen.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ FIXED_SIGNS = {
     test: f"{options} {SIGN_KEY}" if test.startswith(("auto", "weights")) else options
     for test, options in CHEAP.items()
 }
-AMONG_BIRTHS = {
+AMONG_INITIALIZATIONS = {
     "population": f"--test population --num-references 101 {INPUTS}",
 }
 
 
 class Pair(NamedTuple):
-    """Two models, each a reference, or a birth's reference with the changes that ``derive`` makes to it."""
+    """Two models, each a reference, or a reference to initial weights with changes that ``derive`` makes."""
 
     base: str
     suspect: str
@@ -66,20 +66,20 @@ class Pair(NamedTuple):
     tests: dict[str, str] = CHEAP
 
 
-def _birth(family: str, seed: int = 1) -> str:
+def _initial(family: str, seed: int = 1) -> str:
     return f"seed:{seed}@{family}-tiny,{SIZES}"
 
 
 def _derived(family: str, *changes: str, tests: dict[str, str] = CHEAP) -> Pair:
-    return Pair(_birth(family), _birth(family), changes, tests)
+    return Pair(_initial(family), _initial(family), changes, tests)
 
 
 # RUN@seed=N stands for the last checkpoint of the golden training run.
 PAIRS = {
-    "birth_and_itself": Pair(_birth("llama"), _birth("llama")),
-    "two_births": Pair(_birth("llama"), _birth("llama", 2), tests={**CHEAP, **AMONG_BIRTHS}),
+    "birth_and_itself": Pair(_initial("llama"), _initial("llama")),
+    "two_births": Pair(_initial("llama"), _initial("llama", 2), tests={**CHEAP, **AMONG_INITIALIZATIONS}),
     "birth_and_its_training": Pair(
-        f"seed:{SEEDS[0]}@{MODEL}", f"RUN@seed={SEEDS[0]},step={STEPS}", tests={**FIXED_SIGNS, **AMONG_BIRTHS}
+        f"seed:{SEEDS[0]}@{MODEL}", f"RUN@seed={SEEDS[0]},step={STEPS}", tests={**FIXED_SIGNS, **AMONG_INITIALIZATIONS}
     ),
     "birth_and_another_training": Pair(
         f"seed:{SEEDS[0]}@{MODEL}", f"RUN@seed={SEEDS[1]},step={STEPS}", tests=FIXED_SIGNS
@@ -92,7 +92,7 @@ PAIRS = {
     "noisy": _derived("qwen3", "noise:0.5"),
     "quantized": _derived("gpt2", "round:4"),
     "pruned": _derived("neox", "prune:0.5"),
-    "merged": _derived("llama", f"merge:{_birth('llama', 2)}:0.5", tests={**CHEAP, **AMONG_BIRTHS}),
+    "merged": _derived("llama", f"merge:{_initial('llama', 2)}:0.5", tests={**CHEAP, **AMONG_INITIALIZATIONS}),
     "disguised": _derived("llama", "rotate:7", "permute:8", "heads:9", "noise:0.05", tests=FIXED_SIGNS),
 }
 
@@ -163,7 +163,7 @@ def _moves(value: Any, moved: Any) -> float:
 def _fingerprints() -> Values:
     """Two stored fingerprints compared, and what is said of one; the bytes of a file depend on the machine."""
     found: dict[str, Any] = {}
-    for name, model in (("birth", _birth("llama")), ("merged", _derive("merged"))):
+    for name, model in (("birth", _initial("llama")), ("merged", _derive("merged"))):
         stored = command(
             "fingerprint", "--outputs", model, *INPUTS.split(), "--out", scratch() / f"{name}.fingerprint", "--quiet"
         )
@@ -181,9 +181,9 @@ def _flat(value: Any) -> Any:
 
 
 def _whichseed() -> Values:
-    """Seeds 0 to 63 searched for the seed of a noisy model, and for that of a birth that is not among them."""
+    """Seeds 0 to 63 searched for the seed of a noisy model, and for one that is not among them."""
     rows: dict[str, Any] = {}
-    for name, suspect in (("noisy", _derive("noisy")), ("none", _birth("llama", 99))):
+    for name, suspect in (("noisy", _derive("noisy")), ("none", _initial("llama", 99))):
         found = command("whichseed", suspect, "--seeds", "0:64", "--quiet")
         kept = ("seed", "p_value", "log10_p", "num_seeds", "corrected_for", "alpha")
         rows |= {f"{name}.{key}": found[key] for key in kept}
@@ -197,15 +197,15 @@ def _whichseed() -> Values:
 
 
 def _digests() -> Values:
-    """Digests of births as users compile; exports and step 0 of a run have those of their births."""
-    births = {family: _birth(family) for family in ("llama", "gpt2", "qwen3", "neox", "olmo2")}
-    births |= {f"run.{seed}": f"seed:{seed}@{MODEL}" for seed in SEEDS}
-    rows: dict[str, Any] = _digests_as_users(births)
+    """Digests of initial weights as users compile; exports and step 0 of a run have the same."""
+    references = {family: _initial(family) for family in ("llama", "gpt2", "qwen3", "neox", "olmo2")}
+    references |= {f"run.{seed}": f"seed:{seed}@{MODEL}" for seed in SEEDS}
+    rows: dict[str, Any] = _digests_as_users(references)
     for family in ("llama", "gpt2", "qwen3", "neox", "olmo2"):
-        exported = command("export", _birth(family), scratch() / f"exported-{family}")
-        born, read = (command("digest", model)["digest"] for model in (births[family], exported["directory"]))
+        exported = command("export", _initial(family), scratch() / f"exported-{family}")
+        initial, read = (command("digest", model)["digest"] for model in (references[family], exported["directory"]))
         rows[f"{family}.export"] = exported["family"]
-        rows[f"{family}.export_is_birth"] = born == exported["digest"] == read
+        rows[f"{family}.export_is_birth"] = initial == exported["digest"] == read
     start, end = (command("digest", _place(f"RUN@seed={SEEDS[0]},step={step}"))["digest"] for step in (0, STEPS))
     command("export", _place(f"RUN@seed={SEEDS[0]},step={STEPS}"), scratch() / "exported-run")
     rows["run_begins_with_birth"] = start == command("digest", f"seed:{SEEDS[0]}@{MODEL}")["digest"]
@@ -215,14 +215,14 @@ def _digests() -> Values:
 
 
 def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
-    """Digests of births, and of one with its coordinates renumbered, in a process that compiles as users do.
+    """Digests of initial weights, and of some with coordinates renumbered, in a process that compiles as users do.
 
     The last bit of a normal draw is the compiler's, and the tests' flags make it another one.
     """
     place = scratch() / "as-users"
     place.mkdir(exist_ok=True)
     calls = [["digest", model, "--json", str(place / f"{name}.json")] for name, model in models.items()]
-    calls.append(["derive", _birth("neox"), "--change", "renumber:7", "--out", str(place / "neox-renumbered")])
+    calls.append(["derive", _initial("neox"), "--change", "renumber:7", "--out", str(place / "neox-renumbered")])
     calls.append(["digest", str(place / "neox-renumbered"), "--json", str(place / "neox.renumbered.json")])
     child = subprocess.run(
         [sys.executable, "-c", CALLS, json.dumps(calls)],

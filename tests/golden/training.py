@@ -144,7 +144,7 @@ def _unbroken() -> Values:
         "source_digest": data["source_digest"],
         "validation_from": data["validation_from"],
         **{f"data.{key}": data[key] for key in ("documents", "train_tokens", "validation_tokens", "text_bytes")},
-        # Even the last bits of a birth are the compiler's: which they are is said in lineage.py, as users compile.
+        # Even the last bits of initial weights are the compiler's: lineage.py has them, as users compile.
         "begins_with_births": weights("unbroken", (0,))
         == {f"seed={seed},step=0": command("digest", f"seed:{seed}@{MODEL}")["digest"] for seed in SEEDS},
         "summary_has_last_digests": weights("unbroken", (STEPS,))
