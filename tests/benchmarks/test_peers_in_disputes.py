@@ -18,10 +18,10 @@ from tests.experiments.test_court import noisy_initializations
 from tests.experiments.test_dispute_benchmark import CFG, SMOKE, model, moved
 
 
-def same_sketches(found, expected):
-    assert set(found.coordinates) == set(expected.coordinates)
+def same_sketches(sketches, expected):
+    assert set(sketches.coordinates) == set(expected.coordinates)
     for name, sketch in expected.coordinates.items():
-        np.testing.assert_array_equal(found.coordinates[name], sketch)
+        np.testing.assert_array_equal(sketches.coordinates[name], sketch)
 
 
 def read_without_tokenizer(folder):
@@ -68,8 +68,8 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     for module in (disputes_recipes, descendants_families):
         monkeypatch.setattr(module, "fit", moved)
     monkeypatch.setattr(peers, "score", fake_scores)
-    found = peers.benchmark(SMOKE, Path("unused"), tmp_path)
-    by_name = {test["test"]: test for test in found["tests"]}
+    findings = peers.benchmark(SMOKE, Path("unused"), tmp_path)
+    by_name = {test["test"]: test for test in findings["tests"]}
     assert list(by_name) == list(RELATED)
     count = SMOKE["models"]
     kit, scope = by_name["Provenance Kit"], by_name["weightscope (unchanged entries)"]
@@ -81,7 +81,7 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     assert all(kind["guilty"] == kind["innocent"] == 0 for kind in scope["decisions"])
     assert (kit["least_guilty"], kit["largest_innocent"]) == (0.004, 0.05)
     assert scope["least_guilty"] is scope["largest_innocent"] is None
-    shown = tables.peers_in_disputes(found)
+    shown = tables.peers_in_disputes(findings)
     assert [len(table.rows) for table in shown] == [len(RELATED)] * 3
     pairs = len(list(disputes.pairs_of(count)))
     folders = list((tmp_path / "models").iterdir())

@@ -92,9 +92,9 @@ def test_a_shard_that_is_cut_short_or_missing(exported, sentence):
 def test_unequal_widths_are_undefined_but_in_token_space(verdict):
     wide = f"seed:2@{SMALL},vocab_size=64".replace("d_model=16", "d_model=24")
     for arguments in (["--test", "weights"], ["--test", "permutation"]):
-        found = verdict(BASE, wide, *arguments)
-        assert (found["verdict"], found["p_value"]) == ("undefined", None)
-        assert "the widths differ (16 and 24)" in found["reason"]
+        result = verdict(BASE, wide, *arguments)
+        assert (result["verdict"], result["p_value"]) == ("undefined", None)
+        assert "the widths differ (16 and 24)" in result["reason"]
     rows = {row["name"]: row for row in verdict(BASE, wide)["tests"]}
     assert rows["coordinates"]["verdict"] == "undefined" and rows["neurons in token space"]["verdict"] == "unrelated"
 
@@ -103,9 +103,9 @@ def test_unequal_widths_are_undefined_but_in_token_space(verdict):
     "words", [["--test", "auto"], ["--test", "weights"], ["--test", "permutation", "--num-inputs", "40"]]
 )
 def test_identical_base_and_suspect_reported(verdict, words):
-    found = verdict(BASE, BASE, *words)
-    assert found["verdict"] == "same-lineage"
-    said = " ".join([found["reason"], *found["notes"]]).lower()
+    result = verdict(BASE, BASE, *words)
+    assert result["verdict"] == "same-lineage"
+    said = " ".join([result["reason"], *result["notes"]]).lower()
     assert (
         "the base is the suspect: both are the initialization of seed 1" in said
         or "identical weights, bit for bit" in said
@@ -116,7 +116,7 @@ def test_base_of_equal_bytes_reported(verdict, exported, tmp_path):
     folder = exported()
     shutil.copytree(folder, tmp_path / "copy")
     for words in ([], ["--test", "weights"]):
-        found = verdict(str(folder), str(tmp_path / "copy"), *words)
-        said = " ".join([found["reason"], *found["notes"]]).lower()
+        result = verdict(str(folder), str(tmp_path / "copy"), *words)
+        said = " ".join([result["reason"], *result["notes"]]).lower()
         assert "the two models' weight files are the same, byte for byte" in said
-        assert found["verdict"] == "same-lineage"
+        assert result["verdict"] == "same-lineage"

@@ -84,16 +84,16 @@ def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(
 
 
 def test_auto_needs_nothing_but_two_models(seedprint, suspect):
-    found = seedprint(f"seed:7{INITIAL}", suspect)
-    assert found["test"] == "auto"
-    assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)
-    assert [row["name"] for row in found["tests"]] == list(KINDS)
-    assert {"component", "z", "log10_p", "verdict"} <= set(found["components"][0])
-    assert {"test", "labels", "z", "log10_p_bound"} <= set(found["evidence"][0])
-    for row in found["tests"]:
+    verdict = seedprint(f"seed:7{INITIAL}", suspect)
+    assert verdict["test"] == "auto"
+    assert (verdict["verdict"], verdict["null"], verdict["identity"]) == ("same-lineage", "exact", None)
+    assert [row["name"] for row in verdict["tests"]] == list(KINDS)
+    assert {"component", "z", "log10_p", "verdict"} <= set(verdict["components"][0])
+    assert {"test", "labels", "z", "log10_p_bound"} <= set(verdict["evidence"][0])
+    for row in verdict["tests"]:
         assert {"name", "verdict", "p_value", "log10_p", "p_adjusted", "z", "null", "permuted", "evaded_by"} <= set(row)
-    assert found["evaded_by"] and found["permuted"] and found["invariant_to"]
-    assert any(f"Chance is measured by permuting {found['permuted']}." in note for note in found["notes"])
+    assert verdict["evaded_by"] and verdict["permuted"] and verdict["invariant_to"]
+    assert any(f"Chance is measured by permuting {verdict['permuted']}." in note for note in verdict["notes"])
 
 
 @pytest.mark.slow

@@ -20,14 +20,14 @@ SIZES = ["--num-inputs", "12", "--seq-len", "4", "--quiet"]
 
 def sentences() -> list[str]:
     """The texts of all errors of the package and its experiments, what is filled in as "…"."""
-    found = []
+    texts = []
     for path in sorted([*(ROOT / "bornbiased_jax").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("InputError", "Overflow"):
                 for part in node.args[:1]:
                     values = part.values if isinstance(part, ast.JoinedStr) else [part]
-                    found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in values))
-    return found
+                    texts.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in values))
+    return texts
 
 
 def test_every_command_that_an_error_names_is_tried_here():

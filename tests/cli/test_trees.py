@@ -71,12 +71,12 @@ READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory"), 
 
 def tree(folder: Path) -> dict[str, tuple]:
     """Every entry below a folder: what it is, and its content."""
-    found = {}
+    entries = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         content = os.readlink(path) if stat.S_ISLNK(mode) else path.read_bytes() if stat.S_ISREG(mode) else None
-        found[str(path.relative_to(folder))] = (mode, content)
-    return found
+        entries[str(path.relative_to(folder))] = (mode, content)
+    return entries
 
 
 @pytest.fixture

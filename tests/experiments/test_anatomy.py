@@ -63,8 +63,8 @@ def record_of(context, result):
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_every_parameter_has_a_part(name, options):
     cfg = preset(name, **options)
-    found = {part_of(path) for path in parameter_table(cfg)}
-    assert found == set(PARTS) - ({"head"} if cfg.tie_embeddings else set())
+    parts = {part_of(path) for path in parameter_table(cfg)}
+    assert parts == set(PARTS) - ({"head"} if cfg.tie_embeddings else set())
     assert set(hybrids_of(cfg)) == set(HYBRIDS) - ({"another's head"} if cfg.tie_embeddings else set())
 
 
@@ -129,10 +129,10 @@ def fitted(z, farthest=POINTS[-1]):
 @pytest.mark.parametrize(("scale", "exponent"), [(20.0, 0.3), (5.0, 0.8), (100.0, 1.5)])
 def test_a_known_decay_is_recovered_and_predicted(scale, exponent):
     z = z_of_cosine((1 + POINTS / scale) ** -exponent, 128, 80.0)
-    found = fitted(z)
-    assert found.determined
-    assert found.scale == pytest.approx(scale, rel=0.05) and found.exponent == pytest.approx(exponent, rel=0.05)
-    checked = check(found, POINTS[~WINDOW], z[~WINDOW], carried=z[WINDOW][-1])
+    fit = fitted(z)
+    assert fit.determined
+    assert fit.scale == pytest.approx(scale, rel=0.05) and fit.exponent == pytest.approx(exponent, rel=0.05)
+    checked = check(fit, POINTS[~WINDOW], z[~WINDOW], carried=z[WINDOW][-1])
     assert checked["holds"] and checked["worst"] < 0.05
     assert checked["carried_worst"] > 1
 
@@ -148,10 +148,10 @@ def test_another_decay_is_refused_on_the_held_out_decade(shape):
 
 def test_nothing_is_said_of_more_than_tenfold_nor_fitted_to_two_points():
     z = z_of_cosine((1 + POINTS / 20.0) ** -0.5, 128, 80.0)
-    found = fitted(z, farthest=1000.0)
-    found.z([1000.0])
+    decay = fitted(z, farthest=1000.0)
+    decay.z([1000.0])
     with pytest.raises(InputError, match="at most 1e"):
-        found.z([1001.0])
+        decay.z([1001.0])
     with pytest.raises(InputError, match="2 checkpoints"):
         fit(POINTS[:2], z[:2], ceiling=80.0, width=128, farthest=10.0)
     with pytest.raises(InputError, match="nothing to lose"):

@@ -62,9 +62,9 @@ def test_both_p_of_algorithm_1_come_from_one_computation():
     rng = np.random.default_rng(0)
     base, suspect = rng.standard_normal((2, 60, 24)).astype(np.float32)
     direct = paper_test(base, suspect)
-    found = calibration.published(base, suspect)
-    assert found["paper U"].p_value == pytest.approx(direct.detail["p_u"])
-    assert found["paper t"].p_value == direct.p_value != found["paper U"].p_value
+    verdicts = calibration.published(base, suspect)
+    assert verdicts["paper U"].p_value == pytest.approx(direct.detail["p_u"])
+    assert verdicts["paper t"].p_value == direct.p_value != verdicts["paper U"].p_value
 
 
 @pytest.mark.nightly
@@ -207,6 +207,6 @@ def test_untrained_models_against_models_in_training(tmp_path):
 
 def test_a_row_keeps_what_is_identical():
     base = Checkpoint.from_seed(CFG, 1)
-    found = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
-    kept = lineage.compared(found, found)["permutation"]
+    outputs = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
+    kept = lineage.compared(outputs, outputs)["permutation"]
     assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0

@@ -93,18 +93,18 @@ def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
 
 @pytest.mark.nightly
 def test_the_ablations_agree_with_theory(record):
-    found = modules.by_variant(record("table2"))
-    assert list(found) == list(modules.VARIANTS)
+    variants = modules.by_variant(record("table2"))
+    assert list(variants) == list(modules.VARIANTS)
     for name in ("full model", "MLP only"):
-        done = found[name]
+        done = variants[name]
         theory = done["theory"]
         assert agree(cosines(done), theory["inter_cosine_by_layer"], theory["inter_cosine_by_layer_std"])
     # The seeds of attention alone share what their inputs happen to have in common: one standard error, not √64.
-    alone = found["self-attention only"]
+    alone = variants["self-attention only"]
     std = np.array(alone["theory"]["inter_cosine_by_layer_std"])
     assert np.all(np.abs(cosines(alone).mean(axis=0)) < SIGMAS * std)
     # And that is a bound worth having: far below what a single MLP contracts.
-    assert np.all(SIGMAS * std < 0.02 * cosines(found["MLP only"]).mean(axis=0))
+    assert np.all(SIGMAS * std < 0.02 * cosines(variants["MLP only"]).mean(axis=0))
 
 
 @pytest.mark.nightly
@@ -163,19 +163,19 @@ def test_the_direction_test_is_calibrated_where_isotropy_is_not():
 
 
 def test_preferences_come_with_the_mlp(record):
-    found = modules.by_variant(record("figure3"))
+    variants = modules.by_variant(record("figure3"))
     fractions = {
-        name: np.mean([row["preference"]["top1_share"] for row in group["records"]]) for name, group in found.items()
+        name: np.mean([row["preference"]["top1_share"] for row in group["records"]]) for name, group in variants.items()
     }
-    level = found["full model"]["records"][0]["preference"]["uniform_top_count"] / 200
+    level = variants["full model"]["records"][0]["preference"]["uniform_top_count"] / 200
     assert fractions["MLP only"] > 3 * level and fractions["full model"] > 3 * level
     assert fractions["self-attention only"] < 1.5 * level
 
 
 def test_attention_amplifies_after_the_first_block_only(record):
-    found = modules.by_variant(record("figure7"))
+    variants = modules.by_variant(record("figure7"))
     # Weights of the MLPs and seeds are the same in both, so the difference is paired.
-    gain = cosines(found["full model"]) - cosines(found["MLP only"])
+    gain = cosines(variants["full model"]) - cosines(variants["MLP only"])
     error = gain.std(axis=0, ddof=1) / math.sqrt(len(gain))
     first, last = gain.mean(axis=0)[[0, -1]] / error[[0, -1]]
     assert first < -SIGMAS and last > SIGMAS
@@ -233,7 +233,7 @@ def test_only_an_epsilon_makes_the_relu_stack_drop(record):
 def test_the_three_cosines_by_hand():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((5, 7)) * np.array([1.0, 1e-3, 1e-6, 1e-9, 1e-12])[:, None]
-    found = jax.device_get(figure5.mean_cosines(jnp.asarray(x, jnp.float32)))
+    cosines = jax.device_get(figure5.mean_cosines(jnp.asarray(x, jnp.float32)))
     norm, dot = np.linalg.norm(x, axis=1), x @ x.T
     off = ~np.eye(5, dtype=bool)
     outer, clipped = np.outer(norm, norm), np.maximum(norm, 1e-8)
@@ -244,7 +244,7 @@ def test_the_three_cosines_by_hand():
         "norm": norm.mean(),
     }
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+        assert cosines[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
 
 
 def test_the_gap_keeps_its_digits():
@@ -261,9 +261,9 @@ def test_the_gap_keeps_its_digits():
 def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
     made = record("figure8")
     curves = {curve["stack"]: curve for curve in made["result"]["curves"]}
-    found, T, D = curves[figure8.ATTN0], 16, made["settings"]["d_model"]
-    mean, exact = np.array(found["gap_by_layer"]), np.array(found["theory_gap_by_layer"])
-    error = SIGMAS * np.array(found["gap_std_by_layer"]) / math.sqrt(found["num_inputs"])
+    attn0, T, D = curves[figure8.ATTN0], 16, made["settings"]["d_model"]
+    mean, exact = np.array(attn0["gap_by_layer"]), np.array(attn0["theory_gap_by_layer"])
+    error = SIGMAS * np.array(attn0["gap_std_by_layer"]) / math.sqrt(attn0["num_inputs"])
     # A pair's cosine is low by ρ(1 − ρ²)/(2D) at width D.
     rho = [prop5_correlations(T, n) for n in range(1, len(mean) + 1)]
     finite = np.array([np.mean(r * (1 - r**2)) / (2 * D) for r in rho])
@@ -310,9 +310,9 @@ def test_theory_covers_and_fits_and_its_control_does_not(record):
     # Initializations of one configuration are independent: the count inside is binomial.
     assert stats.binom.cdf(covered["inside"], 192, 0.99) > 1e-3
     assert covered["fraction_low"] <= covered["inside"] / 192 <= covered["fraction_high"]
-    (found,) = [fit for fit in made["result"]["fits"] if fit is not None]
-    assert found["p"] > 0.01 > found["control_p"]
-    assert len(found["ranks"]) == 64 and 0 <= found["ranks"][0] and found["ranks"][-1] <= 1
+    (theory_fit,) = [fit for fit in made["result"]["fits"] if fit is not None]
+    assert theory_fit["p"] > 0.01 > theory_fit["control_p"]
+    assert len(theory_fit["ranks"]) == 64 and 0 <= theory_fit["ranks"][0] and theory_fit["ranks"][-1] <= 1
 
 
 def _measured_three_times(outside: dict[int, int], seeds: int = 40) -> list[dict]:

@@ -254,9 +254,9 @@ def _all_paths() -> list[str]:
 
 def _exit_codes() -> Values:
     with _in_folder():
-        found = {"audit": "audit listing.json --quiet", "audit-strict": "audit listing.json --strict --quiet"}
-        found |= {"undefined": CALLS["seedprint-undefined"][1], "version": "--version", "nothing": "", "group": "probe"}
-        return {name: call(line).code for name, line in found.items()}
+        lines = {"audit": "audit listing.json --quiet", "audit-strict": "audit listing.json --strict --quiet"}
+        lines |= {"undefined": CALLS["seedprint-undefined"][1], "version": "--version", "nothing": "", "group": "probe"}
+        return {name: call(line).code for name, line in lines.items()}
 
 
 # An experiment compiles for half a minute; these train a model first, or start another process.

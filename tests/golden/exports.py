@@ -57,7 +57,7 @@ def _round_trip(family: str) -> Values:
         answer("export exported changed")
         overwrite_weights("changed")
         answer("export changed again")
-        found = answer("digest again")
+        digests = answer("digest again")
         return {
             "family": written["family"],
             "tokenizer": written["tokenizer"],
@@ -67,8 +67,8 @@ def _round_trip(family: str) -> Values:
             "is_digest_of_export": written["digest"] == answer(f"digest {reference}")["digest"],
             **{f"tensors.{name}": value for name, value in _tensors("again").items()},
             "is_bitwise_equal_exported_again": _tensors("again") == _tensors("changed"),
-            "digest": found["digest"],
-            "tensor_digests": sha256(json.dumps(found["tensors"], sort_keys=True).encode()),
+            "digest": digests["digest"],
+            "tensor_digests": sha256(json.dumps(digests["tensors"], sort_keys=True).encode()),
             **{f"evaluate.{name}": value for name, value in _evaluated("again").items()},
             **{f"evaluate_streamed.{name}": value for name, value in _streamed("again").items()},
         }
@@ -96,11 +96,11 @@ def _gguf(storage: str) -> Values:
         answer(f"export {FAMILIES['llama']} model")
         overwrite_weights("model")
         convert("model.gguf", "model", kind=storage)
-        found = answer("digest model.gguf")
+        digests = answer("digest model.gguf")
         return {
-            "digest": found["digest"],
-            "is_bitwise_equal_to_directory": found["tensors"] == answer("digest model")["tensors"],
-            **{f"config.{name}": found["config"][name] for name in GGUF_FIELDS},
+            "digest": digests["digest"],
+            "is_bitwise_equal_to_directory": digests["tensors"] == answer("digest model")["tensors"],
+            **{f"config.{name}": digests["config"][name] for name in GGUF_FIELDS},
             **{f"evaluate.{name}": value for name, value in _evaluated("model.gguf").items()},
         }
 

@@ -58,8 +58,8 @@ def _mitigated(fields: str) -> Values:
     """Report on initial weights with other fields, which no family of Hugging Face has; without its longest lists."""
     with empty_folder() as place:
         (place / "text.txt").write_text(generated_text(300))
-        found = answer(f"sinks {INITIAL}{fields} {REPORT}")
-        return flat(found, without=(*LEFT_OUT, "weights_digest", "super_neurons", "top_channels", "pooled"))
+        report = answer(f"sinks {INITIAL}{fields} {REPORT}")
+        return flat(report, without=(*LEFT_OUT, "weights_digest", "super_neurons", "top_channels", "pooled"))
 
 
 def _case(line: str, marks: tuple[str, ...] = ()) -> Case:

@@ -201,12 +201,12 @@ def _in_one_program() -> Values:
 
 def _order_of_data() -> Values:
     """Losses at a learning rate of nothing: a fingerprint of each batch, for two seeds of the data."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for data_seed in (0, 1):
         name = f"order{data_seed}"
         trained(name, "--learning-rate", "1e-12", "--min-learning-rate", 0, "--data-seed", data_seed)
-        found |= {f"data_seed={data_seed}.{key}": value for key, value in _measured(name).items()}
-    return found
+        rows |= {f"data_seed={data_seed}.{key}": value for key, value in _measured(name).items()}
+    return rows
 
 
 CASES: dict[str, Case] = {

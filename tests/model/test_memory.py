@@ -141,5 +141,5 @@ def test_a_limit_of_the_process_counts():
         "size = 2**33; resource.setrlimit(resource.RLIMIT_AS, (size, size));"
         "print(hardware.available_memory() < size)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "True\n"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout == "True\n"

@@ -124,9 +124,9 @@ def options_of(path: str) -> list[click.Parameter]:
     command: click.Command = cli
     for name in path.split():
         assert isinstance(command, click.Group)
-        found = command.get_command(click.Context(command), name)
-        assert found is not None
-        command = found
+        subcommand = command.get_command(click.Context(command), name)
+        assert subcommand is not None
+        command = subcommand
     return [parameter for parameter in command.params if not parameter.is_eager]
 
 
@@ -135,9 +135,9 @@ def extremes(parameter: click.Parameter) -> tuple[str, ...]:
     if getattr(parameter, "is_flag", False):
         return ("",)
     if isinstance(parameter.type, Ranged):
-        found = ends(parameter.type.kind)
-        assert found is not None
-        kind, least, most = found
+        limits = ends(parameter.type.kind)
+        assert limits is not None
+        kind, least, most = limits
         if kind is int:
             # So many inputs are a long job, which an interrupt ends.
             largest = () if parameter.name in WORK else (most,)
