@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_package_alone_and_no_tests(built):
     assert not others and not any(Path(name).name.startswith(("test_", "conftest")) for name in files)
 
 
-def test_the_command_runs_from_the_wheel_beside_foreign_packages(built, tmp_path):
+def test_the_command_runs_from_the_wheel_among_foreign_packages(built, tmp_path):
     place = tmp_path / "site"
     zipfile.ZipFile(built[0]).extractall(place)
     # Names that other distributions have as well: what the command runs must not be theirs.

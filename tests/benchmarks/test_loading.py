@@ -11,7 +11,7 @@ from tests.cli.commands import commands
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_command_is_measured_beside_its_weights(tmp_path):
+def test_memory_of_a_command_is_compared_with_its_weights(tmp_path):
     cfg = preset("llama-tiny", num_layers=1, d_model=16, d_ff=16, num_heads=2, vocab_size=257)
     export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
     findings = loading.measure(str(tmp_path / "model"), "builtin:prose", ("fingerprint",))
@@ -31,7 +31,7 @@ def test_the_calls_are_of_commands_that_there_are(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_streamed_fingerprint_is_measured_beside_products(tmp_path):
+def test_a_streamed_fingerprint_is_compared_with_products(tmp_path):
     sizes = dict(d_model=32, d_ff=48, num_heads=2, num_kv_heads=2, vocab_size=64)
     findings = streamed.benchmark(sizes, tmp_path, num_inputs=4, length=8, layers=2)
     D, F = 32, 48

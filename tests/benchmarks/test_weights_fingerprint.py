@@ -6,7 +6,7 @@ from benchmarks import tables, weights_fingerprint
 
 
 @pytest.mark.slow
-def test_fingerprint_is_timed_beside_reading_the_same_files(tmp_path):
+def test_fingerprint_is_timed_against_reading_the_same_files(tmp_path):
     sizes = dict(d_model=64, d_ff=96, num_heads=4, vocab_size=300)
     findings = weights_fingerprint.benchmark(sizes, tmp_path, layers=2, rounds=2)
     assert len(findings["read_seconds"]) == len(findings["fingerprint_seconds"]) == 2

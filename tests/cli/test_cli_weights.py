@@ -75,9 +75,9 @@ def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(
     assert run(["fingerprint", base, "--out", stored, "--json", str(tmp_path / "facts.json"), "--quiet"]) == 0
     facts = json.loads((tmp_path / "facts.json").read_text())
     capsys.readouterr()
-    beside = seedprint(stored, suspect, "--base-digest", facts["digest"])
-    assert (beside["sign_key"], beside["committed_as"], beside["verdict"]) == ("", "payload", first["verdict"])
-    assert any("public signs" in note for note in beside["notes"])
+    public = seedprint(stored, suspect, "--base-digest", facts["digest"])
+    assert (public["sign_key"], public["committed_as"], public["verdict"]) == ("", "payload", first["verdict"])
+    assert any("public signs" in note for note in public["notes"])
     assert seedprint(stored, suspect, "--base-digest", facts["weights_digest"])["committed_as"] == "weights"
     assert run(["seedprint", stored, suspect, "--base-digest", "0" * 64, "--quiet"]) == 2
     assert "name the model whose digest was published" in capsys.readouterr().err

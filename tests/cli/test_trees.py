@@ -133,7 +133,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign,
 
 
 @pytest.mark.parametrize("command", nightly_except(["probe preference", "export"], "export"))
-def test_a_new_folder_beside_other_things_is_all_that_comes(command, foreign):
+def test_a_new_folder_next_to_other_things_is_all_that_comes(command, foreign):
     before = tree(foreign)
     for _ in range(2):  # the second time it is the command's own
         assert run([*command.split(), *FOLDERS[command], str(foreign / "new")]) == 0

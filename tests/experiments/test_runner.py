@@ -97,7 +97,7 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
 
 
 @pytest.mark.slow
-def test_figures_lie_beside_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
+def test_figures_lie_next_to_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
     heights = [1.0]
 
     def drawing(record):

@@ -81,7 +81,7 @@ def test_figure_13_in_units_of_the_null(tmp_path):
     assert taus.std() / figure13.null_std(50) == pytest.approx(1.0, abs=4 / np.sqrt(2 * 400))
 
 
-def test_tables_4a_and_9_beside_the_paper_only_at_its_sizes(tmp_path):
+def test_tables_4a_and_9_show_the_paper_only_at_its_sizes(tmp_path):
     record = record_of(table4a.EXPERIMENT, tmp_path)
     groups = record["result"]["groups"]
     assert [[row["base"], row["suspect"]] for row in groups[1]["pairs"]] == groups[1]["group"]["pairs"]

@@ -128,7 +128,7 @@ def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
 
 
 @pytest.mark.nightly
-def test_every_mitigation_side_by_side(tmp_path):
+def test_every_mitigation_is_compared(tmp_path):
     changes = dict(cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     record = record_of(sink_cures.EXPERIMENT, tmp_path, **changes)
     (table, rounding, sinks_part, uneven, streaming, *worth), _, (claim,) = show(sink_cures.EXPERIMENT, record)

@@ -190,7 +190,7 @@ def test_a_second_mlp_and_an_average_agree_with_propositions_2_and_4(record):
 
 
 @pytest.mark.parametrize(("T", "N", "shown"), [(128, 2_000, (True, True, True)), (1, 2_000, (True, True, False))])
-def test_paper_values_stand_beside_the_papers_sizes_only(T, N, shown):
+def test_paper_values_stand_next_to_the_papers_sizes_only(T, N, shown):
     group = dict(seeds=[0], d_model=768, d_ff=3072, num_inputs=N, seq_len=T)
     assert tuple(table3.same_configuration(group, index) for index in range(3)) == shown
     assert not any(table3.same_configuration({**group, "num_inputs": N - 1}, index) for index in range(3))

@@ -45,7 +45,7 @@ def test_colors_of_z_mean_the_same_on_every_page_and_nothing_below_four():
     assert colors[0][0][0] > colors[0][0][2] and colors[0][4][0] < colors[0][4][2]
 
 
-def test_blocks_stand_beside_their_partners_with_the_evidence_that_decides():
+def test_blocks_stand_next_to_their_partners_with_the_evidence_that_decides():
     rows = [
         {"component": "all", "evidence": "heads in token space", "z": 9.0},
         {"component": "blocks/2", "evidence": "neurons in token space", "z": 30.0},

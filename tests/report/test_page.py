@@ -144,7 +144,7 @@ def test_anchors_exist_and_ids_are_unique(section):
     assert {"top", "counting", "other"} <= inside <= set(reader.ids)
 
 
-def test_tables_set_the_sources_side_by_side_and_mark_other_configurations(section):
+def test_tables_compare_the_sources_and_mark_other_configurations(section):
     html = page.render("Title", "", [section])
     rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', html[html.index('id="counting"') :], flags=re.DOTALL)
     cells = {}
