@@ -207,7 +207,7 @@ def _noted(name: str) -> Callable[[Path], str]:
 
 
 CHUNK = Chunk(7, 0, 3)
-TOY = "tests.store.toy:compute"
+TOY = "tests.toy_task:compute"
 
 
 def _text(name: str, text: str) -> Callable[[Path], str]:

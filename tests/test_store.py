@@ -21,10 +21,10 @@ from bornbiased_jax.executors import BrokenExecutor, InProcessExecutor, engine_n
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.progress import Bar
 from bornbiased_jax.store import Request, compute_chunks, compute_in_worker, fulfill, status
-from tests.store import toy
+from tests import toy_task
 from tests.test_io import an_ordinary_user
 
-FUNCTION = "tests.store.toy:compute"
+FUNCTION = "tests.toy_task:compute"
 CHUNKS = [Chunk(seed, start, start + 10) for start in (0, 10) for seed in (0, 7, 4_000_000_000)]
 
 
@@ -42,7 +42,7 @@ def computed(tasks, chunks=CHUNKS, *, engine=local, block=1, advance=None):
     seen = []
 
     def compute(settings, sources, some):
-        for chunk, tree in zip(some, toy.compute(settings, sources, some), strict=True):
+        for chunk, tree in zip(some, toy_task.compute(settings, sources, some), strict=True):
             seen.append(chunk)
             yield tree
 
