@@ -23,15 +23,6 @@ def suspect(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture
-def seedprint(capsys):
-    def call(*arguments):
-        assert run(["seedprint", *arguments, "--json", "-", "--quiet"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return call
-
-
 @pytest.mark.slow
 def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, suspect):
     for labels in ("coordinates", "units"):

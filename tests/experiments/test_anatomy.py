@@ -9,7 +9,6 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.base import Context
 from bornbiased_jax.experiments.results import leaves
 from bornbiased_jax.experiments.survival import anatomy, decay, persistence, run_folder
@@ -24,7 +23,7 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
-from tests.experiments.smoke import check_shown
+from tests.experiments.smoke import check_shown, committed
 
 pytestmark = pytest.mark.slow
 
@@ -257,15 +256,10 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
 # What the committed records say.
 
 
-def committed(name):
-    record = results.committed(name, "laptop")
-    assert record is not None, f"bornbiased reproduce {name} --scale laptop, then collect it"
-    return record["result"]["runs"]
-
-
 @pytest.mark.parametrize("run_name", ["bytes", "BPE"])
 def test_the_record_of_the_outputs_has_the_embeddings_trace_alone(run_name):
-    z = {hybrid: np.asarray(z_SC) for hybrid, z_SC in committed("anatomy")[run_name]["z"]["uniform ids"].items()}
+    runs = committed("anatomy")["result"]["runs"]
+    z = {hybrid: np.asarray(z_SC) for hybrid, z_SC in runs[run_name]["z"]["uniform ids"].items()}
     assert z["own birth"].min() > 4
     assert z["another's embedding"].max() < 4 and z["another birth"].max() < 4
     assert z["another's blocks"][:, -1].mean() > 0.8 * z["own birth"][:, -1].mean()
@@ -273,7 +267,7 @@ def test_the_record_of_the_outputs_has_the_embeddings_trace_alone(run_name):
 
 @pytest.mark.parametrize("run_name", ["bytes", "BPE"])
 def test_the_record_of_the_weights_has_every_kind_of_matrix_above_chance(run_name):
-    one = committed("decay")[run_name]
+    one = committed("decay")["result"]["runs"][run_name]
     for matrix, z_SC in one["z"].items():
         if not matrix.startswith("blocks/"):
             assert min(z_C[-1] for z_C in z_SC) > 4, matrix
