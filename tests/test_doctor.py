@@ -11,8 +11,6 @@ from packaging.requirements import Requirement
 from bornbiased_jax import doctor
 from bornbiased_jax.cli.main import run
 
-SELF = metadata.requires(doctor.DISTRIBUTION) or []
-
 
 def test_every_extra_is_explained():
     # An installation may be older than the file.
