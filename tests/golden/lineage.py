@@ -116,13 +116,13 @@ def _place(reference: str) -> str:
 
 def _judge(base: str, suspect: str, options: str) -> dict[str, Any]:
     """What is kept of one verdict."""
-    found = command("seedprint", base, suspect, *options.split(), "--quiet")
-    rows = {key: found[key] for key in KEPT if key in found}
-    rows["by_module"] = [row["module"] for row in found["by_module"]]
-    rows["by_module.z"] = [row["z"] for row in found["by_module"]]
-    if "tests" in found:
-        rows["tests"] = [row["name"] for row in found["tests"]]
-        rows |= {f"tests.{key}": [row[key] for row in found["tests"]] for key in OF_THE_BATTERY}
+    answer = command("seedprint", base, suspect, *options.split(), "--quiet")
+    rows = {key: answer[key] for key in KEPT if key in answer}
+    rows["by_module"] = [row["module"] for row in answer["by_module"]]
+    rows["by_module.z"] = [row["z"] for row in answer["by_module"]]
+    if "tests" in answer:
+        rows["tests"] = [row["name"] for row in answer["tests"]]
+        rows |= {f"tests.{key}": [row[key] for row in answer["tests"]] for key in OF_THE_BATTERY}
     return rows
 
 
@@ -162,17 +162,17 @@ def _moves(value: Any, moved: Any) -> float:
 
 def _fingerprints() -> Values:
     """Two stored fingerprints compared, and what is said of one; the bytes of a file depend on the machine."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for name, model in (("birth", _initial("llama")), ("merged", _derive("merged"))):
         stored = command(
             "fingerprint", "--outputs", model, *INPUTS.split(), "--out", scratch() / f"{name}.fingerprint", "--quiet"
         )
-        found |= {f"{name}.{key}": _flat(stored[key]) for key in ("num_outputs", "width", "layer", "storage", "inputs")}
-        found[f"{name}.has_digest_of_model"] = stored["weights_digest"] == command("digest", model)["digest"]
+        rows |= {f"{name}.{key}": _flat(stored[key]) for key in ("num_outputs", "width", "layer", "storage", "inputs")}
+        rows[f"{name}.has_digest_of_model"] = stored["weights_digest"] == command("digest", model)["digest"]
     pair = [str(scratch() / f"{name}.fingerprint") for name in ("birth", "merged")]
     for test in ("permutation", "paper", "iclr"):
-        found |= {f"{test}.{key}": value for key, value in _judge(*pair, f"--test {test}").items()}
-    return found
+        rows |= {f"{test}.{key}": value for key, value in _judge(*pair, f"--test {test}").items()}
+    return rows
 
 
 def _flat(value: Any) -> Any:
@@ -184,14 +184,14 @@ def _whichseed() -> Values:
     """Seeds 0 to 63 searched for the seed of a noisy model, and for one that is not among them."""
     rows: dict[str, Any] = {}
     for name, suspect in (("noisy", _derive("noisy")), ("none", _initial("llama", 99))):
-        found = command("whichseed", suspect, "--seeds", "0:64", "--quiet")
+        answer = command("whichseed", suspect, "--seeds", "0:64", "--quiet")
         kept = ("seed", "p_value", "log10_p", "num_seeds", "corrected_for", "alpha")
-        rows |= {f"{name}.{key}": found[key] for key in kept}
-        rows |= {f"{name}.num_entries": _flat(found["num_entries"])}
+        rows |= {f"{name}.{key}": answer[key] for key in kept}
+        rows |= {f"{name}.num_entries": _flat(answer["num_entries"])}
         for candidate in ("best", "runner_up"):
-            rows |= {f"{name}.{candidate}.{key}": found[candidate][key] for key in ("seed", "correlation", "log10_p")}
-        confirmed = found["confirmed"] or {}
-        rows[f"{name}.confirmed"] = found["confirmed"] is not None
+            rows |= {f"{name}.{candidate}.{key}": answer[candidate][key] for key in ("seed", "correlation", "log10_p")}
+        confirmed = answer["confirmed"] or {}
+        rows[f"{name}.confirmed"] = answer["confirmed"] is not None
         rows |= {f"{name}.confirmed.{key}": confirmed[key] for key in ("verdict", "z", "log10_p") if key in confirmed}
     return rows
 
