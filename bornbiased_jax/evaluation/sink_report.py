@@ -295,9 +295,7 @@ def sinks_report(
     check_plain(opened.weights, quantization=list(options.schemes) or None, streaming=options.streaming)
     if by_step:
         check_run(opened)
-    tokenizer = tokenizer or opened.tokenizer
-    if tokenizer is None:
-        raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
+    tokenizer = opened.require_tokenizer(tokenizer)
     check_overflow(opened.cfg, opened.weights)
     # A GGUF file's weights are quantized already.
     if opened.kind == "gguf":
