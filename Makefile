@@ -23,7 +23,7 @@ help:
 	@echo 'make mutants   faults planted in the statistics that the tests overlook (installs cosmic-ray)'
 	@echo 'make check     lint and types only'
 	@echo 'make docs      the documentation as a site: out/site/index.html'
-	@echo 'make bench     the speed of a sweep beside a PyTorch loop (installs PyTorch)'
+	@echo 'make bench     the speed of a sweep against a PyTorch loop (installs PyTorch)'
 	@echo 'make clean     remove the environment and all caches; results in out/ stay'
 
 demo: $(VENV)/.installed

@@ -2,7 +2,7 @@
 
     python -m benchmarks bound --json benchmarks/results/bound.json
 
-Scores are Gaussian noise with as much of the identity as puts their trace z standard deviations out. Beside the bound
+Scores are Gaussian noise with as much of the identity as puts their trace z standard deviations out. Next to the bound
 stand the normal tail, which is no p, and the floor 1/D!. "Full" keeps every number of every row, which is what is used
 up to 1,024 labels; beyond, the largest 64 of each row and a grid of the rest are. Seconds are those of the processor;
 the sorting of as large a matrix by rows, which the bound cannot do without, is measured in turn.

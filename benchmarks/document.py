@@ -27,7 +27,7 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.config import preset
 
 LAYERS, GOAL_SECONDS = 32, 600.0
-NOISE, SIDE = 0.02, 128
+NOISE, BLOCK = 0.02, 128
 _LARGEST_CODE = 448.0
 
 Tensors = dict[str, np.ndarray]
@@ -40,19 +40,22 @@ def noisy(name: str, matrix_OI: np.ndarray, rng: np.random.Generator) -> Tensors
 
 
 def rounded(name: str, matrix_OI: np.ndarray, _rng: np.random.Generator) -> Tensors:
-    """Round a matrix of a block to 8 bits, with a scale for each square; tables stay as they are."""
+    """Round a matrix of a block to 8 bits, with a scale for each block; tables stay as they are."""
     if "layers." not in name:
         return {name: matrix_OI.astype(ml_dtypes.bfloat16)}
-    rows, columns = matrix_OI.shape[0] // SIDE, matrix_OI.shape[1] // SIDE
-    squares = matrix_OI.reshape(rows, SIDE, columns, SIDE)
-    scale = np.abs(squares).max(axis=(1, 3)) / np.float32(_LARGEST_CODE)
-    codes = (squares / scale[:, None, :, None]).reshape(matrix_OI.shape).astype(ml_dtypes.float8_e4m3fn)
+    rows, columns = matrix_OI.shape[0] // BLOCK, matrix_OI.shape[1] // BLOCK
+    blocks = matrix_OI.reshape(rows, BLOCK, columns, BLOCK)
+    scale = np.abs(blocks).max(axis=(1, 3)) / np.float32(_LARGEST_CODE)
+    codes = (blocks / scale[:, None, :, None]).reshape(matrix_OI.shape).astype(ml_dtypes.float8_e4m3fn)
     return {name: codes, f"{name}_scale_inv": scale}
 
 
 CHANGES: dict[str, tuple[Callable[[str, np.ndarray, np.random.Generator], Tensors], Findings]] = {
     "a noisy copy": (noisy, {}),
-    "a copy in 8 bits": (rounded, {"quantization_config": {"quant_method": "fp8", "weight_block_size": [SIDE, SIDE]}}),
+    "a copy in 8 bits": (
+        rounded,
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}},
+    ),
 }
 """Name of a suspect -> what happens to each of its matrices, and what its configuration says of that."""
 

@@ -1,4 +1,4 @@
-"""The most memory that each command takes which reads one checkpoint for inference, beside that of its weights.
+"""The most memory that each command takes which reads one checkpoint for inference, against that of its weights.
 
     python -m benchmarks loading --checkpoint FILE --text FILE --json benchmarks/results/loading.json
 

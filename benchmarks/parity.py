@@ -1,4 +1,4 @@
-"""Logits of every family of models beside those of transformers, in float32.
+"""Logits of every family of models against those of transformers, in float32.
 
     python -m benchmarks parity --json benchmarks/results/parity.json
 

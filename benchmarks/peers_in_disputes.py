@@ -5,7 +5,7 @@
 
 The models of :mod:`experiments.lineage.disputes` are trained and written as Hugging Face directories: Qwen2's names
 and biases; experts as Qwen2-MoE names them; the tensors of a vision tower under ``vision_tower.``; a tokenizer of bytes
-beside each, with other ids where the suspect has another vocabulary. The tools read them offline, in their own
+next to each, with other ids where the suspect has another vocabulary. The tools read them offline, in their own
 environment (:mod:`benchmarks.peer_scores`). Scores, ranks and levels are those of the experiment, fixed before any
 number here was seen.
 """

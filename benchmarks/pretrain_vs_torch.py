@@ -10,7 +10,7 @@ pair. The PyTorch loop is tuned: SDPA or eager attention, whichever is faster, a
 same thing is checked by their losses.
 
 The figure means something on an idle machine alone: PyTorch's threads wait for one another by spinning, so that it
-loses more than we do where other programs run. How busy each side kept the cores is in the record.
+loses more than we do where other programs run. How busy each loop kept the cores is in the record.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SIZES: dict[str, tuple[ModelConfig, int, int, str | None, int]] = {
 }
 
 
-class Ours:
+class JaxLoop:
     """Our loop: the compiled step of :mod:`bornbiased_jax.training` and its read-behind of losses."""
 
     def __init__(self, config: PretrainConfig, steps: int) -> None:
@@ -79,7 +79,7 @@ class Ours:
         return [*losses, float(jax.device_get(pending["loss"])[0])]
 
 
-class Theirs:
+class TorchLoop:
     """The user's loop."""
 
     def __init__(self, config: PretrainConfig, steps: int, attention: str) -> None:
@@ -138,18 +138,18 @@ def measure_size(size: str, *, pairs: int) -> Findings:
             tokenizer=tokenizer,
         )  # fmt: skip
         data = load_data(config)
-        # Held in memory, so that neither side pays for reading.
+        # Held in memory, so that neither loop pays for reading.
         source = batches(data.train, batch_size=batch_size, data_seed=0)
         pool = [np.array(next(source), np.int32) for _ in range(total)]
-    jax_loop = Ours(config, total)
-    sides = {"sdpa": Theirs(config, total, "sdpa"), "eager": Theirs(config, total, "eager")}
-    start = {name: side.train(iter(pool), steps) for name, side in {"ours": jax_loop, **sides}.items()}
+    jax_loop = JaxLoop(config, total)
+    torch_loops = {"sdpa": TorchLoop(config, total, "sdpa"), "eager": TorchLoop(config, total, "eager")}
+    start = {name: loop.train(iter(pool), steps) for name, loop in {"ours": jax_loop, **torch_loops}.items()}
     # The faster of PyTorch's two attentions.
-    timed = {name: seconds(side, pool[steps:], steps)[0] for name, side in sides.items()}
+    timed = {name: seconds(loop, pool[steps:], steps)[0] for name, loop in torch_loops.items()}
     seconds(jax_loop, pool[steps:], steps)
     chosen = min(timed, key=timed.__getitem__)
-    torch_loop = sides[chosen]
-    # Both sides take turns on the same rows of data.
+    torch_loop = torch_loops[chosen]
+    # Both loops take turns on the same rows of data.
     times, worked, rates, at = [], [], [], 2 * steps
     ours_losses: list[float] = []
     theirs_losses: list[float] = []
@@ -197,10 +197,10 @@ def measure_size(size: str, *, pairs: int) -> Findings:
     }
 
 
-def seconds(side: Ours | Theirs, rows: Sequence[np.ndarray], steps: int) -> tuple[float, list[float]]:
+def seconds(loop: JaxLoop | TorchLoop, rows: Sequence[np.ndarray], steps: int) -> tuple[float, list[float]]:
     """Return the wall time of so many steps, and their losses."""
     start = time.perf_counter()
-    losses = side.train(iter(rows), steps)
+    losses = loop.train(iter(rows), steps)
     return time.perf_counter() - start, losses
 
 

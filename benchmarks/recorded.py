@@ -32,7 +32,7 @@ def run(work: Callable[[], Findings], path: Path | str | None, **facts: object) 
     Args:
         work: gives the findings, JSON-ready.
         path: where the record goes, or None.
-        facts: what :func:`bornbiased_jax.record.provenance` is to hold beside its own.
+        facts: what :func:`bornbiased_jax.record.provenance` is to hold besides its own.
 
     Returns:
         The record as written.

@@ -13,7 +13,7 @@ import statistics
 
 import numpy as np
 
-from benchmarks.pretrain_vs_torch import TINY, Ours, seconds
+from benchmarks.pretrain_vs_torch import TINY, JaxLoop, seconds
 from benchmarks.recorded import Findings, command
 from bornbiased_jax.training import PretrainConfig
 
@@ -24,7 +24,7 @@ def measure(seeds: int = 4, pairs: int = 5, steps: int = 4, batch_size: int = 16
     config = PretrainConfig(
         model=TINY, data="none", out="none", seeds=tuple(range(seeds)), context=context, batch_size=batch_size
     )
-    together, alone = Ours(config, 1000), Ours(PretrainConfig(**{**vars(config), "seeds": (0,)}), 1000)
+    together, alone = JaxLoop(config, 1000), JaxLoop(PretrainConfig(**{**vars(config), "seeds": (0,)}), 1000)
     for loop in (together, alone):
         seconds(loop, list(rows), steps)
     times = []

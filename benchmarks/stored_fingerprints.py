@@ -133,14 +133,14 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, r
         base = relative(suspect, number + 2) if number < related else unrelated(template, number + 2)
         save_fingerprint(store / f"{number:04}.fingerprint", base)
     progress.note("comparing")
-    found = {
+    times = {
         "screen": timed(lambda: screening_z(suspect, other)),
         "unrelated": timed(lambda: compare_weights(suspect, other)),
         "full": timed(lambda: compare_weights(suspect, child)),
     }
     progress.note("scanning")
     results = []
-    found["scan"] = timed(lambda: results.append(scan(str(folder / "suspect.fingerprint"), find_bases([str(store)]))))
+    times["scan"] = timed(lambda: results.append(scan(str(folder / "suspect.fingerprint"), find_bases([str(store)]))))
     return {
         "layers": layers,
         "sizes": sizes,
@@ -149,10 +149,10 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, r
         "related": related,
         "tested": results[0].num_tested,
         "found": sum(match.verdict == "same-lineage" for match in results[0].matches),
-        "seconds": found,
+        "seconds": times,
         "load": [load, os.getloadavg()[0]],
         "goals": GOALS,
-        "within": {name: found[name]["wall_s"] < goal for name, goal in GOALS.items()},
+        "within": {name: times[name]["wall_s"] < goal for name, goal in GOALS.items()},
     }
 
 

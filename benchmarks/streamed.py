@@ -1,4 +1,4 @@
-"""A fingerprint of a model of 7B shape that is read block by block: its memory, and its rate beside that of products.
+"""A fingerprint of a model of 7B shape that is read block by block: its memory, and its rate against that of products.
 
     python -m benchmarks streamed --json benchmarks/results/streamed.json
 
@@ -86,7 +86,7 @@ def time_pass(folder: str, num_inputs: int, length: int) -> Findings:
 
 
 def benchmark(sizes: dict[str, int], folder: Path, *, num_inputs: int, length: int, layers: int) -> Findings:
-    """Write the model, stream it by the command and by itself, and put both side by side."""
+    """Write the model, stream it by the command and by itself, and compare both."""
     cfg = preset("llama-tiny", num_layers=layers, **sizes)
     model = folder / "model"
     progress.note("writing the model")

@@ -1,7 +1,7 @@
 """The preference sweep against the loop that a user would write with PyTorch and transformers.
 
 Same sizes, same machine, one process, taken in turn; the figure is the ratio pair by pair. The loop is
-tuned: inference mode, SDPA attention, the fastest of several batch sizes, all cores. Both sides count the
+tuned: inference mode, SDPA attention, the fastest of several batch sizes, all cores. Both programs count the
 time of making the weights, which the sweep also makes anew for each seed.
 
 The sweep leaves out what the last position does not need of the last block; the loop, as a user writes it, does not.
@@ -10,7 +10,7 @@ So the sweep is timed twice in each turn: as it is, and with every block at all 
     python -m benchmarks sweep_vs_torch
     python -m benchmarks sweep_vs_torch --model llama-nano --seeds 32 --pairs 2 --batches 32,64,128
 
-The second line is meant for a GPU, which both sides then use, one after the other.
+The second line is meant for a GPU, which both programs then use, one after the other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BATCHES = (4, 8, 16, 32)
 TUNING_SEEDS = 2
 
 Counts = jax.Array | preference.PreferenceState
-"""Of the top-1 tokens alone [V], or with what the probe counts beside them."""
+"""Of the top-1 tokens alone [V], or with what else the probe counts."""
 
 
 def config_of(model: str | None = None) -> ModelConfig:

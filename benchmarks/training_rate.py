@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.matmul import Shape, rate_of
-from benchmarks.pretrain_vs_torch import Ours, seconds
+from benchmarks.pretrain_vs_torch import JaxLoop, seconds
 from benchmarks.recorded import Findings, median_and_range, run
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.model.memory import linear_shapes
@@ -52,11 +52,11 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
     tokens = np.random.default_rng(0).integers(0, cfg.vocab_size, shape, dtype=np.int32)
     precision = "highest" if config.dtype == "float32" else "default"
     products_rate = functools.partial(rate_of, products(cfg, rows), config.dtype, precision)
-    side = Ours(config, 1000)
-    seconds(side, list(tokens), steps)
+    loop = JaxLoop(config, 1000)
+    seconds(loop, list(tokens), steps)
     taken, rates = [], [products_rate()]
     for _ in range(turns):
-        taken.append(seconds(side, list(tokens), steps)[0])
+        taken.append(seconds(loop, list(tokens), steps)[0])
         rates.append(products_rate())
     count = steps * config.tokens_per_step * len(config.seeds)
     needed = count * flops_per_token(cfg, config.context)
@@ -66,7 +66,7 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
     return {
         "tokens_per_step": config.tokens_per_step,
         "seeds": len(config.seeds),
-        "mode": side.mode,
+        "mode": loop.mode,
         "turns": turns,
         "steps_each": steps,
         "tokens_per_second": count / statistics.median(taken),
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> Findings:
     parser.add_argument("--remat", action="store_true")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--goal", type=float, help="Fraction to be reached, kept in the record beside what was.")
+    parser.add_argument("--goal", type=float, help="Fraction to be reached, kept in the record next to what was.")
     parser.add_argument("--json")
     options = parser.parse_args(arguments)
     fields = {name: getattr(options, name) for name in ("context", "batch_size", "accumulation", "dtype", "remat")}

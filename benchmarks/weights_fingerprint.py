@@ -1,4 +1,4 @@
-"""A fingerprint of the weights of a model of 7B shape: its time beside reading the same files, and its memory.
+"""A fingerprint of the weights of a model of 7B shape: its time against reading the same files, and its memory.
 
     python -m benchmarks weights_fingerprint --json benchmarks/results/weights_fingerprint.json
 
@@ -103,7 +103,7 @@ def _at_depth(sizes: dict[str, int]) -> NativeRoles:
 
 
 def measure(layers: int = LAYERS, rounds: int = ROUNDS, folder: str | None = None) -> Findings:
-    """Measure a fingerprint of the weights of a model of 7B shape beside reading the same files.
+    """Measure a fingerprint of the weights of a model of 7B shape against reading the same files.
 
     Args:
         layers: Blocks, 0.4 gigabytes of disk each.

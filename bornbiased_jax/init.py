@@ -42,7 +42,7 @@ def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
         if width % 2:
             name = "shared_expert_width" if parameter.position_of("hidden") is None else "d_ff"
             raise InputError(f"mirrored neurons come in pairs, but {name}={width} is odd: make it even")
-        # Opposite arguments of φ with opposite weights behind it leave φ's odd part; beside a gate "up" is linear.
+        # Opposite arguments of φ with opposite weights behind it leave φ's odd part; next to a gate "up" is linear.
         if parameter.group == "up" and cfg.gated_mlp:
             rule = rule._replace(structure="repeated")
     # Fan-in and fan-out of a matrix [in, out] are its last two axes; those of a table are V and D.

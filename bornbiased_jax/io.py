@@ -260,9 +260,9 @@ def write_text(path: Path | str, text: str) -> Path:
     return write_bytes(path, utf8(text))
 
 
-def write_json(path: Path | str, value: object) -> Path:
+def write_json(path: Path | str, value: object, *, sort_keys: bool = False) -> Path:
     """Write a JSON file atomically. NaN and infinities are refused: they are not JSON."""
-    return write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    return write_text(path, json.dumps(value, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n")
 
 
 def write_sealed(path: Path | str, content: Mapping[str, object]) -> Path:

@@ -78,7 +78,7 @@ class Parameter:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has two axes or more beside that of blocks."""
+        """Whether it has two axes or more besides that of blocks."""
         return len(self.block_axes) >= 2
 
     @property

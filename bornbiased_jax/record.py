@@ -40,7 +40,7 @@ except ImportError:  # pragma: no cover - a later JAX
 
 
 REVISION_VARIABLE = "BORNBIASED_REVISION"
-"""Names the commit of a copy of the source that has no git beside it: 40 hexadecimal digits."""
+"""Names the commit of a copy of the source that has no git folder: 40 hexadecimal digits."""
 
 _LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "scipy")
 _FLAGS = (

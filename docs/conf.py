@@ -1,7 +1,7 @@
 """Settings of the documentation's site: `make docs` writes it to out/site/.
 
 Code cells of the pages run in an empty folder while the site is built, and a cell that fails ends the build. The site
-needs no network to be looked at: the theme uses the system's fonts, and MathJax with its fonts lies beside the pages.
+needs no network to be looked at: the theme uses the system's fonts, and MathJax with its fonts lies next to the pages.
 """
 
 import atexit
@@ -54,7 +54,7 @@ atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 (_FOLDER / "profile_default" / "startup").mkdir(parents=True)
 (_FOLDER / "profile_default" / "startup" / "bash.py").write_text(_BASH)
 os.environ["IPYTHONDIR"] = str(_FOLDER)
-# Plain words in boxes, no colours.
+# Plain words in boxes, no colors.
 os.environ.update(NO_COLOR="1", TERM="dumb", COLUMNS="78")
 # Commands of the cells do not import the package anew each time.
 _SERVER = warm.start(_FOLDER)
@@ -64,7 +64,7 @@ project = "bornbiased_jax"
 copyright = "the bornbiased_jax authors, Apache-2.0"  # noqa: A001 (Sphinx reads this name)
 version = release = bornbiased_jax.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-# MathJax with its fonts, copied beside the pages.
+# MathJax with its fonts, copied next to the pages.
 extensions += ["sphinx-mathjax-offline"]
 exclude_patterns = ["extending/*.diff"]
 
@@ -100,7 +100,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
-# What lies beside the docs in the repository has a page of its own here.
+# What lies next to the docs in the repository has a page of its own here.
 _ELSEWHERE = {"](../../theory/ERRATA.md": "](../errata.md", "](../theory/ERRATA.md": "](errata.md"}
 _LITERAL = re.compile(r"(``.*?``)")
 # What the theme leaves out and readers without a mouse need: levels of headings, names of landmarks, and tables that

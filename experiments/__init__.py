@@ -56,7 +56,7 @@ _CHAPTERS = {
     "decay": "survival",
 }
 # Searches that a table of the documentation quotes, long sweeps, and what looks at a run that is named; by name alone.
-_BESIDE = {
+_BY_NAME = {
     "entropy_transition": "theory",
     "gradient_norms": "theory",
     "unseen_schemes": "theory",
@@ -117,7 +117,7 @@ _SIZES = [
 MODULES: dict[str, str] = {
     **{
         name: f"bornbiased_jax.experiments.{place}" if "." in place else f"bornbiased_jax.experiments.{place}.{name}"
-        for name, place in (_DEMO | _CHAPTERS | _BESIDE | _PAPER | _LARGER).items()
+        for name, place in (_DEMO | _CHAPTERS | _BY_NAME | _PAPER | _LARGER).items()
     },
     **dict.fromkeys(_ROWS, "bornbiased_jax.experiments.birth.table1"),
     **dict.fromkeys(_SIZES, "bornbiased_jax.experiments.lineage.table4a"),

@@ -43,7 +43,7 @@ def run(context: Context) -> Entry:
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Show paper, measured and theory side by side; a value of the paper only beside the paper's own configuration."""
+    """Compare paper, measured and theory; a value of the paper only next to the paper's own configuration."""
     rows = [([row["seed"]], {"share": (percent(2), row["share"])}) for row in record["result"]["seeds"]]
     return [tabulate("The most predicted token", ["seed"], rows)]
 

@@ -37,6 +37,8 @@ LABELS = (
     (r"\brenumbered\b", "permuted"),
     (r"\ba birth\b", "an initialization"),
     (r"\bbirth(s?)\b", r"initialization\1"),
+    (r"\bcentred attention\b", "centered attention"),
+    (r"\bre-quantisation\b", "requantization"),
 )
 """Words in the keys of records -> words for readers."""
 
@@ -293,12 +295,12 @@ class Experiment:
         description: what is done and what is to be seen; paragraphs are separated by blank lines.
         settings: for each scale, the sizes and seeds, as JSON-ready values. A record with other settings
             is not taken for this one's.
-        cost: for each scale, the time and the machine it was measured on, in words; seconds at scale smoke unless said.
+        cost: for each scale, the time and the machine it was measured on, in words; see :meth:`cost_at`.
         run: computes the result: a dict of JSON-ready values (arrays are converted).
         precision: the precision of the computation, for the record.
         takes_precision: ``run`` multiplies as :attr:`Context.precision` says; others refuse ``--precision``.
         claims: the rows of the page's first screen.
-        tables: tables with what the paper printed beside what was measured.
+        tables: tables with what the paper printed next to what was measured.
         figures: figures.
         headline: one sentence with its numbers for the top of the page, or "".
     """
@@ -317,9 +319,10 @@ class Experiment:
     figures: Callable[[Record], Sequence[Panel]] = _nothing
     headline: Callable[[Record], str] = lambda _record: ""
 
-    def __post_init__(self) -> None:
-        if "smoke" in self.settings:
-            object.__setattr__(self, "cost", {"smoke": "seconds", **self.cost})
+    def cost_at(self, scale: str) -> str:
+        """Return the cost at a scale: seconds at smoke unless ``cost`` states it, "" where nothing is stated."""
+        default = "seconds" if scale == "smoke" and scale in self.settings else ""
+        return self.cost.get(scale, default)
 
     def precision_by(self, name: str) -> str:
         """Return the precision of a run with ``--precision NAME``, for the record."""

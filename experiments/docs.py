@@ -179,7 +179,7 @@ def _shown(block: Block, records: Mapping[str, Record]) -> str:
     kind, _, number = block.show.partition(":")
     by_record: list[Sequence[Table]]
     if block.name.startswith("benchmark/"):
-        # benchmarks/ is not installed with the packages; it lies beside the documents.
+        # benchmarks/ is not installed with the packages; it lies next to the documents.
         shown = importlib.import_module("benchmarks.tables").TABLES
         by_record = [shown[block.name.removeprefix("benchmark/")](records[block.name])]
     else:

@@ -327,7 +327,7 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
 
     Args:
         out: the output folder.
-        new: experiments whose figures are written beside the page as well, and those of others where they are not
+        new: experiments whose figures are written next to the page as well, and those of others where they are not
             there; None writes the page alone.
     """
     folder = out if isinstance(out, Folder) else output_folder(out)
@@ -402,6 +402,6 @@ def _empty_section(experiment: Experiment, scale: str, data: str | None, failure
         description=experiment.description,
         command=experiment.command(scale, data, out),
         scale=scale,
-        cost=experiment.cost.get(scale, ""),
+        cost=experiment.cost_at(scale),
         failure=failure,
     )

@@ -4,7 +4,7 @@ import functools
 import gc
 import os
 
-# Matrices of tests are small: a second BLAS thread gains nothing, and beside another worker its waiting costs fourfold.
+# Matrices of tests are small: a second BLAS thread gains nothing, next to another worker its waiting costs fourfold.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator

@@ -94,14 +94,14 @@ def test_two_processes_give_the_numbers_of_one(name, tmp_path):
         return
     one, *both = (json.loads((tmp_path / place).read_text()) for place in ("one/one.json", "two/0.json", "two/1.json"))
     assert both[0]["records"] == both[1]["records"]
-    expected, found = (numbers(value["records"]) for value in (one, both[0]))
-    assert expected.keys() == found.keys()
+    expected, actual = (numbers(value["records"]) for value in (one, both[0]))
+    assert expected.keys() == actual.keys()
     for place, value in expected.items():
         # log10 p is as many times larger than the cosines it comes from.
         exact = not isinstance(value, float)
-        assert found[place] == (value if exact else pytest.approx(value, rel=1e-6, abs=1e-6)), place
+        assert actual[place] == (value if exact else pytest.approx(value, rel=1e-6, abs=1e-6)), place
     if "births" in name:
-        assert expected == found  # each seed's program is that of one device
+        assert expected == actual  # each seed's program is that of one device
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])

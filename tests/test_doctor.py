@@ -11,8 +11,6 @@ from packaging.requirements import Requirement
 from bornbiased_jax import doctor
 from bornbiased_jax.cli.main import run
 
-SELF = metadata.requires(doctor.DISTRIBUTION) or []
-
 
 def test_every_extra_is_explained():
     # An installation may be older than the file.
@@ -24,13 +22,13 @@ def test_this_installation(monkeypatch, tmp_path):
     monkeypatch.setenv("BORNBIASED_CACHE", str(tmp_path))
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "kept").write_bytes(b"12345")
-    found = doctor.diagnose()
-    assert found["libraries"]["jax"] == metadata.version("jax")
-    assert len(found["devices"]) == len(jax.local_devices())
+    rows = doctor.diagnose()
+    assert rows["libraries"]["jax"] == metadata.version("jax")
+    assert len(rows["devices"]) == len(jax.local_devices())
     cache = {"folder": str(tmp_path), "from": "BORNBIASED_CACHE", "files": 1, "bytes": 5, "writable": True}
-    assert found["cache"] == cache
-    assert found["extras"]["dev"]["installed"], "the tests run, so that what they need is here"
-    assert found["problems"] == []
+    assert rows["cache"] == cache
+    assert rows["extras"]["dev"]["installed"], "the tests run, so that what they need is here"
+    assert rows["problems"] == []
 
 
 def test_a_missing_package_and_an_old_one_are_named(monkeypatch):

@@ -14,7 +14,7 @@ from bornbiased_jax import lineage
 ROOT = Path(__file__).resolve().parent.parent
 # Rooms for the command line alone, and one that is used module by module (their __init__ say why).
 APART = {"cli", "experiments", "lineage.audit"}
-# Names that a room exports beside its own: a model is used with its initial weights and their tree.
+# Names that a room exports besides its own: a model is used with its initial weights and their tree.
 HANDED_ON = {"model": ("bornbiased_jax.init", "bornbiased_jax.parameters")}
 NESTED = {"lineage.audit", "probes.inputs", "training.data"}
 FOLDERS = {path.parent.name for path in (ROOT / "bornbiased_jax").glob("*/__init__.py")} | NESTED

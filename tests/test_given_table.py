@@ -31,10 +31,10 @@ def test_the_band_is_that_of_fresh_tables_where_nothing_is_common():
     """Gaussian inputs and rotary positions: seeds share the head alone. Means within 20% of each other."""
     cfg = preset("llama-tiny", num_layers=2, **SMALL | {"d_ff": 192})
     with jax.default_matmul_precision("highest"):
-        found = given_table.top1_given_table(cfg, 8, 400, 0, tokens=False)
+        band = given_table.top1_given_table(cfg, 8, 400, 0, tokens=False)
     fresh = predict(cfg, 8, num_inputs=400, tokens=False)
-    assert found.p10 <= found.mean <= found.p90
-    assert abs(found.mean / fresh["top1_share_mean"] - 1) < 0.2
+    assert band.p10 <= band.mean <= band.p90
+    assert abs(band.mean / fresh["top1_share_mean"] - 1) < 0.2
 
 
 @pytest.mark.nightly

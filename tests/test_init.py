@@ -82,9 +82,9 @@ def test_bitwise_equal_under_eager_jit_vmap_map_and_on_four_devices():
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
     done = subprocess.run([sys.executable, "-c", BITS], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = dict(line.split() for line in done.stdout.splitlines())
-    assert list(found) == ["eager", "jit", "vmap", "map", "devices"]
-    assert len(set(found.values())) == 1, found
+    digests = dict(line.split() for line in done.stdout.splitlines())
+    assert list(digests) == ["eager", "jit", "vmap", "map", "devices"]
+    assert len(set(digests.values())) == 1, digests
 
 
 def test_fixed_key_fixes_embeddings_and_head_only():

@@ -247,8 +247,8 @@ def test_damage_is_set_aside_under_a_new_name(tmp_path):
     for number in range(3):
         io.write_text(tmp_path / "a", str(number))
         io.set_aside(tmp_path / "a")
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == {"a.damaged": "0", "a.damaged.1": "1", "a.damaged.2": "2"}
+    contents = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert contents == {"a.damaged": "0", "a.damaged.1": "1", "a.damaged.2": "2"}
     assert io.set_aside(tmp_path / "gone meanwhile") == tmp_path / "gone meanwhile.damaged"
 
 

@@ -33,20 +33,20 @@ def names(wheel):
 
 
 def test_the_wheel_holds_the_package_alone_and_no_tests(built):
-    found = names(built[0])
-    assert {"bornbiased_jax/py.typed", "bornbiased_jax/report/page.html.j2"} <= found
+    files = names(built[0])
+    assert {"bornbiased_jax/py.typed", "bornbiased_jax/report/page.html.j2"} <= files
     here = {
         path.relative_to(ROOT).as_posix()
         for folder in ("bornbiased_jax", "bornbiased_jax/theory", "bornbiased_jax/experiments")
         for path in (ROOT / folder).rglob("*.py*")
         if path.suffix != ".pyc" and not path.name.startswith(("test_", "conftest"))
     }
-    assert len(here) > 300 and here <= found
-    others = {name for name in found if not name.startswith(("bornbiased_jax/", "bornbiased_jax-"))}
-    assert not others and not any(Path(name).name.startswith(("test_", "conftest")) for name in found)
+    assert len(here) > 300 and here <= files
+    others = {name for name in files if not name.startswith(("bornbiased_jax/", "bornbiased_jax-"))}
+    assert not others and not any(Path(name).name.startswith(("test_", "conftest")) for name in files)
 
 
-def test_the_command_runs_from_the_wheel_beside_foreign_packages(built, tmp_path):
+def test_the_command_runs_from_the_wheel_among_foreign_packages(built, tmp_path):
     place = tmp_path / "site"
     zipfile.ZipFile(built[0]).extractall(place)
     # Names that other distributions have as well: what the command runs must not be theirs.

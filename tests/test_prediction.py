@@ -42,17 +42,17 @@ def test_stack_has_initial_standard_deviations(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_record() -> None:
-    found = json.loads(json.dumps(predict(TINY, 24, num_inputs=200)))
+    record = json.loads(json.dumps(predict(TINY, 24, num_inputs=200)))
     L = TINY.num_layers
     for key in ("", "_std", "_low", "_high"):
-        assert len(found[f"inter_cosine_by_layer{key}"]) == L
-        assert found[f"inter_cosine_final{key}"] == found[f"inter_cosine_by_layer{key}"][-1]
-    assert len(found["intra_cosine_by_layer"]) == L
-    assert len(found["position_std"]) == 24
-    assert np.shape(found["attention_std_by_layer"]) == np.shape(found["residual_std_by_layer"]) == (L, 24)
-    assert found["top1_share_p10"] <= found["top1_share_p50"] <= found["top1_share_p90"]
-    assert found["log10_p"] <= 0
-    low, mean, high = (np.array(found[f"inter_cosine_by_layer{k}"]) for k in ("_low", "", "_high"))
+        assert len(record[f"inter_cosine_by_layer{key}"]) == L
+        assert record[f"inter_cosine_final{key}"] == record[f"inter_cosine_by_layer{key}"][-1]
+    assert len(record["intra_cosine_by_layer"]) == L
+    assert len(record["position_std"]) == 24
+    assert np.shape(record["attention_std_by_layer"]) == np.shape(record["residual_std_by_layer"]) == (L, 24)
+    assert record["top1_share_p10"] <= record["top1_share_p50"] <= record["top1_share_p90"]
+    assert record["log10_p"] <= 0
+    low, mean, high = (np.array(record[f"inter_cosine_by_layer{k}"]) for k in ("_low", "", "_high"))
     assert np.all(low < mean) and np.all(mean < high)
 
 
@@ -70,18 +70,18 @@ def test_more_inputs_narrow_the_interval_to_that_of_seeds_alone() -> None:
 @pytest.mark.slow
 def test_positional_decay_of_the_first_block() -> None:
     """Figure 9: independent values of standard deviation σ average to σ/√i, logits being small at this width."""
-    found = predict(TINY, 16, num_inputs=100, tokens=False)["position_std"]
+    stds = predict(TINY, 16, num_inputs=100, tokens=False)["position_std"]
     # The eps of the norm: inputs have variance 4e-4. A logit's variance, (0.02²·128)², is 0.0026.
     normed = 0.0004 / (0.0004 + TINY.norm_eps)
     expected = 0.02 * np.sqrt(128 * normed / np.arange(1, 17))
-    np.testing.assert_allclose(found, expected, rtol=0.0026)
+    np.testing.assert_allclose(stds, expected, rtol=0.0026)
 
 
 @pytest.mark.slow
 def test_without_attention_position_std_is_the_stream_s() -> None:
-    found = predict(TINY.replace(attention=False), 4, num_inputs=100)
-    assert found["attention_std_by_layer"] == []
-    assert found["position_std"] == found["residual_std_by_layer"][-1]
+    prediction = predict(TINY.replace(attention=False), 4, num_inputs=100)
+    assert prediction["attention_std_by_layer"] == []
+    assert prediction["position_std"] == prediction["residual_std_by_layer"][-1]
 
 
 @pytest.mark.slow
@@ -98,10 +98,10 @@ def test_without_attention_position_std_is_the_stream_s() -> None:
 )
 def test_every_field_is_predicted(changes: dict) -> None:
     cfg = ModelConfig(num_layers=2, num_heads=2, d_model=32, d_ff=64, vocab_size=100, **changes)
-    found = predict(cfg, 12, num_inputs=50)
-    numbers = [value for value in found.values() if isinstance(value, (int, float, list))]
+    prediction = predict(cfg, 12, num_inputs=50)
+    numbers = [value for value in prediction.values() if isinstance(value, (int, float, list))]
     assert all(np.all(np.isfinite(number)) for number in numbers)
-    assert 0 < found["top1_share_mean"] <= 1
+    assert 0 < prediction["top1_share_mean"] <= 1
 
 
 @pytest.mark.slow
@@ -116,14 +116,19 @@ def test_every_field_is_predicted(changes: dict) -> None:
 def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
     """Cosines up to 1 exactly: the fraction's distribution may not need a lattice as fine as √(1 − ρ)."""
     tracemalloc.start()
-    found = predict(TINY.replace(activation="relu", **changes), 8, num_inputs=2_000)
+    prediction = predict(TINY.replace(activation="relu", **changes), 8, num_inputs=2_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 300e6
-    assert 0.5 < found["inter_cosine_final"] <= 1
-    assert found["inter_cosine_final_low"] <= found["inter_cosine_final"] <= found["inter_cosine_final_high"] <= 1
+    assert 0.5 < prediction["inter_cosine_final"] <= 1
+    assert (
+        prediction["inter_cosine_final_low"]
+        <= prediction["inter_cosine_final"]
+        <= prediction["inter_cosine_final_high"]
+        <= 1
+    )
     # A tenth of the seeds may lie below p10, so the mean may too, by a tenth of it.
-    assert 0.9 * found["top1_share_p10"] <= found["top1_share_mean"] <= 1
+    assert 0.9 * prediction["top1_share_p10"] <= prediction["top1_share_mean"] <= 1
 
 
 @pytest.mark.slow
@@ -168,8 +173,8 @@ def test_bad_input_is_named(changes: dict, arguments: dict, named: str) -> None:
 def test_wide_models_are_predicted_as_far_as_the_theory_integrates() -> None:
     """With weights of 0.02 the logits' variance is (std² D)²: 171 at D = 32,768, 654 at 65,536 with the norm's ε."""
     wide = dict(num_layers=1, num_heads=1, init="normal-0.02")
-    found = predict(TINY.replace(**wide, d_model=32_768), 16, tokens=False)
-    assert 0 < found["intra_cosine_by_layer"][-1] < 1
+    prediction = predict(TINY.replace(**wide, d_model=32_768), 16, tokens=False)
+    assert 0 < prediction["intra_cosine_by_layer"][-1] < 1
     for kernel in ("softmax", "sigmoid"):
         changes = dict(wide, d_model=65_536, attention_kernel=kernel)
         with pytest.raises(InputError, match=r"variance: 65\d.*above 200") as caught:

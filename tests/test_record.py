@@ -20,24 +20,24 @@ def test_provenance_is_json_and_names_what_a_rerun_needs():
     with record.measure() as measurement:
         pass
     cfg = preset("gpt2-tiny")
-    found = record.provenance(
+    provenance = record.provenance(
         config=cfg, seeds=range(3), precision="float32 highest", measurement=measurement, inputs="sha256:ab"
     )
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert type(cfg).from_dict(found["config"]) == cfg
-    assert found["seeds"] == [0, 1, 2]
-    assert found["version"] == bornbiased_jax.__version__
-    assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert found["versions"]["jax"] == __import__("jax").__version__
-    assert found["platform"]["cpu"] and found["platform"]["cores"] >= 1
-    assert found["device"]["platform"] == "cpu" and found["device"]["count"] >= 1
-    assert found["prng"] == "threefry2x32"
-    assert found["flags"]["jax_threefry_partitionable"] is True
-    assert {"jax_enable_x64", "jax_default_matmul_precision"} <= set(found["flags"])
-    assert found["precision"] == "float32 highest"
-    assert found["inputs"] == "sha256:ab"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", found["timestamp"])
-    assert found["wall_time_s"] >= 0 and found["peak_memory_bytes"] > 10 * MIB
+    assert json.loads(json.dumps(provenance, allow_nan=False)) == provenance
+    assert type(cfg).from_dict(provenance["config"]) == cfg
+    assert provenance["seeds"] == [0, 1, 2]
+    assert provenance["version"] == bornbiased_jax.__version__
+    assert provenance["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert provenance["versions"]["jax"] == __import__("jax").__version__
+    assert provenance["platform"]["cpu"] and provenance["platform"]["cores"] >= 1
+    assert provenance["device"]["platform"] == "cpu" and provenance["device"]["count"] >= 1
+    assert provenance["prng"] == "threefry2x32"
+    assert provenance["flags"]["jax_threefry_partitionable"] is True
+    assert {"jax_enable_x64", "jax_default_matmul_precision"} <= set(provenance["flags"])
+    assert provenance["precision"] == "float32 highest"
+    assert provenance["inputs"] == "sha256:ab"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", provenance["timestamp"])
+    assert provenance["wall_time_s"] >= 0 and provenance["peak_memory_bytes"] > 10 * MIB
 
 
 def test_provenance_does_not_tell_the_machine():
@@ -72,7 +72,7 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
         ["git", "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
     assert record.git_revision() == {"revision": head, "dirty": False}
-    # What no commit knows, such as an output beside the code, changes nothing that the commit says.
+    # What no commit knows, such as an output next to the code, changes nothing that the commit says.
     (tmp_path / "out.json").write_text("{}")
     assert record.git_revision() == {"revision": head, "dirty": False}
     (package / "__init__.py").write_text("x = 1\n")
@@ -80,7 +80,7 @@ def test_git_revision_and_its_dirt(tmp_path, monkeypatch):
 
 
 def test_untracked_files_are_no_dirt(tmp_path, monkeypatch):
-    """Outputs lie beside the code; a changed file of the code is another matter."""
+    """Outputs lie next to the code; a changed file of the code is another matter."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     package = _package(tmp_path, monkeypatch)
     _commit(tmp_path, "first")
@@ -193,10 +193,10 @@ def test_jsonable_converts_what_experiments_hold():
         "path": "a/b",
         "3": [4, 5],
     }
-    found = record.jsonable(value)
-    assert found == expected
-    assert type(found["scalar"]) is int and found["flag"] is True
-    assert json.loads(json.dumps(found)) == expected
+    json_value = record.jsonable(value)
+    assert json_value == expected
+    assert type(json_value["scalar"]) is int and json_value["flag"] is True
+    assert json.loads(json.dumps(json_value)) == expected
 
 
 @pytest.mark.parametrize("value", [float("nan"), np.float32("inf"), [1.0, float("-inf")], object(), b"x"])

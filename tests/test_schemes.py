@@ -166,7 +166,7 @@ def test_mirrored_neurons_write_the_odd_part_of_the_activation(name):
         hidden = inner * (inner > 0) * (x @ mlp["up"] if "gate" in mlp else 1.0)
         return hidden @ mlp["down"]
 
-    # Of ReLU the odd part is u/2: without a gate the MLP is linear, beside one it is a product of two linear maps.
+    # Of ReLU the odd part is u/2: without a gate the MLP is linear, with one it is a product of two linear maps.
     even = 1.0 if "gate" in mlp else -1.0
     np.testing.assert_allclose(write(-x), even * write(x), atol=1e-6)
 

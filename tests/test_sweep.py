@@ -47,12 +47,12 @@ def test_every_layout_agrees(mode, chunk):
     for seed in seeds:
         w = np.asarray(jax.random.normal(keys.init_key(seed), (8, 8)), np.float64)
         expected[seed] = sum((b["x"].astype(np.float64) @ w).sum() for b in BATCHES)
-    found = totals(seeds, mode=mode, chunk=chunk)
-    assert list(found) == seeds
+    sums = totals(seeds, mode=mode, chunk=chunk)
+    assert list(sums) == seeds
     for seed in seeds:
         # 96 products of order 2 summed in float32.
-        assert float(found[seed]["total"]) == pytest.approx(expected[seed], abs=96 * 2 * 2.0**-22)
-        assert int(found[seed]["nested"]["count"]) == 3
+        assert float(sums[seed]["total"]) == pytest.approx(expected[seed], abs=96 * 2 * 2.0**-22)
+        assert int(sums[seed]["nested"]["count"]) == 3
 
 
 ON_DEVICES = """
@@ -61,8 +61,8 @@ sys.path.insert(0, "tests")
 from test_sweep import totals
 mesh = jax.make_mesh((4,), ("seed",), axis_types=(jax.sharding.AxisType.Auto,))
 for mode in ("vmap", "map"):
-    found = totals(range(6), mode=mode, mesh=mesh)
-    print(mode, *[float(found[s]["total"]) for s in range(6)])
+    sums = totals(range(6), mode=mode, mesh=mesh)
+    print(mode, *[float(sums[s]["total"]) for s in range(6)])
 """
 
 

@@ -21,7 +21,10 @@ REPLACED = {
     "accuse": "reject, call related",
     "accused": "rejected, called related",
     "accuses": "rejects",
+    "behaviour": "behavior",
     "captures": "captured activations",
+    "colour": "color",
+    "colours": "colors",
     "cure": "mitigation",
     "cures": "mitigations",
     "favourite": "top-1 token",
@@ -30,6 +33,8 @@ REPLACED = {
     "lane": "CPU shard",
     "lanes": "CPU shards",
     "laws": "distributions",
+    "licence": "license",
+    "licences": "licenses",
     "share": "fraction, part",
     "shares": "fractions, parts",
     "spread": "standard deviation (std)",
@@ -54,6 +59,7 @@ KEPT = {
 # What is said in no prose either: docs, docstrings, comments, help. The others have uses of their own there: people are
 # accused, and tests reject.
 UNSAID = ("accuse", "accuses", "cure", "cures", "favourites", "lane", "lanes", "stranger", "strangers")
+UNSAID += ("behaviour", "colour", "colours", "licence", "licences")
 VAGUE = {"one", "found", "done", "it", "thing"}
 
 # Of pages, which readers without this project's history understand. Exempt are code, links, the paper's title, and the
@@ -128,10 +134,10 @@ def test_no_name_has_a_replaced_word(folder):
 
 
 def _prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a page outside its code, or comments and docstrings of a module; the file that has the list is left."""
+    """Lines of a page outside its code and comments, or comments and docstrings of a module, but for this one."""
     text = path.read_text()
     if path.suffix == ".md":
-        text = re.sub(r"```.*?```|`[^`]*`", lambda code: "\n" * code[0].count("\n"), text, flags=re.DOTALL)
+        text = re.sub(r"```.*?```|`[^`]*`|<!--.*?-->", lambda code: "\n" * code[0].count("\n"), text, flags=re.DOTALL)
         yield from enumerate(text.splitlines(), 1)
     elif path != Path(__file__).resolve():
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

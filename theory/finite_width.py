@@ -169,7 +169,7 @@ def kernel(activation: str, gated: bool, std_n: Array, *, centered: bool = False
 
     Args:
         activation: its name.
-        gated: beside the activation stands a linear factor, whose mean is 0.
+        gated: the activation is multiplied by a linear factor, whose mean is 0.
         std_n: of the pre-activations.
         centered: the mean activation is not written, for the weights behind it are balanced.
 

@@ -9,7 +9,7 @@ if it is not, and it never is. Near the maximum, at 4 standard deviations, a sca
 much as a sizeable part of a_v. The scale's third moment is closed by that of a product of Gaussian matrices with
 the same anisotropy r, d² tr Σ³/(tr Σ)³ = r(3r − 1)/2, and its distribution is Pearson III (a χ² where Σ is isotropic).
 It widens the distribution of a token's p and leaves its mean over rows as it is at infinite width: an input of given
-length gives every token a logit of one and the same distribution. Inputs differ in how far they lean towards û, too,
+length gives every token a logit of one and the same distribution. Inputs differ in how far they lean toward û, too,
 with variance ``lean``; that adds lean·a_v² to the noise of a token. What is left out is of relative order
 (2 ln V)²·anisotropy/d, squared.
 """

@@ -19,7 +19,7 @@ SECOND_ORDER = 1.5
 cosine times the variance of the overlap of two inputs. Their coefficients are not known; the tests' seeds bear the
 choice out, for widths of 48 and more."""
 ROUNDING = 1e-10
-"""A cosine below this is none: there is no mean to lean towards."""
+"""A cosine below this is none: there is no mean to lean toward."""
 
 
 class Contraction(NamedTuple):
@@ -63,8 +63,8 @@ def contraction(profiled: Profile, num_inputs: int | None = None, coverage: floa
 
     >>> from bornbiased_jax.theory.stack import Stack
     >>> stack = Stack(num_layers=2, width=64, mlp_width=256, query_width=64, value_width=64, output_std=0.01)
-    >>> found = contraction(profile(stack, 16), num_inputs=100)
-    >>> bool(found.low[-1] < found.mean[-1] < found.high[-1])
+    >>> cosines = contraction(profile(stack, 16), num_inputs=100)
+    >>> bool(cosines.low[-1] < cosines.mean[-1] < cosines.high[-1])
     True
     """
     if num_inputs is not None:

@@ -3,7 +3,7 @@
 - ``normal_nodes``: Gauss-Hermite, for polynomials and for functions smooth on the scale of its nodes;
 - ``normal_lattice``: equally spaced, for functions of ``scale·z`` that are analytic within π/2 of the real axis, as
   every activation here but ReLU is, and e^(−e^u);
-- ``normal_panels``: Gauss-Legendre panels that shrink towards 0, for functions with a kink there.
+- ``normal_panels``: Gauss-Legendre panels that shrink toward 0, for functions with a kink there.
 """
 
 from __future__ import annotations

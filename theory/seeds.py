@@ -102,11 +102,11 @@ def _normalize(c: _Coarse) -> Array:
     """Return δρ as a linear map of (δP, δq), [m², m² + m]."""
     m = c.variance_m.size
     per_std = over(np.ones_like(c.cross_mm), np.sqrt(np.outer(c.variance_m, c.variance_m)))
-    left, right = _sides(0.5 * c.rho_mm, over(np.ones(m), c.variance_m))
+    left, right = _left_and_right(0.5 * c.rho_mm, over(np.ones(m), c.variance_m))
     return np.concatenate([np.diag(per_std.ravel()), -(left + right)], axis=1)
 
 
-def _sides(field_mm: Array, factor_m: Array) -> tuple[Array, Array]:
+def _left_and_right(field_mm: Array, factor_m: Array) -> tuple[Array, Array]:
     """Return maps of y_t to field_ts factor_t y_t and to field_ts factor_s y_s, each [m², m]."""
     m = factor_m.size
     left = np.einsum("ts,tu->tsu", field_mm, np.diag(factor_m)).reshape(m * m, m)
@@ -174,7 +174,7 @@ def _post_norm(stack: Stack, update: _Coarse, scale_m: Array) -> Array:
     scale_mm = np.outer(scale_m, scale_m)
     matrix = np.diag(np.concatenate([scale_mm.ravel(), scale_m**2]))
     if stack.norm_position == "post" and stack.norm != "none":
-        left, right = _sides(0.5 * update.cross_mm * scale_mm, scale_m**2)
+        left, right = _left_and_right(0.5 * update.cross_mm * scale_mm, scale_m**2)
         matrix[: m * m, m * m :] = -(left + right)
         matrix[m * m :, m * m :] *= 1.0 - update.variance_m[:, None] * scale_m[:, None] ** 2
     return matrix
@@ -200,7 +200,7 @@ def _mlp(
     gain, bend = s.gain_nn[pick].ravel(), s.bend_nn[pick].ravel()
     to_rho = _normalize(source)
     half = 0.5 * _sensitivity(stack, source) * over(np.ones(m), source.variance_m)
-    left, right = _sides(out * kernel.stretch(source.rho_mm), half)
+    left, right = _left_and_right(out * kernel.stretch(source.rho_mm), half)
     # Cross terms move with ρ and with both lengths, lengths with themselves.
     linear = np.zeros((m * m + m, m * m + m))
     linear[: m * m] = gain[:, None] * to_rho
@@ -245,7 +245,7 @@ def _attention(
     total = average_mm * (s.weight_n[index] * count_m)[:, None]
     total_kk = np.kron(total, total)
     half = 0.5 * _sensitivity(stack, source) * over(np.ones(m), source.variance_m)
-    left, right = _sides(source.cross_mm * np.outer(scale, scale), half)
+    left, right = _left_and_right(source.cross_mm * np.outer(scale, scale), half)
     normed = per_rho[:, None] * _normalize(source)
     normed[:, m * m :] += left + right
     linear = widen @ total_kk @ normed

@@ -111,7 +111,7 @@ class Stack:
         return self.std("gate" if self.gated_mlp else "up", layer)
 
     def mlp_gain(self, layer: int) -> float:
-        """Return F·Var(W_down); beside a gate also (std of up over std of gate)², for kernels know one of them."""
+        """Return F·Var(W_down); with a gate also (std of up over std of gate)², for kernels know one of them."""
         gain = self.mlp_width * self.std("down", layer) ** 2
         if not self.gated_mlp:
             return gain

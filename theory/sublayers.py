@@ -35,7 +35,7 @@ class Fields(NamedTuple):
     over the weights, and averaging thins them in a way of their own.
     """
     skew_n: Array
-    """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean towards the mean are longer."""
+    """Covariance over tokens of (1/D) m·x̃ and (1/D)‖x̃‖²: tokens that lean toward the mean are longer."""
     length_n: Array
     """Variance over tokens of (1/D)‖x̃‖²."""
 
@@ -254,7 +254,7 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
     to_mean = np.einsum("ti,it->t", grid.seen_nn, n.cross_nn)
     to_shared = np.einsum("ti,it->t", grid.seen_nn, shared_nn)
     gain = weight / scale
-    # Of W k_t at t and Wᵀ k_t at each of the positions before: tr over both, beside tr (W + Wᵀ)².
+    # Of W k_t at t and Wᵀ k_t at each of the positions before: tr over both, next to tr (W + Wᵀ)².
     to_carried = np.sqrt((grid.reach**2 + 1) / 2)
     aligned = _averaged(n, (gain * to_mean, gain * n.kinds_n[OWN], gain * to_shared, gain * to_carried))
     return Sublayer(

@@ -161,9 +161,9 @@ def test_the_closed_form_is_the_integral_of_the_correlation(layers):
 @pytest.mark.parametrize("layers", [1, 2, 5, 12])
 def test_the_closed_form_against_adaptive_quadrature(layers):
     def accepted(value):
-        found, error = integrate.quad(lambda r: float(attention.pair_correlation_limit(r, layers)), 0, 1, limit=200)
+        integral, error = integrate.quad(lambda r: float(attention.pair_correlation_limit(r, layers)), 0, 1, limit=200)
         assert error < 1e-6
-        return abs(value - found) < 1e-6
+        return abs(value - integral) < 1e-6
 
     right = attention.prop5_closed_form(layers)
     assert accepted(right)
@@ -195,8 +195,8 @@ def test_the_exact_gap_keeps_relative_precision(T, layers):
         size = [mpmath.sqrt(sum(power[i, j] ** 2 for j in range(T))) for i in range(T)]
         mean = [sum(power[i, j] / size[i] for i in range(T)) / T for j in range(T)]
         exact = 1 - sum(x * x for x in mean)
-        found = attention.prop5_exact_gap(T, layers)[-1]
-        assert abs(mpmath.mpf(float(found)) / exact - 1) < 1e-13
+        gap = attention.prop5_exact_gap(T, layers)[-1]
+        assert abs(mpmath.mpf(float(gap)) / exact - 1) < 1e-13
 
 
 @settings(max_examples=20)
@@ -274,27 +274,27 @@ WIDE = 64
 @settings(max_examples=10)
 @given(T=st.integers(2, 40), layers=st.integers(1, 8), seed=st.integers(0, 10**6))
 def test_prop5_on_the_real_block(T, layers, seed):
-    found = running_means(T, layers, seed)
+    means = running_means(T, layers, seed)
     exact = np.mean(mlp.finite_width_cosine(attention.prop5_correlations(T, layers), WIDE))
-    assert accepts(exact, found, ROUNDING)
+    assert accepts(exact, means, ROUNDING)
 
 
 def test_prop5_checker_refuses_the_printed_forms():
     T, layers = 40, 2
-    found = running_means(T, layers, 11)
+    means = running_means(T, layers, 11)
     finite = mlp.finite_width_cosine(attention.prop5_correlations(T, layers), WIDE)
     right = float(np.mean(finite))
     # Everything else gets the whole finite-width shift as an allowance, and is refused all the same.
     shift = 0.2 / WIDE
-    assert accepts(right, found, ROUNDING)
-    assert accepts(attention.prop5_exact(T, layers)[-1], found, shift)
-    assert not accepts(attention.prop5_exact(T, layers + 1)[-1], found, shift)  # Off by one layer.
-    assert not accepts(attention.prop5_exact(T, layers - 1)[-1], found, shift)
-    assert not accepts(attention.prop5_printed(T, layers), found, shift)
-    assert not accepts(attention.prop5_printed_closed_form(layers), found, shift)
-    assert not accepts(attention.prop5_printed_density(layers), found, shift)
-    assert not accepts(1 - 1.05 * (1 - right), found, ROUNDING)  # A gap that is 5% too large.
-    assert not accepts(1.05 * right, found, shift)
+    assert accepts(right, means, ROUNDING)
+    assert accepts(attention.prop5_exact(T, layers)[-1], means, shift)
+    assert not accepts(attention.prop5_exact(T, layers + 1)[-1], means, shift)  # Off by one layer.
+    assert not accepts(attention.prop5_exact(T, layers - 1)[-1], means, shift)
+    assert not accepts(attention.prop5_printed(T, layers), means, shift)
+    assert not accepts(attention.prop5_printed_closed_form(layers), means, shift)
+    assert not accepts(attention.prop5_printed_density(layers), means, shift)
+    assert not accepts(1 - 1.05 * (1 - right), means, ROUNDING)  # A gap that is 5% too large.
+    assert not accepts(1.05 * right, means, shift)
 
 
 def test_attn0_is_the_averaging_matrix():

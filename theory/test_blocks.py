@@ -80,8 +80,8 @@ def measure(
         return apply(cfg, params, x_BTD, logits=False, capture=("residual",), reduce=reduce).layers
 
     options = THOROUGH if seeds > SEEDS else None
-    found = jax.jit(jax.vmap(one), compiler_options=options)(jnp.arange(first, first + seeds, dtype=jnp.uint32))
-    return {name: np.asarray(value, np.float64) for name, value in found.items()}
+    statistics = jax.jit(jax.vmap(one), compiler_options=options)(jnp.arange(first, first + seeds, dtype=jnp.uint32))
+    return {name: np.asarray(value, np.float64) for name, value in statistics.items()}
 
 
 def predicted(cfg: ModelConfig, length: int, num_inputs: int = NUM_INPUTS) -> Contraction:
@@ -105,32 +105,32 @@ def test_cosine_of_every_layer(case: str) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
 def test_cosine_of_every_position(case: str) -> None:
     cfg, length = CASES[case]
-    found = measure(cfg, length)["inter_T"]
+    cosines_ST = measure(cfg, length)["inter_T"]
     for place in range(1, length):
-        assert np.all(excess(found[:, :, place - 1], predicted(cfg, place)) < 1)
+        assert np.all(excess(cosines_ST[:, :, place - 1], predicted(cfg, place)) < 1)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_variance_at_every_position(case: str) -> None:
     cfg, length = CASES[case]
-    found = measure(cfg, length)["variance"]
+    variances = measure(cfg, length)["variance"]
     theory = profile(stack_of(cfg, tokens=False), length).variance[1:]
-    se = found.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    se = variances.std(axis=0, ddof=1) / np.sqrt(SEEDS)
     # Not corrected for finite width: the kernel's curvature in the norm's fluctuation, of order 1/D.
-    assert np.all(np.abs(found.mean(axis=0) - theory) < ERRORS * se + theory / cfg.d_model)
+    assert np.all(np.abs(variances.mean(axis=0) - theory) < ERRORS * se + theory / cfg.d_model)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1] > 1])
 def test_cosine_within_a_sequence(case: str) -> None:
     cfg, length = CASES[case]
-    found = measure(cfg, length)["intra"]
+    cosines_SL = measure(cfg, length)["intra"]
     theory = profile(stack_of(cfg, tokens=False), length).intra_cosine[1:]
-    se = found.std(axis=0, ddof=1) / np.sqrt(SEEDS)
+    se = cosines_SL.std(axis=0, ddof=1) / np.sqrt(SEEDS)
     # A sample correlation in D dimensions is biased by at most ρ/(2D) per layer it was made of; take the depth's worth.
     bias = theory * (cfg.num_layers + 1) / (2 * cfg.d_model)
-    assert np.all(np.abs(found.mean(axis=0) - theory) < ERRORS * se + bias)
+    assert np.all(np.abs(cosines_SL.mean(axis=0) - theory) < ERRORS * se + bias)
 
 
 @pytest.mark.long
@@ -160,11 +160,11 @@ def test_any_stack(
         gated_mlp=gated,
         init="normal-0.02",
     )
-    found, theory = measure(cfg, length, 20, seed)["inter"], predicted(cfg, length)
-    assert np.all(excess(found, theory) < 1)
+    cosines_SL, theory = measure(cfg, length, 20, seed)["inter"], predicted(cfg, length)
+    assert np.all(excess(cosines_SL, theory) < 1)
     # The interval of each block covers seeds at its stated rate, here with an error of the first kind of 1e-3.
-    outside = np.sum((found < theory.low[1:]) | (found > theory.high[1:]), axis=0)
-    assert np.all(stats.binom.sf(outside - 1, len(found), 1 - theory.coverage) > 1e-3 / depth)
+    outside = np.sum((cosines_SL < theory.low[1:]) | (cosines_SL > theory.high[1:]), axis=0)
+    assert np.all(stats.binom.sf(outside - 1, len(cosines_SL), 1 - theory.coverage) > 1e-3 / depth)
 
 
 # Controls: what is wrong must be rejected by the same comparison.

@@ -58,9 +58,9 @@ def test_llama_rows_of_table_1_come_from_uneven_scatter():
     """V = 32,000, N = 10,000: printed 0.06% to 0.09%; a common direction alone would give 0.054%."""
     changes = dict(norm="rmsnorm", activation="silu", gated_mlp=True, mlp_width=2048, mlp=True, vocabulary=32_000)
     for T, expected in ((64, 6.9e-4), (1024, 8.1e-4)):
-        found = profile(gpt2_nano(**changes), T)
-        rho = contraction(found, 10_000).mean[-1]
-        fraction = preference.top1_distribution(rho, 32_000, 10_000, **scatter(found)._asdict())
+        prediction = profile(gpt2_nano(**changes), T)
+        rho = contraction(prediction, 10_000).mean[-1]
+        fraction = preference.top1_distribution(rho, 32_000, 10_000, **scatter(prediction)._asdict())
         assert fraction.fraction_mean == pytest.approx(expected, abs=1e-5)
         assert preference.top1_distribution(rho, 32_000, 10_000, 768).fraction_mean < 6e-4
 
@@ -103,10 +103,10 @@ def gpt2_nano(**changes):
 
 def test_table_2_p_value_is_that_of_pairs():
     """Attention alone at T = 1,024: pairs spread by 0.111, and 1.11e-4 over 2,000·1,999/2 of them is p = 0.16."""
-    found = contraction(profile(gpt2_nano(), 1024), 2_000)
-    assert found.mean[-1] == found.seed_std[-1] == 0
+    prediction = contraction(profile(gpt2_nano(), 1024), 2_000)
+    assert prediction.mean[-1] == prediction.seed_std[-1] == 0
     pairs = 2_000 * 1_999 / 2
-    std = found.sampling_std[-1] * np.sqrt(pairs)
+    std = prediction.sampling_std[-1] * np.sqrt(pairs)
     assert round(std, 3) == 0.111
     p = [2 * stats.norm.sf(1.11e-4 / s * np.sqrt(pairs)) for s in (std, 768**-0.5)]
     assert round(p[0], 2) == 0.16 and p[1] == pytest.approx(1.4e-5, rel=0.05)
@@ -126,8 +126,8 @@ def test_figure_8_with_and_without_residual():
     depths = np.array([1, 2, 3, 4, 6, 12])
     for (T, name), row in rows.items():
         pairs = profile(gpt2_nano(**changes[name]), T).intra_cosine[depths]
-        found = (pairs * (T - 1) + 1) / T
-        assert np.round(found, 3) == pytest.approx(row, abs=1e-9)
+        cosine = (pairs * (T - 1) + 1) / T
+        assert np.round(cosine, 3) == pytest.approx(row, abs=1e-9)
     exact = attention.prop5_exact(16, 12)[depths - 1]
     assert np.max(np.abs(exact - rows[16, "bare"])) < 6e-4
     # The block with its residual contracts more slowly than Attn₀ at every depth, and not at the printed rate.
@@ -161,13 +161,13 @@ def test_the_approach_of_proposition_2_to_its_rate():
         "rate": [44.41, 4.935, 1.777, 0.4441, 0.1110, 4.441e-3, 4.441e-5],
         "refined": [1.529, 0.5437, 0.3187, 0.1395, 0.05324, 3.585e-3, 4.313e-5],
     }
-    found = {
+    gaps = {
         "exact": mlp.prop2_gap(1000)[depth - 1],
         "rate": mlp.prop2_rate(depth),
         "refined": mlp.prop2_rate_refined(depth),
     }
     for name, row in rows.items():
-        assert found[name] == pytest.approx(row, rel=3e-4)
+        assert gaps[name] == pytest.approx(row, rel=3e-4)
 
 
 def test_sizes_of_the_intersection():

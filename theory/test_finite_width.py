@@ -84,10 +84,10 @@ def test_llama_nano_is_as_established() -> None:
         gated_mlp=True,
         tie_embeddings=False,
     )
-    found = contraction(profile(stack_of(cfg), 32), 1000)
+    prediction = contraction(profile(stack_of(cfg), 32), 1000)
     for measured in (0.0029, 0.0035):
-        assert found.low[-1] < measured < found.high[-1]
-    assert found.high[-1] - found.low[-1] < 0.003
+        assert prediction.low[-1] < measured < prediction.high[-1]
+    assert prediction.high[-1] - prediction.low[-1] < 0.003
 
 
 # Spreads.
@@ -97,8 +97,8 @@ def test_llama_nano_is_as_established() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_std_of_cosines_over_pairs(case: str) -> None:
     cfg, length = CASES[case]
-    found = measure(cfg, length)
-    variance_SL = found["pair_square"] - found["inter"] ** 2
+    statistics = measure(cfg, length)
+    variance_SL = statistics["pair_square"] - statistics["inter"] ** 2
     se = variance_SL.std(axis=0, ddof=1) / np.sqrt(SEEDS)
     layers = profile(stack_of(cfg, tokens=False), length).layers[1:]
     theory, beyond = [], []
@@ -113,12 +113,12 @@ def test_std_of_cosines_over_pairs(case: str) -> None:
 
 @pytest.mark.long
 def test_std_over_seeds() -> None:
-    found, theory = control(), predicted(CONTROL, 1)
-    error = ERRORS / np.sqrt(2 * found.shape[0])
-    ratio = found.std(axis=0, ddof=1) / theory.std[1:]
+    cosines_SL, theory = control(), predicted(CONTROL, 1)
+    error = ERRORS / np.sqrt(2 * cosines_SL.shape[0])
+    ratio = cosines_SL.std(axis=0, ddof=1) / theory.std[1:]
     assert np.all(np.abs(ratio - 1) < error + SECOND_ORDER * 2 / 128)
     # Without the neurons' and the projection's randomness nothing like it comes out.
-    assert np.all(found.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
+    assert np.all(cosines_SL.std(axis=0, ddof=1) / theory.sampling_std[1:] > 1 + 2 * error)
 
 
 @pytest.mark.nightly
@@ -126,12 +126,12 @@ def test_std_over_seeds() -> None:
 def test_few_neurons_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 32 neurons and no residual they make a third and more of the second block's spread."""
     cfg, seeds_drawn = CONTROL.replace(num_layers=2, d_ff=32, residual=False), 400
-    found = measure(cfg, 1, seeds_drawn)["inter"].std(axis=0, ddof=1)
+    stds = measure(cfg, 1, seeds_drawn)["inter"].std(axis=0, ddof=1)
     # The standard error of a standard deviation, and what is left out: second order in 1/F.
     allowed = ERRORS / np.sqrt(2 * seeds_drawn) + SECOND_ORDER * 2 / cfg.d_ff
 
     def accepts() -> bool:
-        return bool(np.all(np.abs(found / predicted(cfg, 1).std[1:] - 1) < allowed))
+        return bool(np.all(np.abs(stds / predicted(cfg, 1).std[1:] - 1) < allowed))
 
     assert accepts()
     right = seeds._neurons
@@ -147,12 +147,12 @@ def test_few_values_widen_the_std_over_seeds(monkeypatch: pytest.MonkeyPatch) ->
     head_dim, seeds_drawn = 16, 300
     shape = dict(num_layers=2, residual=False, attention=True, num_heads=1, num_kv_heads=1, head_dim=head_dim)
     cfg = CONTROL.replace(**shape)
-    found = measure(cfg, 4, seeds_drawn)["inter"].std(axis=0, ddof=1)
+    stds = measure(cfg, 4, seeds_drawn)["inter"].std(axis=0, ddof=1)
     # As above, of second order in 1/(values).
     allowed = ERRORS / np.sqrt(2 * seeds_drawn) + SECOND_ORDER * 2 / head_dim
 
     def accepts() -> bool:
-        return bool(np.all(np.abs(found / predicted(cfg, 4).std[1:] - 1) < allowed))
+        return bool(np.all(np.abs(stds / predicted(cfg, 4).std[1:] - 1) < allowed))
 
     assert accepts()
     right = seeds._attention
@@ -301,9 +301,9 @@ def test_out_of_range() -> None:
     for bad in ((0, 1.0), (3, -0.1)):
         with pytest.raises(ValueError, match="count|variance"):
             participation(*bad)
-    found = profile(stack_of(_GATED, tokens=False), 1)
+    prediction = profile(stack_of(_GATED, tokens=False), 1)
     with pytest.raises(ValueError, match="num_inputs"):
-        contraction(found, 1)
+        contraction(prediction, 1)
     for coverage in (0.0, 1.0):
         with pytest.raises(ValueError, match="coverage"):
-            contraction(found, None, coverage)
+            contraction(prediction, None, coverage)

@@ -97,8 +97,8 @@ def test_the_distribution_is_that_of_fresh_heads_on_average() -> None:
     means = []
     for head in range(12):
         head_VD = generator.standard_normal((60, 384))
-        found = fractions_given_head(head_VD, Common(np.zeros(384), 0.0), 0.5, 0.0, Scatter(384), 10**7, seed=head)
-        means.append(found.mean())
+        fractions = fractions_given_head(head_VD, Common(np.zeros(384), 0.0), 0.5, 0.0, Scatter(384), 10**7, seed=head)
+        means.append(fractions.mean())
     fresh = expected_fraction(0.5, 60)
     assert abs(np.mean(means) - fresh) < 5 * np.std(means) / math.sqrt(len(means)) + 0.01 * fresh
 

@@ -18,12 +18,12 @@ STANDARD_ERRORS = 5.5  # Two-sided 4e-8 a comparison: no false alarm in a suite 
 
 def adaptive(phi, rho, s, t):
     """E[φ(u)φ(u')] by nested adaptive quadrature, with the kinks at u = 0 and u' = 0 as break points."""
-    side = np.sqrt(1 - rho * rho)
+    complement = np.sqrt(1 - rho * rho)
 
     def inner(z):
-        kink = -rho * z / side
+        kink = -rho * z / complement
         value, _ = integrate.quad(
-            lambda w: float(phi(np.float64(t * (rho * z + side * w)))) * np.exp(-w * w / 2),
+            lambda w: float(phi(np.float64(t * (rho * z + complement * w)))) * np.exp(-w * w / 2),
             -9,
             9,
             points=[np.clip(kink, -8.9, 8.9)],

@@ -29,9 +29,9 @@ def averaging(layers: int, width: int = 64) -> Stack:
     return gpt2(layers, width, norm="none", residual=False, mlp=False)
 
 
-def inter_by_position(found: Profile) -> np.ndarray:
+def inter_by_position(prediction: Profile) -> np.ndarray:
     """Cosine of position t of two sequences, for every t, [L + 1, T]."""
-    return np.stack([found.grid.interpolation_Tn @ sublayers.correlation(f.cross_n, f) for f in found.layers])
+    return np.stack([prediction.grid.interpolation_Tn @ sublayers.correlation(f.cross_n, f) for f in prediction.layers])
 
 
 # Established before this code was: uniform attention, no eps, infinite width; printed to three digits.
@@ -41,8 +41,8 @@ LAST_DIGIT = 5.5e-4
 
 
 def plain(stack: Stack, length: int) -> np.ndarray:
-    found = profile(dataclasses.replace(stack, norm_eps=0.0), length, finite=False, uniform=True)
-    return found.inter_cosine[1:]
+    prediction = profile(dataclasses.replace(stack, norm_eps=0.0), length, finite=False, uniform=True)
+    return prediction.inter_cosine[1:]
 
 
 def test_nano_layer_by_layer() -> None:
@@ -80,10 +80,10 @@ def test_another_stack_has_another_row(wrong: dict) -> None:
 @given(length=st.integers(2, 40), layers=st.integers(1, 6))
 @settings(max_examples=8)
 def test_averaging_is_proposition_5(length: int, layers: int) -> None:
-    found = profile(averaging(layers), length, uniform=True).intra_cosine[layers]
+    cosine = profile(averaging(layers), length, uniform=True).intra_cosine[layers]
     with_itself = float(attention.prop5_exact(length, layers)[-1])
     pairs = (length * with_itself - 1) / (length - 1)
-    assert found == pytest.approx(pairs, abs=1e-10)
+    assert cosine == pytest.approx(pairs, abs=1e-10)
 
 
 @given(length=st.integers(2, 60), data=st.data())
@@ -110,8 +110,8 @@ def test_relu_without_norm_and_residual_is_proposition_2(layers: int, width: int
 
 @pytest.mark.parametrize("activation", ["tanh", "identity"])
 def test_odd_activations_do_not_contract(activation: str) -> None:
-    found = profile(gpt2(4, 64, activation=activation), 8)
-    np.testing.assert_allclose(found.inter_cosine, 0.0, atol=1e-12)
+    prediction = profile(gpt2(4, 64, activation=activation), 8)
+    np.testing.assert_allclose(prediction.inter_cosine, 0.0, atol=1e-12)
 
 
 def test_corrections_vanish_with_width() -> None:
@@ -182,8 +182,8 @@ def test_amplification_flattens_the_variance() -> None:
 def test_every_mitigation_is_that_of_one_layer(mitigation: dict, same: dict) -> None:
     """Uniform attention to independent values of variance 0.02²·64 = 0.16²; gate logits have it, too."""
     stack, grid = gpt2(1, 64, norm_eps=0.0, max_seq_len=32, **mitigation), positions.grid(16, mitigation.get("window"))
-    found = profile(stack, 16, uniform=True).sublayers[0]
-    np.testing.assert_allclose(found.aggregated_n, variance.output_variance(16, 0.16**2, **same), rtol=1e-9)
+    sublayer = profile(stack, 16, uniform=True).sublayers[0]
+    np.testing.assert_allclose(sublayer.aggregated_n, variance.output_variance(16, 0.16**2, **same), rtol=1e-9)
     # The mean weight enters covariances, the mean square the variance.
     chosen = {key: value for key, value in same.items() if key in ("window", "sink_logit", "attention_kernel")}
     mean = attention_weights.weights(stack, 0, np.ones(16), np.zeros((16, 16)), grid, uniform=True).mean_n
@@ -262,9 +262,9 @@ def test_bad_lengths_are_named() -> None:
 
 
 def test_no_layers_is_the_embedding() -> None:
-    found = profile(gpt2(1, 64, num_layers=0), 4)
-    np.testing.assert_array_equal(found.inter_cosine, [0.0])
-    np.testing.assert_allclose(found.variance, 0.0004)
+    prediction = profile(gpt2(1, 64, num_layers=0), 4)
+    np.testing.assert_array_equal(prediction.inter_cosine, [0.0])
+    np.testing.assert_allclose(prediction.variance, 0.0004)
     # Learned positions are common to all sequences; of two random tokens one in V are the same.
     placed = profile(gpt2(1, 64, num_layers=0, position_std=0.03, vocabulary=50), 4)
     np.testing.assert_allclose(placed.variance, 0.0004 + 0.0009)

@@ -42,7 +42,7 @@ def block(activation):
 def measured_cosines(activation, layers, seed, input_std=1.0, batches=1):
     """Cosine of two independent Gaussian vectors after each of some real blocks. [SEEDS · batches, layers]."""
     width, _ = MODELS[activation]
-    found = []
+    batches_NL = []
     for batch in range(batches):
         first = seed + batch * 10**7
         stream = jax.random.normal(keys.stream_key(first, "inputs"), (SEEDS, 2, 1, width)) * input_std
@@ -53,8 +53,8 @@ def measured_cosines(activation, layers, seed, input_std=1.0, batches=1):
             x_SBD = np.asarray(stream, np.float64)[:, :, 0]
             x_SBD /= np.linalg.norm(x_SBD, axis=-1, keepdims=True)
             cosines.append(np.sum(x_SBD[:, 0] * x_SBD[:, 1], axis=-1))
-        found.append(np.stack(cosines, axis=1))
-    return np.concatenate(found)
+        batches_NL.append(np.stack(cosines, axis=1))
+    return np.concatenate(batches_NL)
 
 
 def accepts(prediction, cosines, width):

@@ -47,6 +47,6 @@ def test_moments_of_neurons_are_central_moments(activation):
     mean = value @ w
     apart = value - mean[:, None]
     skew, length = mean * (apart**3 @ w), apart**4 @ w - (apart**2 @ w) ** 2
-    found = finite_width.kernel(activation, False, np.array([std])).neurons(np.array([rho]))
+    neurons = finite_width.kernel(activation, False, np.array([std])).neurons(np.array([rho]))
     # The grid's step is 0.0045, with a kink for ReLU: errors of its square.
-    np.testing.assert_allclose([part[0] for part in found], [skew @ wb, length @ wb], rtol=1e-4)
+    np.testing.assert_allclose([part[0] for part in neurons], [skew @ wb, length @ wb], rtol=1e-4)

@@ -27,11 +27,11 @@ TABLE_1 = [
 ]
 
 
-@pytest.mark.parametrize(("count", "inputs", "vocab", "found", "printed"), TABLE_1)
-def test_p_values_of_table_1(count, inputs, vocab, found, printed):
+@pytest.mark.parametrize(("count", "inputs", "vocab", "log10_p", "printed"), TABLE_1)
+def test_p_values_of_table_1(count, inputs, vocab, log10_p, printed):
     value = preference.log10_p_value(count, inputs, vocab)
-    if found is not None:
-        assert round(value, 2) == found
+    if log10_p is not None:
+        assert round(value, 2) == log10_p
     if printed is not None:
         # Three printed digits; the print's numbers may lie below the range of float64.
         mantissa, exponent = f"{printed:.2e}".split("e") if printed > 1e-307 else _digits(printed)
@@ -122,8 +122,8 @@ def test_expected_fraction_against_adaptive_quadrature(rho, vocab):
 
     def both_below(h, k):
         """Of a bivariate normal with correlation r, by Owen's function."""
-        side = np.sqrt(1 - rho)
-        owen = special.owens_t(h, (k - r * h) / (h * side)) + special.owens_t(k, (h - r * k) / (k * side))
+        complement = np.sqrt(1 - rho)
+        owen = special.owens_t(h, (k - r * h) / (h * complement)) + special.owens_t(k, (h - r * k) / (k * complement))
         return (special.ndtr(h) + special.ndtr(k)) / 2 - owen - (0.5 if h * k < 0 else 0.0)
 
     def inner(a):
@@ -132,10 +132,10 @@ def test_expected_fraction_against_adaptive_quadrature(rho, vocab):
 
         return integrate.quad(density, -7, 7, epsabs=1e-7, epsrel=1e-5)[0]
 
-    found = vocab * integrate.quad(inner, -5, 7, epsabs=1e-7, epsrel=1e-5)[0]
+    integral = vocab * integrate.quad(inner, -5, 7, epsabs=1e-7, epsrel=1e-5)[0]
 
     def accepts(value):
-        return abs(value - found) < 1e-4 * found
+        return abs(value - integral) < 1e-4 * integral
 
     assert accepts(preference.expected_fraction(rho, vocab))
     assert not accepts(1.05 * preference.expected_fraction(rho, vocab))
@@ -155,9 +155,9 @@ def simulate(rho, vocab, inputs, width, seeds, seed):
             own = rng.normal(size=(inputs, width - 1))
             own /= np.linalg.norm(own, axis=1, keepdims=True)
             noise = own @ rng.normal(size=(width - 1, vocab))
-        found = np.bincount(np.argmax(np.sqrt(rho) * a + np.sqrt(1 - rho) * noise, axis=1), minlength=vocab)
-        counts[i] = found.max()
-        won[i] = rng.choice(np.flatnonzero(found == counts[i])) == np.argmax(a)
+        histogram = np.bincount(np.argmax(np.sqrt(rho) * a + np.sqrt(1 - rho) * noise, axis=1), minlength=vocab)
+        counts[i] = histogram.max()
+        won[i] = rng.choice(np.flatnonzero(histogram == counts[i])) == np.argmax(a)
     return counts, won
 
 
@@ -307,9 +307,9 @@ def test_tied_fraction_against_adaptive_quadrature(alignment, vocab, width):
         z = (x - lift) / std
         return np.exp(-z * z / 2) / np.sqrt(2 * np.pi) / std * special.ndtr(x) ** (vocab - 1)
 
-    found = integrate.quad(density, lift - 9, lift + 9, points=[lift], limit=400, epsabs=1e-12)[0]
+    integral = integrate.quad(density, lift - 9, lift + 9, points=[lift], limit=400, epsabs=1e-12)[0]
     assert preference.tied_last_token_fraction(0.3, vocab, width, alignment) == pytest.approx(
-        found, rel=1e-6, abs=1e-10
+        integral, rel=1e-6, abs=1e-10
     )
 
 

@@ -115,8 +115,8 @@ def test_kernels_of_series_at_their_largest_std() -> None:
     z, w = quadrature.normal_panels()
     x, v = panels(-10, 10, 400)
     v = v * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
-    found = kernels.dual("tanh", rho, EDGE)
-    for r, value in zip(rho, found, strict=True):
+    cosines = kernels.dual("tanh", rho, EDGE)
+    for r, value in zip(rho, cosines, strict=True):
         other = np.concatenate([np.tanh(EDGE * (r * p[:, None] + np.sqrt(1 - r * r) * x)) @ v for p in np.split(z, 8)])
         assert value == pytest.approx(float((np.tanh(EDGE * z) * other) @ w), abs=1e-11)
 

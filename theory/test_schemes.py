@@ -60,11 +60,11 @@ def conditional(f, g, rho, s, t, kink):
         return nodes.ravel(), (half[:, None] * wx * np.exp(-nodes * nodes / 2) / np.sqrt(2 * np.pi)).ravel()
 
     outer, weight = panels(max(kink / s, -10.9))
-    side = math.sqrt(1 - rho * rho)
+    complement = math.sqrt(1 - rho * rho)
     total = 0.0
     for z, w in zip(outer, weight, strict=True):
-        inner, v = panels(float(np.clip((kink / t - rho * z) / side, -10.9, 10.9)))
-        total += w * f(s * z) * (g(t * (rho * z + side * inner)) @ v)
+        inner, v = panels(float(np.clip((kink / t - rho * z) / complement, -10.9, 10.9)))
+        total += w * f(s * z) * (g(t * (rho * z + complement * inner)) @ v)
     return total
 
 

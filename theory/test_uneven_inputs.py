@@ -91,9 +91,9 @@ def test_both_routes_to_the_top1_fraction_at_the_expansion_parameter_of_gpt2_nan
     # Seed by seed the error of a mean is a third of that of the fraction.
     error = np.std(given - counts) / np.sqrt(seeds)
     assert abs(np.mean(given - counts)) < 3 * error < 0.04 * np.mean(counts)
-    found = preference.top1_distribution(rho, vocab, num_inputs, width, anisotropy=anisotropy)
-    assert distribution_accepts(found, counts)
-    assert abs(found.fraction_mean * num_inputs - np.mean(given)) < 3 * np.std(given) / np.sqrt(seeds)
+    distribution = preference.top1_distribution(rho, vocab, num_inputs, width, anisotropy=anisotropy)
+    assert distribution_accepts(distribution, counts)
+    assert abs(distribution.fraction_mean * num_inputs - np.mean(given)) < 3 * np.std(given) / np.sqrt(seeds)
     wrong = preference.top1_distribution(1.2 * rho, vocab, num_inputs, width, anisotropy=anisotropy)
     assert not distribution_accepts(wrong, counts)
 
@@ -138,9 +138,9 @@ def measured() -> np.ndarray:
 
 @pytest.mark.slow
 def test_the_top1_fraction_of_real_blocks() -> None:
-    found = profile(stack_of(GPT2, tokens=False), LENGTH)
-    cosine = contraction(found)
-    rho, std, right = float(cosine.mean[-1]), float(cosine.seed_std[-1]), scatter(found)
+    prediction = profile(stack_of(GPT2, tokens=False), LENGTH)
+    cosine = contraction(prediction)
+    rho, std, right = float(cosine.mean[-1]), float(cosine.seed_std[-1]), scatter(prediction)
 
     def distribution(factor: float, **changes: float) -> preference.TopFraction:
         scattered = right._replace(**changes)._asdict()
@@ -155,9 +155,9 @@ def test_scatter_of_no_blocks_is_even() -> None:
     stack = stack_of(GPT2, tokens=False)
     assert scatter(profile(dataclasses.replace(stack, num_layers=0), 1)) == (GPT2.d_model, pytest.approx(1.0), 0.0)
     # Every block squeezes what inputs have of their own into fewer dimensions.
-    found = [scatter(profile(dataclasses.replace(stack, num_layers=n), 1)) for n in (1, 2, 3)]
-    assert 1 < found[0].anisotropy < found[1].anisotropy < found[2].anisotropy
-    # Attention alone leaves no mean to lean towards.
+    scatters = [scatter(profile(dataclasses.replace(stack, num_layers=n), 1)) for n in (1, 2, 3)]
+    assert 1 < scatters[0].anisotropy < scatters[1].anisotropy < scatters[2].anisotropy
+    # Attention alone leaves no mean to lean toward.
     alone = scatter(profile(dataclasses.replace(stack, mlp=False), 4))
     assert alone.lean == 0.0 and alone.anisotropy > 1
 

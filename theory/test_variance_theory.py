@@ -51,7 +51,7 @@ def accepts(prediction, squares, allowance=0.0):
 def test_closed_forms(T, sigma2, n, w):
     i = np.arange(1, T + 1)
     longest = T + n
-    found = {
+    values = {
         "baseline": variance.output_variance(T, sigma2),
         "window": variance.output_variance(T, sigma2, window=w),
         "zero": variance.output_variance(T, sigma2, sink_logit="zero"),
@@ -77,7 +77,7 @@ def test_closed_forms(T, sigma2, n, w):
         "clipped": sigma2 * i * left**2,
     }
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-12), name
+        assert values[name] == pytest.approx(value, rel=1e-12), name
 
 
 @given(T=st.integers(1, 40), c=st.floats(0, 1))
@@ -101,13 +101,13 @@ def test_running_sums_are_the_matrix_product(mitigation):
     back = np.arange(9)[:, None] - np.arange(9)
     a = np.where((back >= 0) & (back < count[:, None]), weight[:, None], 0.0)
     plain = {key: value for key, value in mitigation.items() if key in weights}
-    found = variance.output_covariance(k, variance.Mitigations(**plain))
+    covariance = variance.output_covariance(k, variance.Mitigations(**plain))
     product = a @ k @ a.T
     if weights.get("attention_kernel") in SCATTERED:
         # Two queries know nothing of each other's logits; one has more than its mean weights.
-        assert np.all(np.diagonal(found) >= np.diagonal(product) * (1 - 1e-12))
-        np.fill_diagonal(found, np.diagonal(product))
-    assert found == pytest.approx(product, rel=1e-12)
+        assert np.all(np.diagonal(covariance) >= np.diagonal(product) * (1 - 1e-12))
+        np.fill_diagonal(covariance, np.diagonal(product))
+    assert covariance == pytest.approx(product, rel=1e-12)
     diagonal = np.diagonal(variance.output_covariance(k, variance.Mitigations(**mitigation, logit_variance=1e-3)))
     assert np.all(diagonal[1:] > 0) and (diagonal[0] > 0) == (weights.get("attention_kernel") != "centred")
 
@@ -140,8 +140,8 @@ def test_random_weights_against_monte_carlo(kernel, size, window):
 
 def test_softpick_of_two_keys_with_one_value():
     """Two keys with the same value: E(a₁ + a₂)², over the angle of the two Gaussian logits, is 1/4 + 1/(2π)."""
-    found = variance.output_covariance(np.ones((2, 2)), variance.Mitigations(attention_kernel="softpick"))
-    assert np.diagonal(found) == pytest.approx([1 / 2, 1 / 4 + 1 / (2 * np.pi)], rel=1e-6)
+    covariance = variance.output_covariance(np.ones((2, 2)), variance.Mitigations(attention_kernel="softpick"))
+    assert np.diagonal(covariance) == pytest.approx([1 / 2, 1 / 4 + 1 / (2 * np.pi)], rel=1e-6)
 
 
 def test_centered_attention_where_its_first_order_ends():
@@ -180,8 +180,8 @@ def real_outputs(mitigation, T, seeds, input_std=1.0):
     def one(number):
         params = init_seed(cfg, number)
         x_BTD = input_std * jax.random.normal(keys.stream_key(number, "inputs"), (1, T, cfg.d_model))
-        found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output",))
-        return jnp.mean(found.layers["attention_output"][0, 0] ** 2, axis=(1, 2))
+        outputs = apply(cfg, params, x_BTD, logits=False, capture=("attention_output",))
+        return jnp.mean(outputs.layers["attention_output"][0, 0] ** 2, axis=(1, 2))
 
     return np.asarray(jax.jit(jax.vmap(one))(np.arange(seeds, dtype=np.uint32)), np.float64), cfg
 
@@ -244,8 +244,8 @@ def test_stack_on_the_real_attn0(T, layers, seed):
     for _ in range(layers):
         x = attn0(x)
     squares = np.asarray(x[:, :, 0], np.float64)[:, :T] ** 2
-    found = variance.stack_variance(T, layers).stream[-1]
-    assert accepts(found, squares)
+    stream_T = variance.stack_variance(T, layers).stream[-1]
+    assert accepts(stream_T, squares)
     assert not accepts(variance.stack_variance(T, layers + 1).stream[-1], squares)
 
 
@@ -288,8 +288,10 @@ def real_stack(mitigation, T, layers, seeds):
     def one(number):
         params = init_seed(cfg, number)
         x_BTD = 0.02 * jax.random.normal(keys.stream_key(number, "inputs"), (1, T, cfg.d_model))
-        found = apply(cfg, params, x_BTD, logits=False, capture=("attention_output", "residual")).layers
-        return jnp.mean(found["attention_output"][:, 0] ** 2, axis=(2, 3)), jnp.mean(found["residual"][:, 0] ** 2, 2)
+        outputs = apply(cfg, params, x_BTD, logits=False, capture=("attention_output", "residual")).layers
+        return jnp.mean(outputs["attention_output"][:, 0] ** 2, axis=(2, 3)), jnp.mean(
+            outputs["residual"][:, 0] ** 2, 2
+        )
 
     output, stream = jax.jit(jax.vmap(one), compiler_options=THOROUGH)(np.arange(seeds, dtype=np.uint32))
     return np.asarray(output, np.float64), np.asarray(stream, np.float64), cfg
@@ -336,27 +338,27 @@ def test_what_the_mitigations_leave_of_the_decay():
     """Through a stack with residual: √i equalizes the first layer only, head-wise RMSNorm every layer."""
     T, layers = 64, 6
     options = dict(residual=True, norm=True, value_gain=0.3, output_gain=0.3)
-    found = {name: variance.stack_variance(T, layers, **options, **mitigation) for name, mitigation in
+    stacks = {name: variance.stack_variance(T, layers, **options, **mitigation) for name, mitigation in
              (("none", {}), ("amplify", THROUGH[1]), ("attenuate", {"positional_scale": "attenuate"}),
               ("norm", THROUGH[3]))}  # fmt: skip
     i = np.arange(1, T + 1)
-    assert found["none"].output[0] == pytest.approx(0.3 / i)
-    assert found["amplify"].output[0] == pytest.approx(0.3 + 0 * i)
-    assert found["attenuate"].output[0] == pytest.approx(0.3 / T + 0 * i)
+    assert stacks["none"].output[0] == pytest.approx(0.3 / i)
+    assert stacks["amplify"].output[0] == pytest.approx(0.3 + 0 * i)
+    assert stacks["attenuate"].output[0] == pytest.approx(0.3 / T + 0 * i)
     # Values of later layers are correlated, so that √i now amplifies: variance grows with the position.
-    assert np.all(np.diff(found["amplify"].output[-1]) > 0) and found["amplify"].output[-1][-1] > 0.6
-    assert np.all(np.diff(found["none"].output[-1]) < 0)
-    assert found["norm"].output == pytest.approx(np.ones((layers, T)))
-    assert np.ptp(found["norm"].stream[-1]) < 1e-9
+    assert np.all(np.diff(stacks["amplify"].output[-1]) > 0) and stacks["amplify"].output[-1][-1] > 0.6
+    assert np.all(np.diff(stacks["none"].output[-1]) < 0)
+    assert stacks["norm"].output == pytest.approx(np.ones((layers, T)))
+    assert np.ptp(stacks["norm"].stream[-1]) < 1e-9
 
 
 def test_the_decay_of_deep_stacks_ends():
     """binom(2n − 2, n − 1)/i for few layers, and everything a copy of position 1 for many."""
     for n in (1, 2, 3, 4):
-        found = variance.stack_variance(1024, n).stream[n]
-        i = np.arange(1, found.size + 1)
-        bound = np.log(found.size) ** (2 * n - 2) / found.size
-        assert abs(found[-1] / variance.stack_decay_limit(i[-1], n) - 1) <= bound + 1e-12
+        stream_T = variance.stack_variance(1024, n).stream[n]
+        i = np.arange(1, stream_T.size + 1)
+        bound = np.log(stream_T.size) ** (2 * n - 2) / stream_T.size
+        assert abs(stream_T[-1] / variance.stack_decay_limit(i[-1], n) - 1) <= bound + 1e-12
     deep = variance.stack_variance(64, 60).stream[-1]
     assert deep == pytest.approx(np.ones(64), abs=1e-6)
 

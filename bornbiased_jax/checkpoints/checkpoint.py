@@ -134,6 +134,17 @@ class Checkpoint(StoredModel):
             )
         return tokenizer
 
+    def require_tokenizer(self, chosen: Tokenizer | None = None) -> Tokenizer:
+        """Return the chosen tokenizer, or else the model's own.
+
+        Raises:
+            InputError: there is neither.
+        """
+        tokenizer = chosen or self.tokenizer
+        if tokenizer is None:
+            raise InputError(f"{self.reference} has no tokenizer: name one with --tokenizer")
+        return tokenizer
+
     def has(self, path: str) -> bool:
         """Tell whether the architecture has a parameter of this path."""
         return path in parameter_table(self.config)

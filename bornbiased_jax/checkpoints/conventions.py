@@ -131,7 +131,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     ),
     Convention(r"attention\.output\.LayerNorm", "norm:attention_post_norm"),
     Convention(r"output\.LayerNorm", "norm:mlp_post_norm"),
-    # State-space blocks by what they have: only the side of the residual stream is an axis of ours.
+    # State-space blocks, by their modules: only the axis of the residual stream is named here.
     Convention(r"(linear_attn|mixer|mamba|ssm|short_conv|conv)\.(in_proj\w*)", "other:*", axes="residual channel"),
     Convention(r"(linear_attn|mixer|mamba|ssm|short_conv|conv)\.out_proj", "other:*", axes="channel residual"),
     Convention(r"(linear_attn|mixer|mamba|ssm|short_conv|conv)\.[\w.]+", "other:*"),

@@ -26,7 +26,7 @@ from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.text.protocol import Tokenizer
 
 MAKER = "bornbiased export"
-# A prefix and a memory are read by attention beside its matrices: no matrix can take them in.
+# A prefix and a memory are read by attention next to its matrices: no matrix can take them in.
 _ALONE = "it cannot be merged into the weights; use the run itself, which opens wherever a checkpoint is asked for"
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -46,7 +46,7 @@ def export_hugging_face(
         cfg: the architecture.
         params: float32, float16 or bfloat16 weights; the file keeps their type.
         folder: a new or empty folder, or one that an earlier export wrote, which is replaced.
-        tokenizer: saved beside the weights.
+        tokenizer: saved next to the weights.
         context: tokens of a sequence in training, which config.json then says too; transformers leaves it alone.
         overwrite: also replace a model that no export of this program wrote, or that was changed since.
 
@@ -84,7 +84,9 @@ def export_hugging_face(
             tokenizer.save(fresh)
         dtype = np.asarray(flat["embed/embedding"][:1]).dtype.name
         config = config_json(cfg, family, dtype=dtype, tokenizer=tokenizer)
-        io.write_json(fresh / "config.json", config if context is None else {**config, TRAINING_CONTEXT: context})
+        stated = {} if context is None else {TRAINING_CONTEXT: context}
+        # Keys in the order of transformers' own files.
+        io.write_json(fresh / "config.json", config | stated, sort_keys=True)
         # Again, now that the time has passed that writing took.
         _check_replaceable(Folder(folder, MAKER, overwrite=overwrite))
     return family.name

@@ -23,8 +23,8 @@ from bornbiased_jax.errors import InputError
 
 MAIN = "main"
 _CONFIG = "config.json"
-# What a tokenizer of two files needs beside the first.
-_BESIDE_TOKENIZERS = ("merges.txt",)
+# What a tokenizer of two files needs besides the first.
+_TOKENIZER_COMPANIONS = ("merges.txt",)
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"hf:(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^\s@:?*\[\\^~]+))?")
 _MEGABYTE = 1_000_000
@@ -93,7 +93,7 @@ def fetch(name: HubName) -> Path:
             if hasattr(row, "blob_id") and "/" not in row.path
         }
         # The tokenizer first, weights last.
-        tokenizers = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_BESIDE_TOKENIZERS)))
+        tokenizers = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_TOKENIZER_COMPANIONS)))
         for file in tokenizers:
             _fetch_file(api, name, commit, file, listed[file], _SILENT)
         weights = _weights(api, name, commit, listed)

@@ -263,7 +263,7 @@ class NamedRoles(RoleSource):
         return self._in_halves(tensor.component, part) if is_turned else part
 
     def _in_halves(self, component: str, array: np.ndarray) -> np.ndarray:
-        """Put what turns together in two halves of a head, as where this package runs the family, not side by side."""
+        """Put adjacent rows that RoPE rotates together into two halves of a head, as this package has them."""
         family, head_dim = FAMILIES.get(self._family_of(component)), self._sizes[component].head_dim
         if family is None or family.rope is None or "paired query" not in family.forms.values() or not head_dim:
             return array

@@ -1,6 +1,6 @@
 """Quantized tensors of files, decoded to float32 one at a time.
 
-A scheme is known by the names that stand beside a weight. Sources: the formats' own specifications (OCP microscaling
+A scheme is known by the names of tensors next to a weight. Sources: the formats' own specifications (OCP microscaling
 formats 1.0 for FP4; DeepSeek-V3's report for block scales) and the published packing of GPTQ, AWQ, compressed-tensors
 and bitsandbytes. Products are those of the exact numbers in float32; libraries that multiply in half precision round
 once more.
@@ -50,7 +50,7 @@ def _bits(settings: Settings, where: str) -> int:
 def _block(settings: Settings) -> tuple[int, int]:
     """Return rows and columns of a block that shares a scale."""
     block = settings.get("weight_block_size")
-    if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
+    if isinstance(block, list) and len(block) == 2 and all(type(length) is int and length > 0 for length in block):
         return block[0], block[1]
     return _DEFAULT_BLOCK
 
@@ -110,57 +110,57 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
     """Yield the tensor whose packed numbers lie under a name, if they do."""
     shapes, kind = source.shapes, source.types.get(name, "")
     base, _, last = name.rpartition(".")
-    beside = functools.partial("{}.{}".format, base)
+    sibling = functools.partial("{}.{}".format, base)
 
     def parts(*names: str) -> tuple[str, ...]:
         return tuple(part for part in names if part in shapes)
 
-    if last == "qweight" and {beside("qzeros"), beside("scales")} <= shapes.keys():
-        used = parts(name, beside("qzeros"), beside("scales"), beside("g_idx"))
-        per_word, out = 32 // _bits(settings, source.where), shapes[beside("scales")][-1]
+    if last == "qweight" and {sibling("qzeros"), sibling("scales")} <= shapes.keys():
+        used = parts(name, sibling("qzeros"), sibling("scales"), sibling("g_idx"))
+        per_word, out = 32 // _bits(settings, source.where), shapes[sibling("scales")][-1]
         is_gptq = shapes[name][1] == out
         rows = shapes[name][0] * (per_word if is_gptq else 1)
         reader = _read_gptq if is_gptq else _read_awq
         read = functools.partial(reader, source, base, settings)
-        yield beside("weight"), (Tensor("GPTQ" if is_gptq else "AWQ", (out, rows), read), used)
+        yield sibling("weight"), (Tensor("GPTQ" if is_gptq else "AWQ", (out, rows), read), used)
     elif last.endswith("_blocks") and (scales := f"{name.removesuffix('_blocks')}_scales") in shapes:
         *lead, rows, groups, half = shapes[name]
         read = functools.partial(_read_mxfp4, source, name, scales)
         yield name.removesuffix("_blocks"), (Tensor("MXFP4", (*lead, groups * half * 2, rows), read), (name, scales))
-    elif last == "weight_packed" and beside("weight_scale") in shapes:
+    elif last == "weight_packed" and sibling("weight_scale") in shapes:
         used = parts(
-            name, *(beside(f"weight_{part}") for part in ("scale", "global_scale", "shape", "zero_point", "g_idx"))
+            name, *(sibling(f"weight_{part}") for part in ("scale", "global_scale", "shape", "zero_point", "g_idx"))
         )
-        used += parts(beside("input_global_scale"), beside("input_scale"))
+        used += parts(sibling("input_global_scale"), sibling("input_scale"))
         rows = shapes[name][0]
         if kind == "U8":
             read = functools.partial(
-                _read_nvfp4, source, name, beside("weight_scale"), beside("weight_global_scale"), True
+                _read_nvfp4, source, name, sibling("weight_scale"), sibling("weight_global_scale"), True
             )
-            yield beside("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
+            yield sibling("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
         else:
             columns = shapes[name][1] * (32 // _bits(settings, source.where))
-            if beside("weight_shape") in shapes:
-                columns = int(source.read(beside("weight_shape"))[1])
+            if sibling("weight_shape") in shapes:
+                columns = int(source.read(sibling("weight_shape"))[1])
             read = functools.partial(_read_packed, source, base, settings, columns)
-            yield beside("weight"), (Tensor("compressed-tensors", (rows, columns), read), used)
-    elif last == "weight" and kind == "U8" and beside("weight_scale_2") in shapes:
-        used = parts(beside("weight_scale"), beside("weight_scale_2"), beside("input_scale"))
-        read = functools.partial(_read_nvfp4, source, name, beside("weight_scale"), beside("weight_scale_2"), False)
+            yield sibling("weight"), (Tensor("compressed-tensors", (rows, columns), read), used)
+    elif last == "weight" and kind == "U8" and sibling("weight_scale_2") in shapes:
+        used = parts(sibling("weight_scale"), sibling("weight_scale_2"), sibling("input_scale"))
+        read = functools.partial(_read_nvfp4, source, name, sibling("weight_scale"), sibling("weight_scale_2"), False)
         yield name, (Tensor("NVFP4", (shapes[name][0], shapes[name][1] * 2), read), used)
     elif last == "weight" and f"{name}.absmax" in shapes:
         used = tuple(part for part in shapes if part.startswith(f"{name}."))
         state = _block_state(source, used)
         read = functools.partial(_read_blocks, source, name, state)
         yield name, (Tensor(state["quant_type"], tuple(state["shape"]), read), used)
-    elif last == "weight" and kind == "I8" and beside("SCB") in shapes:
-        read = functools.partial(_read_int8, source, name, beside("SCB"))
-        yield name, (Tensor("bitsandbytes int8", shapes[name], read), parts(beside("SCB"), beside("weight_format")))
+    elif last == "weight" and kind == "I8" and sibling("SCB") in shapes:
+        read = functools.partial(_read_int8, source, name, sibling("SCB"))
+        yield name, (Tensor("bitsandbytes int8", shapes[name], read), parts(sibling("SCB"), sibling("weight_format")))
     elif kind in ("F8_E4M3", "F8_E5M2", "I8"):
         # Stacked experts have no "weight" in their names, but may have it in those of their scales.
         scale = next(iter(parts(f"{name}_scale_inv", f"{name}_scale", f"{name}_weight_scale")), None)
         if scale is not None:
-            used = parts(scale, f"{name}_zero_point", beside("input_scale"), beside("activation_scale"))
+            used = parts(scale, f"{name}_zero_point", sibling("input_scale"), sibling("activation_scale"))
             used += parts(f"{name}_input_scale", f"{name}_activation_scale")
             read = functools.partial(_read_scaled, source, name, scale, settings)
             yield name, (Tensor("int8" if kind == "I8" else "float8", shapes[name], read), used)
@@ -213,12 +213,12 @@ def _in_blocks(operation: np.ufunc, numbers: np.ndarray, scale: np.ndarray, bloc
         operation(part, scale[..., number : number + 1, :], out=part)
 
 
-def _block_size(size: int, count: int, side: int) -> int:
+def _block_size(size: int, count: int, block: int) -> int:
     """Return how many numbers along an axis share a scale; 1 where each has its own, or one scale is all there is."""
     if count in (1, size):
         return 1
     # Groups of columns have a size that follows from their number; blocks may be cut short at the end.
-    return side if -(-size // side) == count else -(-size // count)
+    return block if -(-size // block) == count else -(-size // count)
 
 
 def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
@@ -317,7 +317,7 @@ class _BlockState(TypedDict):
 
 
 def _block_state(source: NamedTensors, parts: tuple[str, ...]) -> _BlockState:
-    """Read the JSON text that bitsandbytes keeps as bytes beside a tensor."""
+    """Read the JSON text that bitsandbytes keeps as bytes next to a tensor."""
     place = next((part for part in parts if ".quant_state.bitsandbytes__" in part), None)
     if place is None:
         raise InputError(f"{parts[0]} of {source.where} has no quant_state next to it: save it with bitsandbytes again")

@@ -274,7 +274,7 @@ def _is_finite(tensor: np.ndarray) -> bool:
 def as_float32(tensor: np.ndarray) -> np.ndarray:
     """Return a tensor as float32, no copy of one that is; of bfloat16 by its bits.
 
-    The cast of bfloat16 asks for the interpreter's lock every few thousand numbers, and waits for it beside threads.
+    The cast of bfloat16 asks for the interpreter's lock every few thousand numbers, and waits for it where threads run.
     """
     if tensor.dtype != ml_dtypes.bfloat16:
         return np.asarray(tensor, np.float32)

@@ -25,8 +25,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-# What trainers save beside the weights.
-_BESIDE = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^/]*")
+# What trainers save next to the weights.
+_TRAINER_STATE = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)[^/]*")
 TOKENIZERS = (
     "tokenizer.json",
     "tokenizer.bytes.json",
@@ -45,7 +45,7 @@ class IndexFile(TypedDict):
 
 
 class WeightFiles(NamedTuple):
-    """One set of weights: its name, its files, and what was noticed beside them."""
+    """One set of weights: its name, its files, and notes about them."""
 
     name: str
     paths: list[Path]
@@ -92,7 +92,7 @@ def choose_weights(folder: Path, file: str | None = None) -> WeightFiles:
     if len(others) > 1:
         names = f"{others[0].name} and {others[1].name}" + (f" and {len(others) - 2} more" if len(others) > 2 else "")
         raise InputError(f"{folder} holds {names}, and no index: choose one with --file NAME")
-    pickles = sorted(path for kind in PICKLES for path in folder.glob(kind) if not _BESIDE.fullmatch(path.name))
+    pickles = sorted(path for kind in PICKLES for path in folder.glob(kind) if not _TRAINER_STATE.fullmatch(path.name))
     if pickles:
         raise InputError(
             f"{folder} has no {WEIGHTS}, only {pickles[0].name}: choose it with --file {pickles[0].name}, or convert "

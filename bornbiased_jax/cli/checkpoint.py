@@ -154,8 +154,8 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
 
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
-    found = name_scheme(reader.cfg, moments)
+    scheme = name_scheme(reader.cfg, moments)
     repeats = repeats_of(fingerprint(NativeRoles(reader)), reader.cfg)
     head = {"checkpoint": reader.description, "model": reader.cfg.to_dict()}
-    value = {**head, **dataclasses.asdict(found), "repeats": repeats}
+    value = {**head, **dataclasses.asdict(scheme), "repeats": repeats}
     outputs.print_result(InitScheme(value), json_file)

@@ -196,7 +196,7 @@ def swept_configs(
 
 
 def refuse_model(name: str | None, settings: Sequence[str], sweep: str | None) -> None:
-    """Refuse --model, --set and --sweep beside --checkpoint.
+    """Refuse --model, --set and --sweep together with --checkpoint.
 
     Raises:
         InputError: one of them was given.

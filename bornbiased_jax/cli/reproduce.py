@@ -60,7 +60,7 @@ def reproduce(
     if only_list:
         loaded = {name: runner.load(name) for name in experiments.MODULES}
         listed = [
-            {"name": name, "paper": row.paper, "title": row.title, "cost": row.cost.get(scale, "")}
+            {"name": name, "paper": row.paper, "title": row.title, "cost": row.cost_at(scale)}
             for name, row in loaded.items()
         ]
         outputs.print_result(Reproduction({"scale": scale, "experiments": listed}), json_file)

@@ -65,7 +65,7 @@ def export_adapter(reference: str, folder: str | Path, *, overwrite: bool = Fals
         overwrite: as of :func:`write_adapter`.
 
     Returns:
-        What the adapter was trained beside.
+        The model that the adapter was trained on.
 
     Raises:
         InputError: no run, a run without an adapter, or as :func:`write_adapter` says.
@@ -85,7 +85,7 @@ def write_adapter(
 ) -> None:
     """Write a LoRA adapter that was trained here as ``PeftModel.from_pretrained`` opens it on the exported base.
 
-    Where transformers keeps query, key and value in one matrix, their factors stand beside each other: the rank in the
+    Where transformers keeps query, key and value in one matrix, their factors stand next to each other: the rank in the
     file is then the sum of theirs, of every module alike, filled up with zeros, and α grows with it.
 
     Args:

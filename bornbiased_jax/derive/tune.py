@@ -1,4 +1,4 @@
-"""Train a descendant: a model in full, or an adapter beside it. What comes of it is a run."""
+"""Train a descendant: a model in full, or an adapter for it. What comes of it is a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def adapt(
 
     Args:
         reference: the checkpoint to begin with.
-        adapter: what is trained beside its weights, which stay; None: the weights themselves.
+        adapter: the adapter that is trained while the weights stay frozen; None: the weights themselves.
         seeds: of the adapter's initialization, or of the weights.
         changes: fields of :class:`~bornbiased_jax.training.PretrainConfig`, ``data``, ``out`` and ``steps`` among them,
             alongside the schedule "adapt"; ``data_seed`` is that of the order of the data.

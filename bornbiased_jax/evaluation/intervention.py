@@ -202,9 +202,7 @@ def intervene_checkpoint(
     check_epsilon(epsilon)
     cfg = opened.cfg
     check_length(cfg, length)
-    tokenizer = tokenizer or opened.tokenizer
-    if tokenizer is None:
-        raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
+    tokenizer = opened.require_tokenizer(tokenizer)
     if not (options.silence or options.write or options.clear or first_token is not None):
         raise InputError("nothing to intervene with: give --silence, --write, --clear or --first-token")
     # Parse the interventions by name.

@@ -174,9 +174,7 @@ def evaluate_checkpoint(
     for name, value in (("num_sequences", num_sequences), ("context", context), ("batch_size", batch_size)):
         if value is not None and value < 1:
             raise InputError(f"{name}={value} is not at least 1")
-    tokenizer = tokenizer or checkpoint.tokenizer
-    if tokenizer is None:
-        raise InputError(f"{checkpoint.reference} has no tokenizer: name one with --tokenizer")
+    tokenizer = checkpoint.require_tokenizer(tokenizer)
     check_overflow(checkpoint.cfg, checkpoint.weights)
     scores = evaluate(
         checkpoint.cfg,

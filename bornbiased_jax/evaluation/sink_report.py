@@ -140,7 +140,7 @@ def cut_sequences(ids: ArrayLike, length: int, num_sequences: int, *, seed: int 
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions(SinkOptions):
-    """What a report on sinks measures, beside which heads are sinks.
+    """What a report on sinks measures, besides which heads are sinks.
 
     Attributes:
         lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their prefixes.
@@ -148,7 +148,7 @@ class ReportOptions(SinkOptions):
         details: also variances, outliers and super neurons, on sequences of at most ``DETAIL_LENGTH`` tokens.
         schemes, granularities, keep_sinks: what is quantized, see :func:`bornbiased_jax.quantization.prices`; on
             ``DETAIL_SEQUENCES`` sequences of the longest length.
-        streaming: latest tokens in a rolling cache, beside the ``keep_sinks`` first ones; see
+        streaming: latest tokens in a rolling cache, besides the ``keep_sinks`` first ones; see
             :func:`~bornbiased_jax.evaluation.rolling_cache.streaming_losses`, measured on the same sequences.
         seed: of the windows, and of the random tokens of the variances.
     """
@@ -295,9 +295,7 @@ def sinks_report(
     check_plain(opened.weights, quantization=list(options.schemes) or None, streaming=options.streaming)
     if by_step:
         check_run(opened)
-    tokenizer = tokenizer or opened.tokenizer
-    if tokenizer is None:
-        raise InputError(f"{opened.reference} has no tokenizer: name one with --tokenizer")
+    tokenizer = opened.require_tokenizer(tokenizer)
     check_overflow(opened.cfg, opened.weights)
     # A GGUF file's weights are quantized already.
     if opened.kind == "gguf":

@@ -1,4 +1,4 @@
-"""Adapters: few trained parameters beside a model that stays as it is, kept as a tree of their own.
+"""Adapters: few trained parameters for a frozen model, kept as a tree of their own.
 
 ====================  ==========================================================  ===================================
 method                what is computed                                            parameters of each block
@@ -48,7 +48,7 @@ IN, OUT = "lora_in", "lora_out"
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """What is trained beside a frozen model; :func:`lora`, :func:`prefix` and :func:`prefix_plus` make one.
+    """Parameters that are trained for a frozen model; :func:`lora`, :func:`prefix` and :func:`prefix_plus` make one.
 
     Attributes:
         method: "lora", "prefix" or "prefix-plus".
@@ -212,7 +212,7 @@ def attach(adapter: Adapter, frozen: Params, trained: Params) -> Params:
 def merge(adapter: Adapter, frozen: Params, trained: Params) -> Params:
     """Merge an adapter into the base as the adapted architecture has it, NumPy float32: LoRA added to the matrices.
 
-    What cannot be added to a matrix stays beside it (:func:`adapted` says so).
+    What cannot be added to a matrix stays apart from it (:func:`adapted` says so).
     """
     flat = {path: np.asarray(leaf, np.float32) for path, leaf in flatten(trained).items()}
     merged = {path: merge_parameter(adapter, path, leaf, flat) for path, leaf in flatten(frozen).items()}

@@ -1,4 +1,4 @@
-"""The layers of a block beside attention: linear maps, norms, activations, MLPs, rotary position embeddings.
+"""The layers of a block besides attention: linear maps, norms, activations, MLPs, rotary position embeddings.
 
 Norms are always computed in float32. Rotary embeddings have the half-split layout of Hugging Face checkpoints.
 """
@@ -32,7 +32,7 @@ STATIC = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BlockContext:
-    """What a block is given beside its weights and the residual stream; a pytree of its arrays.
+    """What a block is given besides its weights and the residual stream; a pytree of its arrays.
 
     Attributes:
         positions_T: of the tokens, from 0.
@@ -76,7 +76,7 @@ class Linear(nn.Module):
         y_NO = jax.lax.dot_general(
             rows_NI, kernel_IO.astype(x.dtype), (((1,), (0,)), ((), ())), precision=self.precision
         )
-        # Low-rank factors, where an adapter put them beside the kernel.
+        # Low-rank factors, where an adapter put them next to the kernel.
         if self.has_variable("params", "lora_in"):
             lora_in: Any = self.get_variable("params", "lora_in")
             lora_out: Any = self.get_variable("params", "lora_out")

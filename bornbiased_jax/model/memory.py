@@ -140,7 +140,7 @@ def check_forward(
     Raises:
         InputError: it does not; the sentence says what to lower.
     """
-    # With what is held beside the pass, such as logits of a reference.
+    # With what is held during the pass, such as logits of a reference.
     needed = also + forward_bytes(cfg, sequences, length, logits=logits, all_weights=all_weights)
     many = "sequence" if sequences == 1 else "sequences"
     remedy = "ask for shorter sequences" if sequences == 1 else "ask for shorter sequences or a smaller batch"

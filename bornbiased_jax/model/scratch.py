@@ -167,7 +167,7 @@ class Page:
         """Read the results of a block (from 0) for one batch."""
         return _load(self.path / _block_name(block), batch)
 
-    def found(self, batch: int) -> list[np.ndarray]:
+    def output(self, batch: int) -> list[np.ndarray]:
         """Read the output of one batch, made of its residual stream after the last block."""
         return _load(self.path / FINISHED, batch)
 

@@ -95,7 +95,7 @@ class Reading:
         capture, reduce, positions: as :func:`bornbiased_jax.model.apply` takes them.
         finish: makes what the pass gives of the configuration, the parameters outside the blocks, the output of the
             final norm and the batch. Without it, a pass gives what was captured of all blocks [L, …].
-        needs: parameters outside the blocks that ``finish`` takes, beside the final norm's.
+        needs: parameters outside the blocks that ``finish`` takes, besides the final norm's.
         inputs: makes the model's inputs of a batch, on the host, where they are not the batch itself.
     """
 
@@ -251,7 +251,7 @@ def _stream(
     structure = jax.tree.structure(result)
     for index in range(len(batches)):
         if reading.finish is not None:
-            yield jax.tree.unflatten(structure, page.found(index))
+            yield jax.tree.unflatten(structure, page.output(index))
         else:
             rows = zip(*(page.block(block, index) for block in range(cfg.num_layers)), strict=True)
             yield jax.tree.unflatten(structure, [np.stack(leaves) for leaves in rows])

@@ -17,7 +17,7 @@ from bornbiased_jax.report.figures import DARK_SERIES, SERIES, svg
 from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Quantity, Row, Table, write
 
 LARGEST_EMBEDDED_RECORD = 1_000_000
-"""Bytes of JSON above which a record is not carried inside the page (the file beside it remains)."""
+"""Bytes of JSON above which a record is not carried inside the page (the file next to it remains)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Section:
         record: the whole record, for the fold-out and the download.
         failure: why there is no result, or "".
         notice: what a reader must know of the record's age, or "".
-        figures: the folder beside the page that has the figures as files, or "".
+        figures: the folder next to the page that has the figures as files, or "".
     """
 
     name: str

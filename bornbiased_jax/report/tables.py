@@ -38,7 +38,7 @@ class Row:
     """One configuration and its values, each a mapping from the quantity's name.
 
     Raises:
-        ValueError: a paper value stands beside a row that has not the paper's configuration.
+        ValueError: a paper value stands in a row that has not the paper's configuration.
     """
 
     settings: Sequence[Any]
@@ -61,7 +61,7 @@ class Table:
         settings: heads of the columns that say the configuration ("model", "T", "seed").
         quantities: what was measured; each has a column for every source that any row has a value from.
         rows: the rows.
-        note: what a reader must know beside the numbers, such as what ± means here.
+        note: what a reader must know about the numbers, such as what ± means here.
         first_screen: show it on the page's first screen as well.
 
     Raises:
@@ -149,7 +149,7 @@ class Claim:
         key: a few words; if given, the measured value is one of the page's key numbers under these words.
 
     Raises:
-        ValueError: a paper value stands beside a configuration that is not the paper's.
+        ValueError: a paper value stands next to a configuration that is not the paper's.
     """
 
     statement: str

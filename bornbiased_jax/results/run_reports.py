@@ -94,7 +94,7 @@ class Evaluation(Record):
         if value["training_text"] and value.get("step", 1):
             sentences.append(
                 "The run was trained on this text: the number says how well it is remembered, not how well text is "
-                "modelled."
+                "modeled."
             )
         return sentences
 

@@ -35,7 +35,7 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
         "measured at."
     )
     listings = [Listing("What is this evidence worth?", columns, worth, note)]
-    # Ranges stand apart: beside the sentences no page is wide enough for them.
+    # Ranges stand apart: next to the sentences no page is wide enough for them.
     kinds = (*KINDS, SYNTHETIC)
     ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in sheet.rows]
     note = _RANGES_NOTE.format(sizes=sheet.sizes)

@@ -155,7 +155,7 @@ class Lineage(Result):
         """List each part of the models with a verdict of its own, sublayers by the strongest of their matrices."""
         by_name = {row["component"]: row for row in rows}
         value: Mapping[str, Any] = self.verdict.to_json()
-        # Models with a vision tower have a language model beside it.
+        # Models with a vision tower have a language model next to it.
         components = dict.fromkeys(test["component"] for test in value["tests"])
         whole = "the whole model" if len(components) == 1 else f"the {component_title(next(iter(components)))}"
         listed = []

@@ -27,7 +27,7 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 END_OF_TEXT = "<|endoftext|>"
 _LARGEST_ID = (ends(TokenId) or (int, 0, 0))[2]
-# Tried in this order when nothing beside a tokenizer.json says which token ends a document.
+# Tried in this order when no other file of a tokenizer says which token ends a document.
 _END_TOKENS = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "<|im_end|>")
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -193,7 +193,7 @@ def _built(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text
 
 @dataclass(frozen=True)
 class ByteLevel:
-    """Choices of a byte-level BPE beside its vocabulary and merges.
+    """Choices of a byte-level BPE besides its vocabulary and merges.
 
     Attributes:
         patterns: regular expressions that cut the text into words, one after the other.

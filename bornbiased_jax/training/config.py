@@ -64,8 +64,8 @@ class PretrainConfig:
     validation_fraction: ranges.HeldOut = 0.05
     init_from: str | None = None
     adapter: Adapter | None = None
-    """What is trained beside the weights of ``init_from``, which stay; None: the model itself. ``seeds`` are then those
-    of the adapter's beginning, all beside the same weights."""
+    """The adapter to train on the frozen weights of ``init_from``; None: the model itself. ``seeds`` are then those
+    of the adapter's initialization, all on the same weights."""
     # Optimization.
     steps: ranges.Steps | None = 1000
     """None: one epoch."""

@@ -54,7 +54,7 @@ class CpuShardsStep:
         abstract: shapes of the state, leaves [S, ...].
         batch: shape of the tokens [A, B, T + 1], A·B divisible by ``shards``.
         shards: parts taken at once.
-        frozen: the weights beside an adapter, or their shapes.
+        frozen: the weights that an adapter belongs to, or their shapes.
     """
 
     def __init__(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import importlib
 import json
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -74,7 +75,7 @@ def repair_metrics(folder: Path | str) -> None:
         path = Path(folder) / METRICS_FILE
         place = io.set_aside(path)
         progress.warn(f"{damage}: set aside as {place.name}; the {len(lines)} whole lines stay")
-        io.write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+        io.write_text(path, "".join(map(json_line, lines)))
 
 
 def _read(folder: Path | str) -> tuple[list[MetricsLine], InputError | None]:
@@ -113,17 +114,19 @@ class Logger(Protocol):
         """Flush and release what is open."""
 
 
-class JsonlLogger:
-    """``metrics.jsonl``, a line a record, appended as it comes."""
+class FileLogger:
+    """A text file of metrics, appended as they come."""
 
-    def __init__(self, folder: Path, earlier: Iterable[MetricsLine]) -> None:
+    def __init__(
+        self, path: Path, earlier: Iterable[MetricsLine], text_of: Callable[[MetricsLine], str], head: str = ""
+    ) -> None:
         # What a resumed run will do again is cut off first.
-        io.write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in earlier))
-        self._stream = (folder / METRICS_FILE).open("a")
+        io.write_text(path, head + "".join(map(text_of, earlier)))
+        self._stream, self._text_of = path.open("a", newline=""), text_of
 
     def write(self, line: MetricsLine) -> None:
         """Append a line."""
-        self._stream.write(json.dumps(line, allow_nan=False) + "\n")
+        self._stream.write(self._text_of(line))
         self._stream.flush()
 
     def close(self) -> None:
@@ -131,34 +134,23 @@ class JsonlLogger:
         self._stream.close()
 
 
-class CsvLogger:
-    """``metrics.csv``, a row a line and a column for each number of each seed, appended as it comes."""
+def json_line(line: MetricsLine) -> str:
+    """Write a line of ``metrics.jsonl``."""
+    return json.dumps(line, allow_nan=False) + "\n"
 
-    def __init__(self, folder: Path, earlier: Iterable[MetricsLine], seeds: Sequence[int]) -> None:
-        by_seed = [f"{name}/seed{seed}" for name in ("loss", "grad_norm", "validation_loss") for seed in seeds]
-        self._columns = ["step", "tokens", "lr", "tokens_per_second", *by_seed]
-        io.write_text(folder / CSV_FILE, self._rows(self._columns, *map(self._row, earlier)))
-        self._stream = (folder / CSV_FILE).open("a", newline="")
 
-    def _row(self, line: MetricsLine) -> list[float | str]:
-        # What is not measured at a step is an empty cell.
-        numbers = dict(scalars(line))
-        return [line["step"], *(numbers.get(column, "") for column in self._columns[1:])]
+def csv_row(columns: Sequence[str], line: MetricsLine) -> str:
+    """Write a row of ``metrics.csv``; what is not measured at a step is an empty cell."""
+    numbers = {"step": line["step"], **dict(scalars(line))}
+    text = StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerow(numbers.get(column, "") for column in columns)
+    return text.getvalue()
 
-    @staticmethod
-    def _rows(*rows: Sequence[float | str]) -> str:
-        text = StringIO(newline="")
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        return text.getvalue()
 
-    def write(self, line: MetricsLine) -> None:
-        """Append a row."""
-        self._stream.write(self._rows(self._row(line)))
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
+def csv_columns(seeds: Sequence[int]) -> list[str]:
+    """Name the columns of ``metrics.csv``: one for each number of each seed."""
+    by_seed = [f"{name}/seed{seed}" for name in ("loss", "grad_norm", "validation_loss") for seed in seeds]
+    return ["step", "tokens", "lr", "tokens_per_second", *by_seed]
 
 
 class TensorBoardLogger:
@@ -257,9 +249,11 @@ def open_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logge
     earlier = [line for line in read_metrics(folder) if line["step"] <= first]
     # The lines come first: rows of the CSV are made again from them.
     try:
-        loggers: list[Logger] = [JsonlLogger(folder, earlier)]
+        loggers: list[Logger] = [FileLogger(folder / METRICS_FILE, earlier, json_line)]
         if config.csv:
-            loggers.append(CsvLogger(folder, earlier, config.seeds))
+            columns = csv_columns(config.seeds)
+            row_of, head = functools.partial(csv_row, columns), ",".join(columns) + "\n"
+            loggers.append(FileLogger(folder / CSV_FILE, earlier, row_of, head))
         if config.tensorboard:
             loggers.append(TensorBoardLogger(folder, earlier))
         if config.wandb:

@@ -84,7 +84,7 @@ def compile_step(
 ) -> tuple[Program, Mode]:
     """Compile the step of all seeds, its state donated; also return whether seeds run at once or in turn.
 
-    An adapter is trained beside ``frozen`` weights, one copy for all seeds.
+    An adapter is trained on ``frozen`` weights, one copy for all seeds.
 
     "auto" takes them in turn on a CPU, which one seed fills, and at once elsewhere, unless the compiler finds that
     this does not fit in 90% of the device's memory. On one CPU the batch is cut into chunks that fit its caches, a
@@ -137,7 +137,7 @@ def begin(
 
     Args:
         config: the run; its ``steps`` must be given, ``out`` and ``data`` are not used.
-        frozen: the weights that ``config.adapter`` is trained beside; the state is then the adapter's at its beginning.
+        frozen: the weights that ``config.adapter`` is trained on; the state is then the adapter's at its beginning.
 
     Returns:
         The state, leaves [S, ...], and ``step(state, tokens_ABT1) -> state, {"loss" [S], "grad_norm" [S]}``,

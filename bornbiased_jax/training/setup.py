@@ -175,7 +175,7 @@ def schedule_steps(folder: Path, steps: int) -> int:
 def claim_folder(config: PretrainConfig, data: Data, steps: int, initial: Params | None, devices: int = 1) -> None:
     """Make the run's folder with its ``run.json``, or check that the one there is of the same run.
 
-    Beside an adapter the weights that it belongs to are written too, before the record that speaks of them.
+    With an adapter, the weights that it belongs to are written too, before the record that speaks of them.
 
     Raises:
         InputError: as of :func:`check_folder`, or the run there is on other data or from other weights.
@@ -232,12 +232,12 @@ def _extend(folder: Path, steps: int) -> None:
 
 
 def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object]:
-    """Return what the record of a run says beside its settings: counts of parameters, provenance."""
+    """Return what the record of a run says besides its settings: counts of parameters, provenance."""
     counts: dict[str, object] = {"parameters": count_parameters(parameter_shapes(config.model))}
     if config.adapter is not None:
         counts["trained_parameters"] = count_trained(config.model, config.adapter)
     source = {**data.dataset.facts, "validation_from": data.validation_from, "tokenizer": data.tokenizer.name}
-    # What decides the order of sums, beside the versions.
+    # What decides the order of sums, besides the versions.
     provenance = record.provenance(
         precision=config.dtype,
         data=source,

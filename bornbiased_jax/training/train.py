@@ -1,6 +1,6 @@
 """Pretrain seeds, as a straight script: what is refused, the data, the state, the loop, the summary.
 
-:func:`pretrain` is read from top to bottom. What happens beside the updates are hooks, a list of functions called with
+:func:`pretrain` is read from top to bottom. What happens besides the updates are hooks, a list of functions called with
 (step, state, metrics) after every update: held-out losses, lines of metrics, checkpoints, progress, and a caller's own.
 :func:`fit` is the loop alone, for training in memory.
 """
@@ -144,10 +144,10 @@ def pretrain(
     Args:
         config: the run. Its folder is made, or holds the same run.
         initial: models to begin with instead of untrained ones: (architecture, weights) for each seed; or the one that
-            an adapter is trained beside. ``config.init_from`` says where they came from.
+            an adapter is trained on. ``config.init_from`` says where they came from.
         tokenizer: theirs; used unless ``config.tokenizer`` names another.
         hooks: called after every update, before the run's own.
-        loggers: also given every line of metrics, beside those of the run; closed at the end.
+        loggers: also given every line of metrics, besides those of the run; closed at the end.
 
     Raises:
         InputError: bad settings or data, a folder of another run or one that another process trains in, a full disk,

@@ -197,7 +197,7 @@ def operations(group: probing.Group) -> float:
 
 
 def row_tables(record: Record) -> Sequence[Table]:
-    """Show the row beside the printed one, its contraction, its dimensions, and its place among theory's seeds."""
+    """Show the row with the printed one, its contraction, its dimensions, and its place among theory's seeds."""
     return [
         *tables(record),
         *seed_figures.figure2_tables(record),
@@ -207,7 +207,7 @@ def row_tables(record: Record) -> Sequence[Table]:
 
 
 def _among_seeds(record: Record) -> Table:
-    """Show the row's fraction and the printed one beside theory's tenths of seeds."""
+    """Show the row's fraction and the printed one next to theory's tenths of seeds."""
     (row,) = tables(record)[0].rows
     theory = probing.probed_groups(record)[0]["theory"]
     measured, paper = (

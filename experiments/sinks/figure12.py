@@ -116,7 +116,7 @@ PRINTED = {
 
 
 def perplexities(record: Record) -> Sequence[Table]:
-    """Show the perplexity on every text, beside what is printed where the run is the paper's."""
+    """Show the perplexity on every text, next to what is printed where the run is the paper's."""
     is_paper = record["scale"] == "paper" and record["data"] is None
     evaluation = record["settings"]["evaluation"]
     rows = []

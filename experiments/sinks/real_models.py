@@ -1,7 +1,7 @@
 """What a real model's sinks look like and what they cost, by the published protocol; no paper's table.
 
 The protocol of "Transformers Are Born Biased": 100 sequences of a text (the paper's is WikiText-2 test), lengths 32 to
-512, ε = 0.25. Beside it, on fewer sequences: super neurons and massive channels, the price of rounding, the loss with a
+512, ε = 0.25. Besides, on fewer sequences: super neurons and massive channels, the price of rounding, the loss with a
 rolling cache; and how the weights are distributed. The model is SmolLM2-135M-Instruct where it is installed, or any
 checkpoint: ``--data "model=PATH;TEXT"``.
 """

@@ -129,10 +129,10 @@ PRICED = {
     "streaming_length": 256,
     "streaming_sequences": 32,
 }
-"""What the table of prices measures, beside models trained on 64 positions."""
+"""What the table of prices measures, for models trained on 64 positions."""
 
 PRICED_SHORT = {**PRICED, "window": 24, "streaming_length": 128}
-"""The same beside models trained on 32 positions."""
+"""The same for models trained on 32 positions."""
 
 PRICED_SMOKE = {
     **PRICED,

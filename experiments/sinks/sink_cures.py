@@ -1,6 +1,6 @@
-"""Every mitigation side by side: sinks, dimension disparity, loss and cost, same data and same seeds.
+"""Every mitigation compared: sinks, dimension disparity, loss and cost, same data and same seeds.
 
-Beside them what practitioners pay: rounding by scheme and scale with the first token rounded or not, the spread of the
+Next to them what practitioners pay: rounding by scheme and scale with the first token rounded or not, the spread of the
 activations, and the loss with a rolling cache (:mod:`bornbiased_jax.experiments.sinks.price_tables`).
 """
 
@@ -96,7 +96,7 @@ def run(context: Context) -> Entry:
 
 
 def step_costs(context: Context, mitigations: Sequence[str], *, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Time a step of one seed in seconds, for each mitigation a list over rounds, beside the losses.
+    """Time a step of one seed in seconds, for each mitigation a list over rounds, and the losses.
 
     In a round every mitigation does its ``steps`` steps, one after the other, so that what else the machine does meets
     all of them: compare within a round. Compilation and a first step come before. Batches are random ids.

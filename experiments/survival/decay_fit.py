@@ -11,7 +11,7 @@ Stated before any number was seen:
 - **Window.** With E the last checkpoint, checkpoints with 0 < tokens ≤ E/10 are fitted (means over seeds, weight
   1/(1 + (z/20)²)); those beyond are held out.
 - **Check.** The form holds for a matrix if every held-out mean over seeds is within 20% of its prediction, or within 2
-  where that is more. A form is worth its check only where it tells more than no change: beside it stands by how much
+  where that is more. A form is worth its check only where it tells more than no change: next to it stands by how much
   carrying the last fitted z forward would have missed.
 - **Extrapolation.** Only where the check holds: fitted again on all checkpoints, and read at 10·E tokens at most.
 """

@@ -8,7 +8,7 @@ Stated before any number of these runs was seen:
   training text (the main one), ids that do not, whose rows of the embedding training never touches.
 - **Position.** Of a model and an initialization: the mean rank of the initialization's preferred tokens by the model's
   mean logit, 0 for the last of the vocabulary and 1 for the first; and their mean logit, in standard deviations over
-  the vocabulary. Training moves every model towards the same frequencies of the text, so a position alone says nothing:
+  the vocabulary. Training moves every model toward the same frequencies of the text, so a position alone says nothing:
   own initializations are compared with other seeds'.
 - **Statistic.** The sum over trained models of the position of their own initialization's preferred tokens, by rank,
   against permutations of the seeds. All seeds are trained on the same text in the same order, so the test is exact:

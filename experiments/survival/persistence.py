@@ -200,7 +200,7 @@ def progress_of(model: Model) -> dict[str, float]:
 
 
 def _measured(model: Model, measurement: str) -> Path:
-    """Return where a measurement of a model is kept: beside its weights."""
+    """Return where a measurement of a model is kept: next to its weights."""
     return Path(model["run"]) / "measured" / f"{measurement}-seed{model['seed']}-step{model['step']}"
 
 

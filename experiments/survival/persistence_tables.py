@@ -1,4 +1,4 @@
-"""How pairs of trained models are shown: the p-values of every test beside what training did to the suspect."""
+"""How pairs of trained models are shown: the p-values of every test next to what training did to the suspect."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def settings(family: str) -> Mapping[str, Entry]:
             "vocab_size": (256, 256, ...),
         },
         seeds=(list(SEEDS[:3]), list(SEEDS), list(SEEDS)),
-        # The Stack asks for a licence to be accepted: --data code=FILE names it, or another text.
+        # The Stack asks for a license to be accepted: --data code=FILE names it, or another text.
         corpora={
             "base": ("builtin:prose", "builtin:prose", "hf:Skylion007/openwebtext"),
             "stories": (STORIES, STORIES, "hf:roneneldan/TinyStories"),

@@ -24,16 +24,16 @@ _BEGINNINGS = (
     "{name} was a {mood} {animal} who loved to play in the {place}.",
 )
 _MIDDLES = (
-    "{name} saw a {colour} {thing} in the {place}. It was very {colour}.",
+    "{name} saw a {color} {thing} in the {place}. It was very {color}.",
     '"Can I have the {thing}?" asked {friend}. "Yes, but be careful," said {name}.',
     "{name} and {friend} played with the {thing} all day.",
     "Then the {thing} was gone. {name} felt {feeling}.",
     '"Do not be {feeling}," said {friend}. "I will help you find the {thing}."',
-    "They looked under the tree, and they looked behind the {colour} house.",
+    "They looked under the tree, and they looked behind the {color} house.",
     "{friend} wanted the {thing} too, but {name} did not want to share.",
     "It started to rain, so they ran back to the {place}.",
-    '{name} said, "I like your {colour} {thing}." {friend} smiled.',
-    "At the {place} they met a {mood} {other}, who had a {colour} {thing}.",
+    '{name} said, "I like your {color} {thing}." {friend} smiled.',
+    "At the {place} they met a {mood} {other}, who had a {color} {thing}.",
 )
 _ENDINGS = (
     "In the end they found the {thing}, and {name} was very {glad}.",
@@ -56,7 +56,7 @@ def story(chance: random.Random) -> str:
         changing = {
             "mood": chance.choice(_MOODS),
             "place": chance.choice(_PLACES),
-            "colour": chance.choice(_COLORS),
+            "color": chance.choice(_COLORS),
             "feeling": chance.choice(_FEELINGS),
             "glad": chance.choice(_GLAD),
             "other": chance.choice(_ANIMALS),

@@ -178,7 +178,7 @@ OTHER_QWEN = {
     (2000, 42): (0.112, 0.123),
 }
 # (corpus, descendant) -> t-test, U-test, Intrinsic, REEF, PCS, ICS as printed. Those on The Stack have no counterpart
-# here: it is behind a licence that each user accepts.
+# here: it is behind a license that each user accepts.
 CONTINUED_LLAMA = {
     ("stories", True): (0.0, 7.77e-89, 1.000, 0.759, 0.999, 0.996),
     ("stories", False): (0.943, 0.902, 0.950, 0.658, 0.332, 0.012),

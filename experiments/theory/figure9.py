@@ -39,7 +39,7 @@ def uniform_theory(cfg: ModelConfig, seq_len: int) -> np.ndarray:
         variance,
         window=cfg.window,
         attention_kernel=cfg.attention_kernel,
-        # A learned key is initialized with a logit near 0, and its value is small beside the others.
+        # A learned key is initialized with a logit near 0, and its value is small against the others.
         sink_logit="zero" if cfg.prefix_length == 1 else cfg.sink_logit,
         max_seq_len=cfg.max_seq_len,
         positional_scale=cfg.positional_scale,

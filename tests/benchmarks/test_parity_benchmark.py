@@ -20,10 +20,10 @@ def test_a_family_is_compared(family, monkeypatch):
     name, changes = parity.MODELS[family]
     monkeypatch.setattr(parity, "find_smollm2", lambda: None)
     monkeypatch.setitem(parity.MODELS, family, (name, {**changes, **small}))
-    found = parity.measure((family,), 3)
-    (row,) = found["rows"]
+    findings = parity.measure((family,), 3)
+    (row,) = findings["rows"]
     assert row["family"] == family and row["max_abs_error"] <= 1e-5 * row["logit_std"]
-    (table,) = tables.TABLES["parity"](found)
+    (table,) = tables.TABLES["parity"](findings)
     assert table.rows[0].measured["GGUF"] == family
 
 

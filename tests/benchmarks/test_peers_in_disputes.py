@@ -18,10 +18,10 @@ from tests.experiments.test_court import noisy_initializations
 from tests.experiments.test_dispute_benchmark import CFG, SMOKE, model, moved
 
 
-def same_sketches(found, expected):
-    assert set(found.coordinates) == set(expected.coordinates)
+def same_sketches(sketches, expected):
+    assert set(sketches.coordinates) == set(expected.coordinates)
     for name, sketch in expected.coordinates.items():
-        np.testing.assert_array_equal(found.coordinates[name], sketch)
+        np.testing.assert_array_equal(sketches.coordinates[name], sketch)
 
 
 def read_without_tokenizer(folder):
@@ -39,7 +39,7 @@ def test_a_mixture_is_written_so_that_its_names_are_read(tmp_path):
     assert config["architectures"] == ["Qwen2MoeForCausalLM"] and config["num_experts"] == 2
 
 
-def test_a_tower_is_written_beside_the_language_model_and_the_tokenizer_has_its_ids(tmp_path):
+def test_a_tower_is_written_next_to_the_language_model_and_the_tokenizer_has_its_ids(tmp_path):
     order_V = disputes_recipes.vocabulary_order(CFG.vocab_size)
     folder = peers.write_release(tmp_path / "model", Release(*model(1), tower=model(2)), order_V)
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
@@ -68,8 +68,8 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     for module in (disputes_recipes, descendants_families):
         monkeypatch.setattr(module, "fit", moved)
     monkeypatch.setattr(peers, "score", fake_scores)
-    found = peers.benchmark(SMOKE, Path("unused"), tmp_path)
-    by_name = {test["test"]: test for test in found["tests"]}
+    findings = peers.benchmark(SMOKE, Path("unused"), tmp_path)
+    by_name = {test["test"]: test for test in findings["tests"]}
     assert list(by_name) == list(RELATED)
     count = SMOKE["models"]
     kit, scope = by_name["Provenance Kit"], by_name["weightscope (unchanged entries)"]
@@ -81,7 +81,7 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     assert all(kind["guilty"] == kind["innocent"] == 0 for kind in scope["decisions"])
     assert (kit["least_guilty"], kit["largest_innocent"]) == (0.004, 0.05)
     assert scope["least_guilty"] is scope["largest_innocent"] is None
-    shown = tables.peers_in_disputes(found)
+    shown = tables.peers_in_disputes(findings)
     assert [len(table.rows) for table in shown] == [len(RELATED)] * 3
     pairs = len(list(disputes.pairs_of(count)))
     folders = list((tmp_path / "models").iterdir())

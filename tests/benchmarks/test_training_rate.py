@@ -27,8 +27,8 @@ def test_products_are_those_of_the_step(name):
         return loss_sum(cfg, params, tokens)[0]
 
     arguments = (parameter_shapes(cfg), jax.ShapeDtypeStruct((B, T + 1), jnp.int32))
-    found = jax.jit(jax.grad(loss)).lower(*arguments).cost_analysis()["flops"]
-    assert counted == pytest.approx(found, rel=0.05)
+    flops = jax.jit(jax.grad(loss)).lower(*arguments).cost_analysis()["flops"]
+    assert counted == pytest.approx(flops, rel=0.05)
     # And the operations that a step needs are these and attention's.
     attention = 12 * cfg.num_heads * cfg.key_dim * (T + 1) / 2
     assert counted == pytest.approx((flops_per_token(cfg, T) - attention) * B * T, rel=1e-9)

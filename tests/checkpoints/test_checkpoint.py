@@ -156,7 +156,7 @@ def sharding(row):
     if path == "embed/embedding":
         return NamedSharding(mesh, P(None, ("a", "b")))
     return NamedSharding(mesh, P())
-found = {}
+digests = {}
 for ref in sys.argv[1:]:
     checkpoint = open_checkpoint(ref, sharding=sharding)
     leaves = flatten(checkpoint.params())
@@ -164,7 +164,7 @@ for ref in sys.argv[1:]:
         assert leaf.sharding == sharding(parameter_table(checkpoint.cfg)[path]), path
         assert len(leaf.addressable_shards) == 4
     assert leaves["blocks/mlp/up/kernel"].addressable_shards[0].data.size * 4 == leaves["blocks/mlp/up/kernel"].size
-    found[ref] = checkpoint.digest()
+    digests[ref] = checkpoint.digest()
     cut = parallel.build_mesh(parallel.parse_mesh("fsdp=4"))
     checkpoint = open_checkpoint(ref, sharding=parallel.shardings(cut))
     for path, leaf in flatten(checkpoint.params()).items():
@@ -173,8 +173,8 @@ for ref in sys.argv[1:]:
     placed = parallel.place_params(checkpoint.cfg, checkpoint.params(), cut)
     before, after = flatten(checkpoint.params()), flatten(placed)
     assert all(after[path] is leaf for path, leaf in before.items())
-    assert checkpoint.digest() == found[ref]
-print(json.dumps(found))
+    assert checkpoint.digest() == digests[ref]
+print(json.dumps(digests))
 """
 
 
@@ -190,9 +190,9 @@ def test_weights_go_straight_to_their_shards(tmp_path):
         [sys.executable, "-c", SHARDED, *refs], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found == {ref: open_checkpoint(ref).digest() for ref in refs}
-    assert len(set(found.values())) == 1
+    output = json.loads(done.stdout)
+    assert output == {ref: open_checkpoint(ref).digest() for ref in refs}
+    assert len(set(output.values())) == 1
 
 
 def test_sharding_on_one_device_places_every_parameter():

@@ -109,6 +109,15 @@ def test_models_of_transformers_survive_the_round_trip(name, tmp_path):
     assert after.digest() == before.digest()
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in HF.iterdir()))
+def test_config_json_has_its_keys_in_the_order_of_transformers(name, tmp_path):
+    model = open_checkpoint(HF / name)
+    export_hugging_face(model.cfg, model.params(), tmp_path / "hf", context=16)
+    for folder in (HF / name, tmp_path / "hf"):
+        text = (folder / "config.json").read_text()
+        assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_file_keeps_the_type_of_the_weights(dtype, tmp_path):
     cfg = preset("llama-tiny", **SMALL)

@@ -97,8 +97,8 @@ FROZEN: dict[str, dict[str, Any]] = {
 def smallest(name: str) -> dict[str, Any]:
     """A ``config.json`` with nothing that has a default."""
     sizes = FAMILIES[name].sizes
-    found = {theirs: REQUIRED[ours] for ours, (theirs, default) in sizes.items() if default is ...}
-    return found | {"model_type": name}
+    entries = {theirs: REQUIRED[ours] for ours, (theirs, default) in sizes.items() if default is ...}
+    return entries | {"model_type": name}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

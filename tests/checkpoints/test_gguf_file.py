@@ -125,10 +125,10 @@ def test_a_mixture_of_before_june_2024_states_the_length_of_its_shared_expert_al
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     del config["moe_intermediate_size"], config["shared_expert_intermediate_size"]
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"intermediate_size": 192}))
-    found = open_checkpoint(convert(tmp_path / "model.gguf", tmp_path / "hf"))
-    assert (found.cfg.d_ff, found.cfg.shared_expert_width) == (96, 192)
+    checkpoint = open_checkpoint(convert(tmp_path / "model.gguf", tmp_path / "hf"))
+    assert (checkpoint.cfg.d_ff, checkpoint.cfg.shared_expert_width) == (96, 192)
     np.testing.assert_array_equal(
-        found.params()["blocks"]["mlp"]["up"]["kernel"], params["blocks"]["mlp"]["up"]["kernel"]
+        checkpoint.params()["blocks"]["mlp"]["up"]["kernel"], params["blocks"]["mlp"]["up"]["kernel"]
     )
 
 
@@ -189,10 +189,10 @@ def test_quantized_tensors_come_back_within_a_step(tmp_path, kind, steps):
     """
     cfg, params = initial("llama-tiny")
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind)
-    found = np.asarray(open_checkpoint(path).params()["blocks"]["mlp"]["up"]["kernel"])
+    kernel = np.asarray(open_checkpoint(path).params()["blocks"]["mlp"]["up"]["kernel"])
     exact = np.asarray(params["blocks"]["mlp"]["up"]["kernel"])
     blocks = np.swapaxes(exact, -1, -2).reshape(-1, 32)
-    error = np.swapaxes(np.abs(found - exact), -1, -2).reshape(-1, 32)
+    error = np.swapaxes(np.abs(kernel - exact), -1, -2).reshape(-1, 32)
     ranged = kind.endswith("1")
     size = np.ptp(blocks, axis=1) if ranged else np.abs(blocks).max(axis=1)
     offset = np.abs(blocks).max(axis=1) * 2.0**-11 if ranged else 0.0

@@ -21,7 +21,7 @@ NAME = "hf:owner/tiny"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A directory with a tokenizer and, beside the weights, what is not to be fetched."""
+    """A directory with a tokenizer and, next to the weights, what is not to be fetched."""
     folder = write(tmp_path_factory.mktemp("models"), "tiny", initialization(1))
     words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     (folder / "tokenizer.json").write_text(words.to_str())

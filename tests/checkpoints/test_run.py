@@ -77,9 +77,9 @@ def recorded(read, references):
 def test_each_seed_has_its_own_weights(tmp_path):
     run = save_run(tmp_path / "run")
     for seed in SEEDS:
-        found, expected = flatten(open_checkpoint(f"{run}@seed={seed}").params()), flatten(init_seed(CFG, seed))
+        weights, expected = flatten(open_checkpoint(f"{run}@seed={seed}").params()), flatten(init_seed(CFG, seed))
         for path, leaf in expected.items():
-            np.testing.assert_array_equal(found[path], leaf)
+            np.testing.assert_array_equal(weights[path], leaf)
 
 
 def swapped(sums):

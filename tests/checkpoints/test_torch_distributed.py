@@ -22,7 +22,7 @@ SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atte
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model as safetensors, and as a trainer's checkpoint: below a name, beside the optimizer's state."""
+    """A model as safetensors, and as a trainer's checkpoint: below a name, next to the optimizer's state."""
     folder = tmp_path_factory.mktemp("trainer")
     config = transformers.LlamaConfig(**SIZES, vocab_size=64, max_position_embeddings=64)
     model = transformers.LlamaForCausalLM(config)

@@ -135,7 +135,7 @@ def test_float8_of_stacked_experts_has_scales_of_their_columns():
 
 
 def test_float8_of_stacked_experts_may_have_one_scale_each():
-    """As ModelOpt writes Llama 4, with names that stand beside no "weight"."""
+    """As ModelOpt writes Llama 4, with names that stand next to no "weight"."""
     weight_EIO = torch.randn(2, 6, 10).to(torch.float8_e4m3fn)
     arrays = {"experts.down_proj": _float8(weight_EIO.float()), "experts.down_proj_weight_scale": np.float32(0.5)}
     tensors = _decoded(arrays | {"experts.down_proj_input_scale": np.float32(2.0)})
@@ -233,7 +233,7 @@ def test_bitsandbytes_by_the_published_formula(rng):
     np.testing.assert_allclose(tensors.read("m.weight"), expected.reshape(12, 16), rtol=3e-7)
 
 
-# As bitsandbytes and transformers write it beside a model in four bits.
+# As bitsandbytes and transformers write it next to a model in four bits.
 FOUR_BITS = {
     "_load_in_4bit": True,
     "_load_in_8bit": False,

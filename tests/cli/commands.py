@@ -13,12 +13,12 @@ from bornbiased_jax.cli.main import cli
 
 def commands(group: click.Group = cli, prefix: str = "") -> dict[str, click.Command]:
     """Every command by its words."""
-    found: dict[str, click.Command] = {}
+    by_path: dict[str, click.Command] = {}
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         path = f"{prefix} {name}".strip()
-        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
-    return found
+        by_path |= commands(command, path) if isinstance(command, click.Group) else {path: command}
+    return by_path
 
 
 @functools.cache

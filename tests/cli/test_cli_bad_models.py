@@ -43,15 +43,6 @@ def sentence(capsys):
     return call
 
 
-@pytest.fixture
-def verdict(capsys):
-    def call(*arguments):
-        assert run(["seedprint", *arguments, "--quiet", "--json", "-"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return call
-
-
 def spoiled(tensors):
     name = "model.layers.0.mlp.up_proj.weight"
     tensors[name] = np.where(np.arange(tensors[name].size).reshape(tensors[name].shape) == 7, np.nan, tensors[name])
@@ -89,34 +80,34 @@ def test_a_shard_that_is_cut_short_or_missing(exported, sentence):
 
 
 @pytest.mark.slow
-def test_unequal_widths_are_undefined_but_in_token_space(verdict):
+def test_unequal_widths_are_undefined_but_in_token_space(seedprint):
     wide = f"seed:2@{SMALL},vocab_size=64".replace("d_model=16", "d_model=24")
     for arguments in (["--test", "weights"], ["--test", "permutation"]):
-        found = verdict(BASE, wide, *arguments)
-        assert (found["verdict"], found["p_value"]) == ("undefined", None)
-        assert "the widths differ (16 and 24)" in found["reason"]
-    rows = {row["name"]: row for row in verdict(BASE, wide)["tests"]}
+        result = seedprint(BASE, wide, *arguments)
+        assert (result["verdict"], result["p_value"]) == ("undefined", None)
+        assert "the widths differ (16 and 24)" in result["reason"]
+    rows = {row["name"]: row for row in seedprint(BASE, wide)["tests"]}
     assert rows["coordinates"]["verdict"] == "undefined" and rows["neurons in token space"]["verdict"] == "unrelated"
 
 
 @pytest.mark.parametrize(
     "words", [["--test", "auto"], ["--test", "weights"], ["--test", "permutation", "--num-inputs", "40"]]
 )
-def test_identical_base_and_suspect_reported(verdict, words):
-    found = verdict(BASE, BASE, *words)
-    assert found["verdict"] == "same-lineage"
-    said = " ".join([found["reason"], *found["notes"]]).lower()
+def test_identical_base_and_suspect_reported(seedprint, words):
+    result = seedprint(BASE, BASE, *words)
+    assert result["verdict"] == "same-lineage"
+    said = " ".join([result["reason"], *result["notes"]]).lower()
     assert (
         "the base is the suspect: both are the initialization of seed 1" in said
         or "identical weights, bit for bit" in said
     )
 
 
-def test_base_of_equal_bytes_reported(verdict, exported, tmp_path):
+def test_base_of_equal_bytes_reported(seedprint, exported, tmp_path):
     folder = exported()
     shutil.copytree(folder, tmp_path / "copy")
     for words in ([], ["--test", "weights"]):
-        found = verdict(str(folder), str(tmp_path / "copy"), *words)
-        said = " ".join([found["reason"], *found["notes"]]).lower()
+        result = seedprint(str(folder), str(tmp_path / "copy"), *words)
+        said = " ".join([result["reason"], *result["notes"]]).lower()
         assert "the two models' weight files are the same, byte for byte" in said
-        assert found["verdict"] == "same-lineage"
+        assert result["verdict"] == "same-lineage"

@@ -1,7 +1,5 @@
 """A trained model hidden by every free change, noise and rounding, through files: one command finds it again."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -53,11 +51,7 @@ def hidden(trained, folder, *changes):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_every_free_change_noise_and_rounding(trained, tmp_path, capsys):
-    def seedprint(*arguments):
-        assert run(["seedprint", *arguments, "--json", "-", "--quiet"]) == 0
-        return json.loads(capsys.readouterr().out)
-
+def test_every_free_change_noise_and_rounding(trained, tmp_path, seedprint):
     free = (rescaled, heads, negated, rotated)
     suspect = hidden(trained, tmp_path / "all", *free, shuffled, noise_and_rounding)
     initialization = seedprint(INITIAL, suspect)

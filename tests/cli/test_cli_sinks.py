@@ -34,14 +34,14 @@ def test_json_figures_and_table(text, tmp_path, capsys):
     call = ["sinks", UNTRAINED, "--text", text, "--tokenizer", "bytes", "--lengths", "8,16", "--num-sequences", "3"]
     call += ["--epsilon", "0.1", "--position", "2", "--convention", "rows_from_k", "--normalise", "--quiet"]
     assert run([*call, "--json", str(target), "--figures", str(folder)]) == 0
-    found = json.loads(target.read_text())
-    assert list(found["sink_rate"]) == ["8", "16"]
-    assert all(0.0 <= rate <= 1.0 for rate in found["sink_rate"].values())
-    chosen = [found[name] for name in ("epsilon", "position", "convention", "normalised_rows", "num_sequences")]
+    report = json.loads(target.read_text())
+    assert list(report["sink_rate"]) == ["8", "16"]
+    assert all(0.0 <= rate <= 1.0 for rate in report["sink_rate"].values())
+    chosen = [report[name] for name in ("epsilon", "position", "convention", "normalised_rows", "num_sequences")]
     assert chosen == [0.1, 2, "rows_from_k", True, 3]
     # At initialization attention is all but uniform: position 2 of 8 receives the mean of 1/i over i = 2 … 8.
     uniform = sum(1 / i for i in range(2, 9)) / 7
-    assert found["score_by_layer_head"]["8"][0][0] == pytest.approx(uniform, rel=0.1)
+    assert report["score_by_layer_head"]["8"][0][0] == pytest.approx(uniform, rel=0.1)
     stems = ("sink-map", "variance-attention_output", "variance-residual", "top-channels")
     names = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == {*names, MARKER}

@@ -23,15 +23,6 @@ def suspect(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture
-def seedprint(capsys):
-    def call(*arguments):
-        assert run(["seedprint", *arguments, "--json", "-", "--quiet"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return call
-
-
 @pytest.mark.slow
 def test_hidden_from_every_order_of_labels_and_found_by_matching(seedprint, suspect):
     for labels in ("coordinates", "units"):
@@ -75,25 +66,25 @@ def test_two_checkpoints_have_a_key_of_their_own_and_stored_fingerprints_theirs(
     assert run(["fingerprint", base, "--out", stored, "--json", str(tmp_path / "facts.json"), "--quiet"]) == 0
     facts = json.loads((tmp_path / "facts.json").read_text())
     capsys.readouterr()
-    beside = seedprint(stored, suspect, "--base-digest", facts["digest"])
-    assert (beside["sign_key"], beside["committed_as"], beside["verdict"]) == ("", "payload", first["verdict"])
-    assert any("public signs" in note for note in beside["notes"])
+    public = seedprint(stored, suspect, "--base-digest", facts["digest"])
+    assert (public["sign_key"], public["committed_as"], public["verdict"]) == ("", "payload", first["verdict"])
+    assert any("public signs" in note for note in public["notes"])
     assert seedprint(stored, suspect, "--base-digest", facts["weights_digest"])["committed_as"] == "weights"
     assert run(["seedprint", stored, suspect, "--base-digest", "0" * 64, "--quiet"]) == 2
     assert "name the model whose digest was published" in capsys.readouterr().err
 
 
 def test_auto_needs_nothing_but_two_models(seedprint, suspect):
-    found = seedprint(f"seed:7{INITIAL}", suspect)
-    assert found["test"] == "auto"
-    assert (found["verdict"], found["null"], found["identity"]) == ("same-lineage", "exact", None)
-    assert [row["name"] for row in found["tests"]] == list(KINDS)
-    assert {"component", "z", "log10_p", "verdict"} <= set(found["components"][0])
-    assert {"test", "labels", "z", "log10_p_bound"} <= set(found["evidence"][0])
-    for row in found["tests"]:
+    verdict = seedprint(f"seed:7{INITIAL}", suspect)
+    assert verdict["test"] == "auto"
+    assert (verdict["verdict"], verdict["null"], verdict["identity"]) == ("same-lineage", "exact", None)
+    assert [row["name"] for row in verdict["tests"]] == list(KINDS)
+    assert {"component", "z", "log10_p", "verdict"} <= set(verdict["components"][0])
+    assert {"test", "labels", "z", "log10_p_bound"} <= set(verdict["evidence"][0])
+    for row in verdict["tests"]:
         assert {"name", "verdict", "p_value", "log10_p", "p_adjusted", "z", "null", "permuted", "evaded_by"} <= set(row)
-    assert found["evaded_by"] and found["permuted"] and found["invariant_to"]
-    assert any(f"Chance is measured by permuting {found['permuted']}." in note for note in found["notes"])
+    assert verdict["evaded_by"] and verdict["permuted"] and verdict["invariant_to"]
+    assert any(f"Chance is measured by permuting {verdict['permuted']}." in note for note in verdict["notes"])
 
 
 @pytest.mark.slow

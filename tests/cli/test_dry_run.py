@@ -47,18 +47,18 @@ def last_position_operations(T):
 @pytest.mark.parametrize("part", ["preference", "contraction"])
 def test_probe_operations_are_the_formula_at_a_held_out_shape(part, capsys):
     """Five different seeds, eleven inputs of each of two lengths, and the head at one position."""
-    found = dry(f"probe {part} {PROBE}", capsys)
+    plan = dry(f"probe {part} {PROBE}", capsys)
     last = last_position_operations if part == "preference" else block_operations
     by_hand = sum(5 * 11 * (2 * block_operations(T) + last(T) + 2 * 24 * 301) for T in (7, 18))
-    assert found["operations"] == by_hand
-    assert found["parameters"] == count_parameters(parameter_shapes(CFG))
+    assert plan["operations"] == by_hand
+    assert plan["parameters"] == count_parameters(parameter_shapes(CFG))
 
 
 def test_pretrain_operations_are_six_for_each_weight_and_token(capsys):
-    found = dry(TRAIN, capsys)
+    plan = dry(TRAIN, capsys)
     matrices = 3 * (2 * 24 * 24 + 2 * 24 * 12 + 3 * 24 * 40) + 24 * 301
     attention = 12 * 3 * 24 * 11 / 2
-    assert found["operations"] == pytest.approx(2 * 6 * 4 * 10 * (6 * matrices + attention))
+    assert plan["operations"] == pytest.approx(2 * 6 * 4 * 10 * (6 * matrices + attention))
 
 
 def refused_below(check, number, monkeypatch):
@@ -74,24 +74,24 @@ LARGE = "--model gpt2-tiny --set num_layers=2 --set d_model=512 --set d_ff=2048"
 
 
 def test_probe_memory_is_what_the_probe_checks(monkeypatch, capsys):
-    found = dry(f"probe preference {LARGE} --seeds 0:9 --seq-len 64,512 --num-inputs 100 --batch-size 20", capsys)
+    plan = dry(f"probe preference {LARGE} --seeds 0:9 --seq-len 64,512 --num-inputs 100 --batch-size 20", capsys)
     cfg = preset("gpt2-tiny", num_layers=2, d_model=512, d_ff=2048)
-    assert found["bytes"] == sum(found["memory"].values()) and set(found["memory"]) == {"weights", "state", "batch"}
+    assert plan["bytes"] == sum(plan["memory"].values()) and set(plan["memory"]) == {"weights", "state", "batch"}
     inputs = random_tokens(100, 512, cfg.vocab_size)
     refused_below(
-        lambda: check_probe(cfg, 20, inputs, is_untrained=True, second_moment=True), found["bytes"], monkeypatch
+        lambda: check_probe(cfg, 20, inputs, is_untrained=True, second_moment=True), plan["bytes"], monkeypatch
     )
 
 
 def test_pretrain_memory_is_what_the_run_checks(monkeypatch, capsys):
-    found = dry(f"pretrain {LARGE} --data builtin:prose --out run --steps 6 --context 512 --seeds 3,4", capsys)
+    plan = dry(f"pretrain {LARGE} --data builtin:prose --out run --steps 6 --context 512 --seeds 3,4", capsys)
     cfg = preset("gpt2-tiny", num_layers=2, d_model=512, d_ff=2048)
     config = PretrainConfig(cfg, "builtin:prose", "run", seeds=(3, 4), steps=6, context=512)
-    refused_below(lambda: check_memory(config), found["bytes"], monkeypatch)
+    refused_below(lambda: check_memory(config), plan["bytes"], monkeypatch)
     divided = dry(
         f"pretrain {LARGE} --data builtin:prose --out run --steps 6 --context 512 --seeds 3,4 --mesh fsdp=4", capsys
     )
-    assert divided["memory"]["state"] == found["memory"]["state"] / 4
+    assert divided["memory"]["state"] == plan["memory"]["state"] / 4
 
 
 def test_nothing_is_run_or_written(tmp_path, monkeypatch, capsys):

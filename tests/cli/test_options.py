@@ -61,10 +61,10 @@ def test_every_option_has_help():
 def value_of(arguments: dict[str, Any], path: str) -> Any:
     """``a.b`` of the bound arguments; extra keywords count as arguments."""
     name, *rest = path.split(".")
-    found = arguments[name]
+    value = arguments[name]
     for part in rest:
-        found = found[int(part)] if part.isdecimal() else getattr(found, part)
-    return found
+        value = value[int(part)] if part.isdecimal() else getattr(value, part)
+    return value
 
 
 class FakeTokenizer(str):
@@ -148,5 +148,5 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
     with contextlib.suppress(Reached):
         pytest.fail(f"{target} was not reached: exit code {run(shlex.split(call))}")
     for where, value in expected.items():
-        found = value_of(seen, where)
-        assert (str(found) if isinstance(value, str) else found) == value, where
+        actual = value_of(seen, where)
+        assert (str(actual) if isinstance(value, str) else actual) == value, where

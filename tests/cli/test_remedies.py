@@ -20,14 +20,14 @@ SIZES = ["--num-inputs", "12", "--seq-len", "4", "--quiet"]
 
 def sentences() -> list[str]:
     """The texts of all errors of the package and its experiments, what is filled in as "…"."""
-    found = []
+    texts = []
     for path in sorted([*(ROOT / "bornbiased_jax").rglob("*.py"), *(ROOT / "experiments").rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("InputError", "Overflow"):
                 for part in node.args[:1]:
                     values = part.values if isinstance(part, ast.JoinedStr) else [part]
-                    found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in values))
-    return found
+                    texts.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in values))
+    return texts
 
 
 def test_every_command_that_an_error_names_is_tried_here():
@@ -255,9 +255,9 @@ FOLLOWED = {
     "draws whole models in this process": "tests/lineage/test_torch_seeds.py::test_the_command_records_what_drew",
     "no run is named": "tests/experiments/test_anatomy.py::test_the_decay_of_a_run_that_is_named",
     "holds no finished record": "tests/experiments/test_results.py::test_finished_records_are_collected_by_scale",
-    "no Ray cluster answers": "tests/store/test_executors.py::test_every_engine_writes_what_one_process_does",
+    "no Ray cluster answers": "tests/test_executors.py::test_every_engine_writes_what_one_process_does",
     "if it is a llama2.c tokenizer": "tests/docs/test_convert_llama2c.py::test_the_tokenizer_begins_and_ends_texts",
-    "that was given to --resume": "tests/store/test_store.py::test_status_tells_progress_rate_and_failures",
+    "that was given to --resume": "tests/test_store.py::test_status_tells_progress_rate_and_failures",
 }
 
 

@@ -63,7 +63,7 @@ FILES = {
     "audit report": [str(MODELS), "--report"],
     "models": ["--json"],
 }  # fmt: skip
-# What is written besides is an image by the name's end.
+# What else is written is an image by the name's end.
 IMAGES = ("plot",)
 WRITES = ("out", "figures", "resume", "page", "directory", "report")
 READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory"), ("status", "directory")}
@@ -71,12 +71,12 @@ READS = {("parity", "directory"), ("runs", "directory"), ("plot", "directory"), 
 
 def tree(folder: Path) -> dict[str, tuple]:
     """Every entry below a folder: what it is, and its content."""
-    found = {}
+    entries = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         content = os.readlink(path) if stat.S_ISLNK(mode) else path.read_bytes() if stat.S_ISREG(mode) else None
-        found[str(path.relative_to(folder))] = (mode, content)
-    return found
+        entries[str(path.relative_to(folder))] = (mode, content)
+    return entries
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_folder_of_other_things_is_refused_and_left_as_it_is(command, foreign,
 
 
 @pytest.mark.parametrize("command", nightly_except(["probe preference", "export"], "export"))
-def test_a_new_folder_beside_other_things_is_all_that_comes(command, foreign):
+def test_a_new_folder_next_to_other_things_is_all_that_comes(command, foreign):
     before = tree(foreign)
     for _ in range(2):  # the second time it is the command's own
         assert run([*command.split(), *FOLDERS[command], str(foreign / "new")]) == 0

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COPIED = ("bornbiased_jax", "theory", "experiments", "benchmarks", "tests", "docs", ".ci", ".github")
 COPIED_FILES = ("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CHANGES = sorted((ROOT / "docs" / "extending").glob("*.diff"))
-# Ample for the slowest named test beside another one: a test that runs for ever is named, not awaited.
+# Ample for the slowest named test next to another one: a test that runs for ever is named, not awaited.
 TIMEOUT_S = 600.0
 
 

@@ -42,25 +42,25 @@ def faults(folder: Path) -> list[str]:
         if "_static" not in path.relative_to(folder).parts:
             pages[path.resolve()] = page = _Page()
             page.feed(path.read_text())
-    found = []
+    messages = []
     for path, page in pages.items():
         here = path.relative_to(folder.resolve())
         for link in page.loaded:
             url = urlsplit(link)
             if url.scheme not in ("", "data") or url.netloc:
-                found.append(f"{here} loads {link}")
+                messages.append(f"{here} loads {link}")
             elif not url.scheme and not (path.parent / unquote(url.path)).exists():
-                found.append(f"{here} lacks {link}")
+                messages.append(f"{here} lacks {link}")
         for link in page.links:
             url = urlsplit(link)
             if url.scheme or url.netloc:
                 continue
             target = (path.parent / unquote(url.path)).resolve() if url.path else path
             if not target.exists():
-                found.append(f"{here} links to {link}, which is not there")
+                messages.append(f"{here} links to {link}, which is not there")
             elif url.fragment and target in pages and unquote(url.fragment) not in pages[target].names:
-                found.append(f"{here} links to {link}, a place that is not there")
-    return found
+                messages.append(f"{here} links to {link}, a place that is not there")
+    return messages
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ def small(words: list[str]) -> list[str]:
 def test_the_commands_of_the_page_run(tmp_path):
     if any(importlib.util.find_spec(module) is None for module in ("submitit", "ray")):
         pytest.skip("submitit or ray is not installed: pip install submitit ray")
-    found = commands()
-    assert len(found) >= 7
-    for words in found:
+    lines = commands()
+    assert len(lines) >= 7
+    for words in lines:
         if "--coordinator" in words:
             continue
         process = called(small(words), tmp_path)

@@ -50,9 +50,9 @@ def test_a_change_needs_four_files_and_fits(diff):
 
 
 def _files_of(part: str) -> str:
-    found = re.match(r"diff --git a/\S+ b/(\S+)\n", part)
-    assert found
-    return found[1]
+    match = re.match(r"diff --git a/\S+ b/(\S+)\n", part)
+    assert match
+    return match[1]
 
 
 @pytest.mark.slow

@@ -17,26 +17,26 @@ STALE = re.compile(
 
 def faults(notebook):
     """A sentence for each thing that is wrong with a saved notebook."""
-    found = []
+    messages = []
     if notebook.metadata.get("bornbiased", {}).get("code") != notebooks.digest_of(notebook):
-        found.append("its outputs are of other code")
+        messages.append("its outputs are of other code")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if [cell.execution_count for cell in cells] != list(range(1, len(cells) + 1)):
-        found.append("its cells did not run once from top to bottom")
+        messages.append("its cells did not run once from top to bottom")
     for cell in cells:
         lines = [line for line in cell.source.splitlines() if line.strip()]
         if len(lines) > 10:
-            found.append(f"a cell of {len(lines)} lines: {lines[0]}")
+            messages.append(f"a cell of {len(lines)} lines: {lines[0]}")
         for output in cell.outputs:
             if output.output_type == "error" or output.get("name") == "stderr":
-                found.append(f"an error or a warning is saved: {lines[0]}")
+                messages.append(f"an error or a warning is saved: {lines[0]}")
             texts = [output.get("text", "")] + [
                 value for kind, value in output.get("data", {}).items() if kind.startswith("text/")
             ]
-            found += [f"{match[0]!r} is in an output" for text in texts for match in STALE.finditer(text)]
+            messages += [f"{match[0]!r} is in an output" for text in texts for match in STALE.finditer(text)]
     if not any(cell.outputs for cell in cells):
-        found.append("it is saved without outputs")
-    return found
+        messages.append("it is saved without outputs")
+    return messages
 
 
 def kinds(notebook):

@@ -46,9 +46,9 @@ def slowly(checkpoint, prompt, count):
 def test_the_cache_changes_no_token(name):
     checkpoint = open_checkpoint(HF / name)
     prompt = [5, 17, 3, 3, 40]
-    found = generate(checkpoint, prompt, 12)
-    assert found == slowly(checkpoint, prompt, 12)
-    assert len(set(found[5:])) > 1
+    tokens = generate(checkpoint, prompt, 12)
+    assert tokens == slowly(checkpoint, prompt, 12)
+    assert len(set(tokens[5:])) > 1
 
 
 @pytest.mark.slow

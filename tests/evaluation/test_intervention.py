@@ -57,10 +57,10 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
     target = tmp_path / "effect.json"
     call = [*CALL, "--silence", "blocks/1/mlp:3", "--write", "blocks/2/mlp:4@2", "--clear", "5@1", "--first-token", "7"]
     assert run([*call, "--quiet", "--json", str(target)]) == 0
-    found = json.loads(target.read_text())
-    assert len(found["by_block"]) == len(found["before"]["by_block"]) == 2
-    assert found["loss"] != found["before"]["loss"]
-    assert found["interventions"]["silence"] == ["blocks/1/mlp:3"] and found["num_sequences"] == 3
+    report = json.loads(target.read_text())
+    assert len(report["by_block"]) == len(report["before"]["by_block"]) == 2
+    assert report["loss"] != report["before"]["loss"]
+    assert report["interventions"]["silence"] == ["blocks/1/mlp:3"] and report["num_sequences"] == 3
     assert "All blocks" in capsys.readouterr().out
 
 

@@ -49,9 +49,9 @@ def test_pickled_weights_are_compared_once_they_are_exported(tmp_path):
         parity(pickled)
     opened = open_checkpoint(pickled)
     export_hugging_face(opened.cfg, opened.params(), tmp_path / "exported")
-    found = parity(tmp_path / "exported")
+    comparison = parity(tmp_path / "exported")
     # Both sides round, as below.
-    assert found["max_abs_error"] <= 3e-5 * found["logit_std"]
+    assert comparison["max_abs_error"] <= 3e-5 * comparison["logit_std"]
 
 
 @pytest.mark.slow
@@ -60,14 +60,14 @@ def test_fresh_models_of_transformers_agree(name, tmp_path):
     pytest.importorskip("torch", exc_type=ImportError)
     pytest.importorskip("transformers", exc_type=ImportError)
     SCRIPT.build(SCRIPT.CASES[name], tmp_path, seed=77)
-    found = parity(tmp_path)
+    comparison = parity(tmp_path)
     # Both sides round, in models as the fixtures but of another seed: up to 1.5e-5 in llama.
-    assert found["max_abs_error"] <= 3e-5 * found["logit_std"]
-    assert found["logit_std"] > 0.5
-    assert found["top1_agreement"] == 1.0
-    assert 0 <= found["mean_abs_error"] <= found["max_abs_error"]
+    assert comparison["max_abs_error"] <= 3e-5 * comparison["logit_std"]
+    assert comparison["logit_std"] > 0.5
+    assert comparison["top1_agreement"] == 1.0
+    assert 0 <= comparison["mean_abs_error"] <= comparison["max_abs_error"]
     # Four sequences, no longer than the model's 40 positions.
-    assert found["num_tokens"] == 4 * 40
+    assert comparison["num_tokens"] == 4 * 40
 
 
 def test_without_transformers_the_remedy_is_named(monkeypatch):
@@ -111,9 +111,9 @@ def test_initial_models_agree_to_five_digits_of_the_logits_deviation(family, tmp
     name, changes = MODELS[family]
     cfg = preset(name, **changes)
     assert export_hugging_face(cfg, init_seed(cfg, 7), tmp_path / "model") == family
-    found = parity(tmp_path / "model")
-    assert found["max_abs_error"] <= 1e-5 * found["logit_std"]
-    assert found["top1_agreement"] == 1.0
+    comparison = parity(tmp_path / "model")
+    assert comparison["max_abs_error"] <= 1e-5 * comparison["logit_std"]
+    assert comparison["top1_agreement"] == 1.0
 
 
 def _of_transformers(name):

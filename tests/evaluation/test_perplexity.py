@@ -51,15 +51,15 @@ def test_agrees_with_transformers(tmp_path):
 def test_bits_per_byte_and_counts():
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=256)
     params = init_seed(cfg, 0)
-    found = evaluate(cfg, params, TEXT, BYTES, num_sequences=256, context=50, quiet=True)
+    result = evaluate(cfg, params, TEXT, BYTES, num_sequences=256, context=50, quiet=True)
     size = len("".join(TEXT).encode()) + 2
-    assert found["num_sequences"] == size // 50 and found["num_tokens"] == found["num_sequences"] * 49
-    assert found["bits_per_byte"] == pytest.approx(
-        found["loss"] * found["num_tokens"] / math.log(2) / found["num_bytes"]
+    assert result["num_sequences"] == size // 50 and result["num_tokens"] == result["num_sequences"] * 49
+    assert result["bits_per_byte"] == pytest.approx(
+        result["loss"] * result["num_tokens"] / math.log(2) / result["num_bytes"]
     )
     # A byte is a token, but the end of the first document has none (that of the second is cut off, or predicts).
     ids = np.concatenate([np.append(BYTES.encode(text), 0) for text in TEXT])[: size // 50 * 50].reshape(-1, 50)
-    assert found["num_bytes"] == int((ids[:, 1:] != 0).sum())
+    assert result["num_bytes"] == int((ids[:, 1:] != 0).sum())
     # Three sequences in batches of two: the missing one counts nothing.
     short = evaluate(cfg, params, TEXT, BYTES, num_sequences=3, context=50, batch_size=2, quiet=True)
     assert short["num_sequences"] == 3 and short["num_tokens"] == 3 * 49
@@ -75,8 +75,8 @@ def test_bytes_of_pieces_are_those_of_the_predicted_text():
     tokenizer, text = default_tokenizer(600), "Surprise: naïve façade, Ärger"
     ids = tokenizer.encode(text)
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=600)
-    found = evaluate(cfg, init_seed(cfg, 0), [text], tokenizer, context=len(ids) + 1, quiet=True)
-    assert found["num_bytes"] == len(text.encode()) - len(tokenizer.decode(ids[:1]))
+    result = evaluate(cfg, init_seed(cfg, 0), [text], tokenizer, context=len(ids) + 1, quiet=True)
+    assert result["num_bytes"] == len(text.encode()) - len(tokenizer.decode(ids[:1]))
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, default_tokenizer(600)], ids=["bytes", "pieces"])
@@ -146,8 +146,8 @@ def test_context_defaults_to_run_then_model(asked, trained, positions, used, mon
     monkeypatch.setattr(perplexity, "evaluate", lambda *arguments, **options: {"context": options["context"]})
     monkeypatch.setattr(perplexity, "read_documents", lambda source: [source])
     run = with_info(initial, info)
-    found = evaluate_checkpoint(run, "text", tokenizer=BYTES, context=asked)
-    assert found == {"context": used, "checkpoint": initial.reference, "seed": 7, "step": 3, "training_text": None}
+    result = evaluate_checkpoint(run, "text", tokenizer=BYTES, context=asked)
+    assert result == {"context": used, "checkpoint": initial.reference, "seed": 7, "step": 3, "training_text": None}
     with pytest.raises(InputError, match="context=0"):
         evaluate_checkpoint(run, "text", tokenizer=BYTES, context=0)
     with pytest.raises(InputError, match="has no tokenizer"):

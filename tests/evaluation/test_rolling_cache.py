@@ -95,11 +95,11 @@ def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
     """Keys and values of a single block know their own token alone, so that the cache can be read anew."""
     cfg = CFG.replace(num_layers=1)
     params = weights(cfg)
-    found = rolled(cfg, params, TOKENS, keep)
+    logits_BTV = rolled(cfg, params, TOKENS, keep)
     for index in range(keep + WINDOW, T):
         seen = [*range(keep), *range(index - WINDOW + 1, index + 1)]
         alone = np.asarray(whole(cfg, params, TOKENS[:, seen]).logits_BTV)[:, -1]
-        np.testing.assert_allclose(found[:, index], alone, rtol=0, atol=300 * 2.0**-24 * np.abs(alone).max())
+        np.testing.assert_allclose(logits_BTV[:, index], alone, rtol=0, atol=300 * 2.0**-24 * np.abs(alone).max())
 
 
 def test_a_window_that_holds_everything_changes_nothing():
@@ -113,10 +113,10 @@ def test_a_window_that_holds_everything_changes_nothing():
 def test_losses_by_position_and_their_mean():
     params = weights(CFG)
     calls = []
-    found = streaming_losses(CFG, params, TOKENS, window=WINDOW, keep=(0, 2), batch_size=1, advance=calls.append)
-    assert [(entry["window"], entry["keep_sinks"]) for entry in found] == [(WINDOW, 0), (WINDOW, 2), (None, 0)]
+    losses = streaming_losses(CFG, params, TOKENS, window=WINDOW, keep=(0, 2), batch_size=1, advance=calls.append)
+    assert [(entry["window"], entry["keep_sinks"]) for entry in losses] == [(WINDOW, 0), (WINDOW, 2), (None, 0)]
     assert sum(calls) == 3 * len(TOKENS)
-    for entry in found:
+    for entry in losses:
         logits = rolled(CFG, params, TOKENS, entry["keep_sinks"], entry["window"] or T).astype(np.float64)
         log = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
         loss_NT = -np.take_along_axis(log[:, :-1], TOKENS[:, 1:, None], axis=-1)[..., 0]

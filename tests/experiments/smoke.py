@@ -2,9 +2,17 @@
 
 import json
 
+from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.base import Context
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.report import figures
+
+
+def committed(name):
+    """Return the committed record of an experiment at scale laptop."""
+    record = results.committed(name, "laptop")
+    assert record is not None, f"bornbiased reproduce {name} --scale laptop, then collect it"
+    return record
 
 
 def context_of(experiment, work, data=None, **changes):

@@ -23,14 +23,14 @@ PLAIN = preset("gpt2-tiny", num_layers=2, d_model=24, num_heads=4, d_ff=40, voca
 def test_activations_are_those_of_the_projections():
     x = inputs.random_tokens(9, 6, 90)
     params = models.init_seed(CFG, 5)
-    found = baselines.mlp_activations(CFG, params, x)
-    assert found.up.shape == found.gate.shape == (3, 54, 20)
+    layers = baselines.mlp_activations(CFG, params, x)
+    assert layers.up.shape == layers.gate.shape == (3, 54, 20)
     out = models.apply(CFG, params, x.batch(0, 9), logits=False, capture=("mlp_hidden", "mlp_preactivation"))
     gate_LNF, hidden_LNF = (
         np.asarray(out.layers[name], float).reshape(3, 54, 20) for name in ("mlp_preactivation", "mlp_hidden")
     )
-    np.testing.assert_allclose(found.gate, gate_LNF, atol=1e-6)
-    np.testing.assert_allclose(found.up * gate_LNF / (1 + np.exp(-gate_LNF)), hidden_LNF, atol=1e-6)
+    np.testing.assert_allclose(layers.gate, gate_LNF, atol=1e-6)
+    np.testing.assert_allclose(layers.up * gate_LNF / (1 + np.exp(-gate_LNF)), hidden_LNF, atol=1e-6)
     plain = baselines.mlp_activations(PLAIN, models.init_seed(PLAIN, 5), x)
     assert plain.gate is None and plain.up.shape == (2, 54, 40)
     with pytest.raises(InputError, match="MLP"):
@@ -65,9 +65,9 @@ def test_phi_h_and_phi_match_are_their_definitions(fraction):
         p_match.append(stats.spearmanr(by_gate, by_up).pvalue)
         coincidences.append(int((by_gate == by_up).sum()))
     assert 10 ** phi_h(a, b).log10_p == pytest.approx(fisher(p_h), rel=1e-6)
-    found = phi_match(a, b)
-    assert 10**found.log10_p == pytest.approx(fisher(p_match), rel=1e-6)
-    assert found.detail["coincidences"] == coincidences
+    match = phi_match(a, b)
+    assert 10**match.log10_p == pytest.approx(fisher(p_match), rel=1e-6)
+    assert match.detail["coincidences"] == coincidences
 
 
 def test_phi_match_alone_is_blind_to_the_order_of_units():
@@ -118,9 +118,9 @@ def test_empirical_null_of_pcs_finds_what_the_threshold_misses():
     assert abs(scaled.value) > 0.8 > np.abs(null).max()
     initialization, fresh = (models.init_seed(cfg, seed) for seed in (99, 98))
     far = pcs(initialization, jittered(initialization, 1.5))
-    found = baselines.against_null(far, null)
-    assert far.same is False and found["same_at_0.8"] is False
-    assert found["p_value"] == pytest.approx(1 / 21) and found["z"] > 5 and found["log10_p"] < -3
+    verdict = baselines.against_null(far, null)
+    assert far.same is False and verdict["same_at_0.8"] is False
+    assert verdict["p_value"] == pytest.approx(1 / 21) and verdict["z"] > 5 and verdict["log10_p"] < -3
     other = baselines.against_null(pcs(initialization, fresh), null)
     assert other["p_value"] > 1 / 21
 

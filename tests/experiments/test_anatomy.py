@@ -9,7 +9,6 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.base import Context
 from bornbiased_jax.experiments.results import leaves
 from bornbiased_jax.experiments.survival import anatomy, decay, persistence, run_folder
@@ -24,7 +23,7 @@ from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten, parameter_table
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.record import jsonable
-from tests.experiments.smoke import check_shown
+from tests.experiments.smoke import check_shown, committed
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +62,8 @@ def record_of(context, result):
 @pytest.mark.parametrize("name", ["llama-tiny", "gpt2-tiny", "qwen-tiny"])
 def test_every_parameter_has_a_part(name, options):
     cfg = preset(name, **options)
-    found = {part_of(path) for path in parameter_table(cfg)}
-    assert found == set(PARTS) - ({"head"} if cfg.tie_embeddings else set())
+    parts = {part_of(path) for path in parameter_table(cfg)}
+    assert parts == set(PARTS) - ({"head"} if cfg.tie_embeddings else set())
     assert set(hybrids_of(cfg)) == set(HYBRIDS) - ({"another's head"} if cfg.tie_embeddings else set())
 
 
@@ -129,10 +128,10 @@ def fitted(z, farthest=POINTS[-1]):
 @pytest.mark.parametrize(("scale", "exponent"), [(20.0, 0.3), (5.0, 0.8), (100.0, 1.5)])
 def test_a_known_decay_is_recovered_and_predicted(scale, exponent):
     z = z_of_cosine((1 + POINTS / scale) ** -exponent, 128, 80.0)
-    found = fitted(z)
-    assert found.determined
-    assert found.scale == pytest.approx(scale, rel=0.05) and found.exponent == pytest.approx(exponent, rel=0.05)
-    checked = check(found, POINTS[~WINDOW], z[~WINDOW], carried=z[WINDOW][-1])
+    fit = fitted(z)
+    assert fit.determined
+    assert fit.scale == pytest.approx(scale, rel=0.05) and fit.exponent == pytest.approx(exponent, rel=0.05)
+    checked = check(fit, POINTS[~WINDOW], z[~WINDOW], carried=z[WINDOW][-1])
     assert checked["holds"] and checked["worst"] < 0.05
     assert checked["carried_worst"] > 1
 
@@ -148,10 +147,10 @@ def test_another_decay_is_refused_on_the_held_out_decade(shape):
 
 def test_nothing_is_said_of_more_than_tenfold_nor_fitted_to_two_points():
     z = z_of_cosine((1 + POINTS / 20.0) ** -0.5, 128, 80.0)
-    found = fitted(z, farthest=1000.0)
-    found.z([1000.0])
+    decay = fitted(z, farthest=1000.0)
+    decay.z([1000.0])
     with pytest.raises(InputError, match="at most 1e"):
-        found.z([1001.0])
+        decay.z([1001.0])
     with pytest.raises(InputError, match="2 checkpoints"):
         fit(POINTS[:2], z[:2], ceiling=80.0, width=128, farthest=10.0)
     with pytest.raises(InputError, match="nothing to lose"):
@@ -171,7 +170,7 @@ def test_untrained_model_is_at_its_ceiling_against_itself_and_at_zero_against_an
     for matrix, values in same.items():
         assert values["cosine"] == pytest.approx(1.0, abs=1e-5)
         count = next((n for part, n in rows.items() if part in matrix), 64)
-        # Beside the diagonal of ones the D² − D cosines of n rows have variance 1/n: the more blocks, the less.
+        # Off the diagonal of ones the D² − D cosines of n rows have variance 1/n: the more blocks, the less.
         least = 31 / np.sqrt(1 + 32 / count)
         assert 0.9 * least < values["z"] < 32
         assert abs(apart[matrix]["z"]) < 4.5
@@ -257,15 +256,10 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
 # What the committed records say.
 
 
-def committed(name):
-    record = results.committed(name, "laptop")
-    assert record is not None, f"bornbiased reproduce {name} --scale laptop, then collect it"
-    return record["result"]["runs"]
-
-
 @pytest.mark.parametrize("run_name", ["bytes", "BPE"])
 def test_the_record_of_the_outputs_has_the_embeddings_trace_alone(run_name):
-    z = {hybrid: np.asarray(z_SC) for hybrid, z_SC in committed("anatomy")[run_name]["z"]["uniform ids"].items()}
+    runs = committed("anatomy")["result"]["runs"]
+    z = {hybrid: np.asarray(z_SC) for hybrid, z_SC in runs[run_name]["z"]["uniform ids"].items()}
     assert z["own birth"].min() > 4
     assert z["another's embedding"].max() < 4 and z["another birth"].max() < 4
     assert z["another's blocks"][:, -1].mean() > 0.8 * z["own birth"][:, -1].mean()
@@ -273,7 +267,7 @@ def test_the_record_of_the_outputs_has_the_embeddings_trace_alone(run_name):
 
 @pytest.mark.parametrize("run_name", ["bytes", "BPE"])
 def test_the_record_of_the_weights_has_every_kind_of_matrix_above_chance(run_name):
-    one = committed("decay")[run_name]
+    one = committed("decay")["result"]["runs"][run_name]
     for matrix, z_SC in one["z"].items():
         if not matrix.startswith("blocks/"):
             assert min(z_C[-1] for z_C in z_SC) > 4, matrix

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.config import preset
-from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.lineage import court
 from bornbiased_jax.experiments.survival import birth_in_weights
 from bornbiased_jax.init import init_seed
@@ -14,7 +13,7 @@ from bornbiased_jax.lineage.evidence import Term
 from bornbiased_jax.lineage.lineage_tests import TESTS
 from bornbiased_jax.lineage.matching import UNRELATED_AGREEMENT, Matching
 from bornbiased_jax.model import apply
-from tests.experiments.smoke import record_of
+from tests.experiments.smoke import committed, record_of
 
 pytestmark = pytest.mark.slow
 
@@ -65,12 +64,6 @@ def test_a_hidden_model_computes_the_same(record):
     np.testing.assert_allclose(hidden, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
     changed = np.asarray(apply(cfg, birth_in_weights.with_noise(params, 0.5, 3), ids).logits_BTV)
     assert np.abs(changed - logits).max() > 0.1 * np.abs(logits).max()
-
-
-def committed(name):
-    record = results.committed(name, "laptop")
-    assert record is not None, f"bornbiased reproduce {name} --scale laptop, then collect it"
-    return record
 
 
 def test_the_agreement_that_verdicts_quote_is_the_records():

@@ -84,9 +84,9 @@ def test_drift_leads_from_one_untrained_model_to_the_other(kind):
     x = inputs.random_inputs(kind, 48, 4, cfg)
     (initializations,) = final_outputs(cfg, [1, 2], x)
     for drift, expected in ((0.0, initializations[0]), (1.0, initializations[1])):
-        ((base, found),) = calibration.related_pairs(cfg, x, 1, drift=drift, first_seed=1)
+        ((base, suspect),) = calibration.related_pairs(cfg, x, 1, drift=drift, first_seed=1)
         np.testing.assert_allclose(base, initializations[0], rtol=0, atol=2e-5)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(suspect, expected, rtol=0, atol=2e-5)
     with pytest.raises(InputError, match="vocabulary"):
         next(final_outputs(cfg, [1], inputs.from_tokens(np.full((2, 4), 128, np.int32), 129)))
 

@@ -119,11 +119,11 @@ def test_the_digest_does_not_know_where_the_packages_lie(scratch):
 
 
 def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
-    found = code.closure("bornbiased_jax.experiments._shared.probing")
+    modules = code.closure("bornbiased_jax.experiments._shared.probing")
     for module in ("bornbiased_jax.probes.preference", "bornbiased_jax.model.model", "bornbiased_jax.theory.seeds"):
-        assert module in found
+        assert module in modules
     for name in ("report.tables", "probes", "experiments", "theory.test_kernels"):
-        assert f"bornbiased_jax.{name}" not in found
+        assert f"bornbiased_jax.{name}" not in modules
 
 
 def test_no_module_is_imported_out_of_sight():

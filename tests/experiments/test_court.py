@@ -144,15 +144,15 @@ def rows_of(p_values, kind=court.INITIALIZATIONS):
 def test_a_summary_counts_with_intervals_that_respect_shared_models():
     p_values = np.random.default_rng(0).random(66) ** 1.5
     rows = rows_of(p_values)
-    found = court.summarize(rows, "φ_U", court.INITIALIZATIONS)
+    summary = court.summarize(rows, "φ_U", court.INITIALIZATIONS)
     names = [tuple(row["models"]) for row in rows]
-    for rate, level in zip(found["rates"], (0.01, 0.05), strict=True):
+    for rate, level in zip(summary["rates"], (0.01, 0.05), strict=True):
         assert rate["rate"] == pytest.approx((p_values <= level).mean())
         assert (rate["low"], rate["high"]) == model_interval(p_values <= level, names)
         assert rate["low_together"] <= rate["low"]
     chosen = court.disjoint_pairs(names)
-    assert len(chosen) == 6 == found["ks_pairs"] and len({name for at in chosen for name in names[at]}) == 12
-    assert found["ks_p"] == pytest.approx(stats.kstest(p_values[chosen], "uniform").pvalue)
+    assert len(chosen) == 6 == summary["ks_pairs"] and len({name for at in chosen for name in names[at]}) == 12
+    assert summary["ks_p"] == pytest.approx(stats.kstest(p_values[chosen], "uniform").pvalue)
     assert court.summarize(rows, "φ_U", court.MIXED) is None
     undefined = court.summarize([{**row, "values": {"φ_U": None}} for row in rows], "φ_U", court.INITIALIZATIONS)
     assert undefined["num_undefined"] == 66 and undefined["rates"] == []
@@ -162,8 +162,8 @@ def test_a_promise_is_broken_by_too_many_small_p_alone():
     kept = [court.summarize(rows_of(np.linspace(0.005, 1, 66)), "φ_U", court.INITIALIZATIONS)]
     assert court.promise("φ_U", kept)["kept"] is True
     bad = [court.summarize(rows_of(np.linspace(1e-6, 0.04, 66)), "φ_U", court.INITIALIZATIONS)]
-    found = court.promise("φ_U", kept + bad)
-    assert found["kept"] is False and {entry["kind"] for entry in found["broken"]} == {court.INITIALIZATIONS}
+    promise = court.promise("φ_U", kept + bad)
+    assert promise["kept"] is False and {entry["kind"] for entry in promise["broken"]} == {court.INITIALIZATIONS}
     assert court.promise("φ_H", kept)["kept"] is None
 
 

@@ -78,7 +78,7 @@ def test_variance_falls_with_the_position_and_scores_of_a_trained_model_are_show
 @pytest.mark.nightly
 @pytest.mark.slow
 @_with_record(schemes)
-def test_schemes_stand_beside_theory(record):
+def test_schemes_are_compared_with_theory(record):
     tables, panels, claims = show(schemes.EXPERIMENT, record)
     names = [probed["group"]["changes"]["init"] for probed in record["result"]["groups"]]
     assert [row.settings[0] for row in tables[0].rows] == names and len(panels) == 1

@@ -99,16 +99,16 @@ def test_every_change_stands_before_every_test(record):
 
 
 def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
-    found = {(cell["change"], cell["test"]): cell["found"]["rate"] for cell in record["result"]["cells"]}
+    rates = {(cell["change"], cell["test"]): cell["found"]["rate"] for cell in record["result"]["cells"]}
     for change in ("noise 0.1", "round 8", "unused-rows 1000", "resize-vocab 256", "rescale"):
-        assert found[change, "weights, coordinates"] == found[change, "weights, rotation, form A"] == 1, change
+        assert rates[change, "weights, coordinates"] == rates[change, "weights, rotation, form A"] == 1, change
     for change in ("rotate", "renumber"):
-        assert found[change, "weights, coordinates"] == 0 and found[change, "weights, rotation, form A"] == 1
-    assert found["negate", "weights, coordinates signed"] == 0 and found["negate", "weights, coordinates"] == 1
-    assert found["permute", "weights, units"] == 0 and found["permute", "weights, agreement of matchings"] == 1
+        assert rates[change, "weights, coordinates"] == 0 and rates[change, "weights, rotation, form A"] == 1
+    assert rates["negate", "weights, coordinates signed"] == 0 and rates["negate", "weights, coordinates"] == 1
+    assert rates["permute", "weights, units"] == 0 and rates["permute", "weights, agreement of matchings"] == 1
     everything = descendants_families.ALL_AT_ONCE
-    assert found[everything, "weights, rotation, form A"] == 0
-    assert found[everything, "weights, agreement of matchings"] == 1
+    assert rates[everything, "weights, rotation, form A"] == 0
+    assert rates[everything, "weights, agreement of matchings"] == 1
 
 
 def test_descendants_tables(record):
@@ -216,9 +216,9 @@ def test_training_further_begins_where_it_is_told_to(tiny):
     assert set(zero) == {path for path in models.flatten(params_S) if path.startswith("blocks/") and "kernel" in path}
     same = jax.vmap(descendants_families.add_factors)(params_S, zero)
     jax.tree.map(np.testing.assert_array_equal, same, params_S)
-    found = descendants_families.fit(descendants_families.adapter_loss(cfg), zero, params_S, iter(tokens), 1e-2, [2, 6])
-    assert list(found) == [2, 6]
-    merged = models.flatten(jax.vmap(descendants_families.add_factors)(params_S, found[6]))
+    fits = descendants_families.fit(descendants_families.adapter_loss(cfg), zero, params_S, iter(tokens), 1e-2, [2, 6])
+    assert list(fits) == [2, 6]
+    merged = models.flatten(jax.vmap(descendants_families.add_factors)(params_S, fits[6]))
     flat = models.flatten(params_S)
     delta = merged["blocks/mlp/up/kernel"] - flat["blocks/mlp/up/kernel"]
     assert np.linalg.matrix_rank(np.asarray(delta[0, 0]), tol=1e-6) == 2 and np.abs(delta[1]).max() > 0
@@ -232,10 +232,10 @@ def test_a_student_comes_to_predict_as_its_teacher_does(tiny):
     tokens = np.random.default_rng(0).integers(0, 256, (4, 9)).astype(np.int32)
     loss = descendants_families._distilling(cfg)
     students_S = descendants_families.initializations(cfg, 2)
-    found = descendants_families.fit(loss, students_S, teachers_S, iter([tokens] * 8), 1e-2, [8])[8]
+    fit = descendants_families.fit(loss, students_S, teachers_S, iter([tokens] * 8), 1e-2, [8])[8]
     pick = lambda tree, place: jax.tree.map(lambda leaf: leaf[place], tree)  # noqa: E731
     for place in range(2):
-        before, after = (loss(pick(each, place), pick(teachers_S, place), tokens) for each in (students_S, found))
+        before, after = (loss(pick(each, place), pick(teachers_S, place), tokens) for each in (students_S, fit))
         entropy = loss(pick(teachers_S, place), pick(teachers_S, place), tokens)
         assert entropy < after < before
 
@@ -260,5 +260,5 @@ def test_the_committed_record_keeps_its_promises():
     cells = record["result"]["cells"]
     assert all(cell["found"]["rate"] is not None or cell["teachers"]["rate"] is not None for cell in cells)
     # What derive's page says of tests: a rotation hides from coordinates, and not from form A.
-    found = {(cell["change"], cell["test"]): cell["found"]["rate"] for cell in cells}
-    assert found["rotate", "weights, coordinates"] < 0.1 and found["rotate", "weights, rotation, form A"] == 1
+    rates = {(cell["change"], cell["test"]): cell["found"]["rate"] for cell in cells}
+    assert rates["rotate", "weights, coordinates"] < 0.1 and rates["rotate", "weights, rotation, form A"] == 1

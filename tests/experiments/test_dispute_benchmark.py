@@ -135,8 +135,10 @@ def test_the_benchmark_holds_every_suspect_against_every_base(tmp_path, monkeypa
     assert result["num_pairs"] == {"guilty": len(KINDS) * count, "innocent": len(KINDS) * count * (count - 1)}
     assert [row["kind"] for row in result["verdicts"]] == list(KINDS)
     assert result["accused"]["count"] == 0 and result["accused"]["num_pairs"] == len(KINDS) * count * (count - 1)
-    found = {row["kind"]: row["found"] for row in result["verdicts"]}
-    assert all(found[kind] == count for kind in (disputes_recipes.NOISE, disputes_recipes.FP8, disputes_recipes.WASHED))
+    counts = {row["kind"]: row["found"] for row in result["verdicts"]}
+    assert all(
+        counts[kind] == count for kind in (disputes_recipes.NOISE, disputes_recipes.FP8, disputes_recipes.WASHED)
+    )
     # A tower is found by itself, and the language models around it are not.
     parts = {row["component"]: row for row in result["verdicts"][-1]["components"]}
     assert parts["vision/all"]["guilty"] == 1.0 and parts["all"]["guilty"] == parts["vision/all"]["innocent"] == 0.0

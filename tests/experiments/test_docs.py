@@ -52,8 +52,8 @@ def test_times_and_deviations_stand_in_blocks_alone():
     measured = re.compile(r"±|\d (s|min|ms|GB|GFLOP/s|tokens/s)\b")
     for path in docs.documents():
         rest = docs._BLOCK.sub("", path.read_text())
-        found = [line for line in rest.splitlines() if measured.search(line)]
-        assert not found, f"{path.name}: {found[0]}"
+        lines = [line for line in rest.splitlines() if measured.search(line)]
+        assert not lines, f"{path.name}: {lines[0]}"
 
 
 def test_every_block_has_a_record_or_a_command_that_makes_it(capsys):
@@ -258,7 +258,7 @@ def _too_fine(text: str) -> list[tuple[str, str, str]]:
 
     Of an exception the digits of the distance from one count, of percentages that from a hundred.
     """
-    found = []
+    cells = []
     for title, head, cell in _cells(text):
         finer = any(title == table and head.startswith(column) for table, column in FINER)
         one = 100.0 if "%" in cell else 1.0
@@ -266,8 +266,8 @@ def _too_fine(text: str) -> list[tuple[str, str, str]]:
             decimals = len(number.split(".")[1])
             counted = f"{abs(float(number.replace(',', '')) - one):.{decimals}f}" if finer else number
             if _digits(counted) > MOST_DIGITS:
-                found.append((title, head, cell))
-    return found
+                cells.append((title, head, cell))
+    return cells
 
 
 def test_no_cell_of_a_table_has_more_than_three_significant_digits():

@@ -55,7 +55,7 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "printed"), [("table1_a_1024_42", 0.052), ("table1_b_64_43", 0.0009)])
-def test_a_printed_fraction_stands_beside_the_tenths_of_seeds(name, printed):
+def test_a_printed_fraction_stands_next_to_the_tenths_of_seeds(name, printed):
     record = results.committed(name, "paper")
     assert record is not None
     (row,) = table1.row_tables(record)[-1].rows

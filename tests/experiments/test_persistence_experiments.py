@@ -32,11 +32,11 @@ def test_untrained_model_is_found_in_its_own_model_alone(work):
     (table,), _, claims = show(PAIRS["table4b"], record)
     assert [row.settings[0] for row in table.rows] == [f"s{seed} at initialization" for seed in (42, 123, 1000)]
     assert claims[0].measured == "3 of 3"
-    # What was trained, beside the paper's, wherever a p stands.
+    # What was trained, next to the paper's, wherever a p stands.
     assert "1,024 tokens" in table.note and "10B" in table.note
     for row in table.rows:
         assert row.measured[persistence_tables.LOSS] and row.measured[persistence_tables.ENTROPY] and not row.paper
-    # The paper's numbers stand beside its own configuration alone.
+    # The paper's numbers stand next to its own configuration alone.
     printed = show(PAIRS["table4b"], {**record, "scale": "paper"})[0][0].rows[0].paper
     assert printed[persistence_tables.T_TEST] == pytest.approx(np.log10(2.20e-8))
     assert show(PAIRS["table4b"], {**record, "scale": "paper", "data": "x"})[0][0].rows[0].paper == {}

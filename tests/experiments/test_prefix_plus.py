@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from bornbiased_jax.experiments import results
 from bornbiased_jax.experiments.survival.prefix_plus import EXPERIMENT, NEW, OLD, ends_of, wins_of
-from tests.experiments.smoke import record_of
+from tests.experiments.smoke import committed, record_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -30,7 +29,7 @@ def test_the_budget_is_one_and_the_softmax_is_left_to_the_input(record):
 
 
 def test_the_record_says_what_its_numbers_say():
-    record = results.committed("prefix_plus", "laptop")
+    record = committed("prefix_plus")
     wins, count = wins_of(record)
     assert count >= 5 and f"{wins} of {count} seeds" in EXPERIMENT.headline(record)
     old = record["result"]["methods"][OLD]["shares"]

@@ -13,7 +13,7 @@ GIT = {"revision": "a" * 40, "dirty": False}
 
 
 def record(**changes):
-    found = {
+    content = {
         "experiment": "table1",
         "scale": "smoke",
         "settings": {},
@@ -22,7 +22,7 @@ def record(**changes):
         "result": {"rows": [{"share": 0.25, "top1_id": 7, "wall_s": 1.0}], "name": "x"},
         "provenance": {"git": GIT, "code": "0" * 16, "versions": {}},
     }
-    return {**found, **changes}
+    return {**content, **changes}
 
 
 def write(tmp_path, *records):
@@ -133,13 +133,13 @@ def test_a_rerun_at_its_scale_verifies_a_record_and_leaves_all_else(tmp_path):
     moved = {"rows": [{"share": 0.2, "top1_id": 7, "wall_s": 9.0}], "name": "x"}
     paths = results.verify(write(tmp_path, made_by("b", result=moved)), folder=folder)
     assert paths == [folder / "smoke" / "table1.json"]
-    found = json.loads(paths[0].read_text())
-    verified = found.pop("verified")
-    assert found == made_by("a") and content_digest(made_by("a")) == content_digest(found | {"verified": verified})
+    content = json.loads(paths[0].read_text())
+    verified = content.pop("verified")
+    assert content == made_by("a") and content_digest(made_by("a")) == content_digest(content | {"verified": verified})
     assert (verified["commit"], verified["scale"]) == ("b" * 40, "smoke")
     assert verified["largest_difference"] == pytest.approx(0.2)
     assert "--scale smoke" in verified["command"] and "verified at bbbbbbbbbb" in runner.verified_by(
-        found | {"verified": verified}
+        content | {"verified": verified}
     )
     assert json.loads((folder / "laptop" / "table1.json").read_text()) == made_by("a", scale="laptop")
 
@@ -156,8 +156,8 @@ def test_a_rerun_at_another_scale_is_compared_with_the_code_that_made_the_record
             with pytest.raises(InputError, match="no rerun of a committed record"):
                 results.verify(rerun, former, folder)
     (path,) = results.verify(rerun, former, folder)
-    found = json.loads(path.read_text())
-    assert found.pop("verified")["largest_difference"] == 0.0 and found == laptop
+    content = json.loads(path.read_text())
+    assert content.pop("verified")["largest_difference"] == 0.0 and content == laptop
 
 
 def test_a_rerun_that_differs_in_more_than_numbers_verifies_nothing(tmp_path):
@@ -189,8 +189,8 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
 
 def test_committed_records_can_be_traced():
     for name, scale in results.names():
-        found = results.committed(name, scale)
-        made = found["provenance"]
-        assert found["experiment"] == name and found["scale"] == scale and found["status"] == "complete"
+        content = results.committed(name, scale)
+        made = content["provenance"]
+        assert content["experiment"] == name and content["scale"] == scale and content["status"] == "complete"
         assert not made["git"]["dirty"] and len(made["code"]) == 16 and made["platform"]["cpu"]
-        assert not any(isinstance(value, str) and value.startswith("/") for _, value in results.leaves(found))
+        assert not any(isinstance(value, str) and value.startswith("/") for _, value in results.leaves(content))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shlex
 import subprocess
@@ -81,14 +82,14 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
     )
     outcome = reproduce(["one"], "laptop", tmp_path, data="builtin:code", quiet=True)
     assert (outcome.done, outcome.kept, outcome.failed, outcome.exit_code) == (("one",), (), {}, 0)
-    found = record(tmp_path, "one")
-    assert found["experiment"] == "one" and found["scale"] == "laptop" and found["status"] == "complete"
-    assert found["data"] == "builtin:code"
-    assert found["settings"] == {"n": 1, "seeds": [1, 2]}
-    assert found["result"] == {"share": 0.25, "seeds": [0, 1]}
-    assert found["provenance"]["seeds"] == [1, 2]
-    assert found["provenance"]["version"] == bornbiased_jax.__version__
-    assert found["provenance"]["wall_time_s"] >= 0 and found["provenance"]["peak_memory_bytes"] > 0
+    content = record(tmp_path, "one")
+    assert content["experiment"] == "one" and content["scale"] == "laptop" and content["status"] == "complete"
+    assert content["data"] == "builtin:code"
+    assert content["settings"] == {"n": 1, "seeds": [1, 2]}
+    assert content["result"] == {"share": 0.25, "seeds": [0, 1]}
+    assert content["provenance"]["seeds"] == [1, 2]
+    assert content["provenance"]["version"] == bornbiased_jax.__version__
+    assert content["provenance"]["wall_time_s"] >= 0 and content["provenance"]["peak_memory_bytes"] > 0
     html = outcome.page.read_text()
     assert outcome.page == tmp_path / "index.html"
     for piece in ("A quarter.", "the share", "About one", "One bar.", "Shares", "laptop --data builtin:code"):
@@ -96,7 +97,7 @@ def test_a_record_and_a_page_are_written(catalogue, tmp_path):
 
 
 @pytest.mark.slow
-def test_figures_lie_beside_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
+def test_figures_lie_next_to_the_page_as_svg_and_png(catalogue, tmp_path, capsys):
     heights = [1.0]
 
     def drawing(record):
@@ -244,8 +245,8 @@ def test_failed_experiment_keeps_others_and_is_reported(catalogue, tmp_path, cap
     catalogue.add("good")
     outcome = reproduce(["all"], "smoke", tmp_path)
     assert outcome.done == ("good",) and outcome.failed == {"bad": reason} and outcome.exit_code == code
-    found = record(tmp_path, "bad")
-    assert found["status"] == "failed" and found["error"] == reason and "result" not in found
+    content = record(tmp_path, "bad")
+    assert content["status"] == "failed" and content["error"] == reason and "result" not in content
     assert reason in outcome.page.read_text()
     said = capsys.readouterr().err
     assert f"bad: no result: {reason}" in said
@@ -346,10 +347,19 @@ def test_the_catalogue_names_modules_that_exist_and_agree():
         assert set(experiment.settings) <= set(SCALES)
         # What measures a run of the user's, named by --data, has one scale and is in no selection.
         assert "smoke" in experiment.settings or name.endswith("_of_run")
-        assert set(experiment.cost) == set(experiment.settings)
+        assert {scale for scale in SCALES if experiment.cost_at(scale)} == set(experiment.settings)
+        assert set(experiment.cost) <= set(experiment.settings)
     for names in experiments.SELECTIONS.values():
         assert set(names) <= set(experiments.MODULES)
         assert not [name for name in names if name.endswith("_of_run")]
+
+
+def test_cost_is_seconds_at_smoke_unless_stated():
+    shown = runner.load("figure8")
+    assert "smoke" not in shown.cost and shown.cost_at("smoke") == "seconds"
+    assert dataclasses.replace(shown, cost={"smoke": "a minute"}).cost_at("smoke") == "a minute"
+    only_laptop = dataclasses.replace(shown, settings={"laptop": {}}, cost={"laptop": "an hour"})
+    assert [only_laptop.cost_at(scale) for scale in SCALES] == ["", "an hour", ""]
 
 
 def test_importing_the_catalogue_imports_no_experiment():

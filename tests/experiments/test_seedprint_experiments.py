@@ -62,9 +62,9 @@ def test_both_p_of_algorithm_1_come_from_one_computation():
     rng = np.random.default_rng(0)
     base, suspect = rng.standard_normal((2, 60, 24)).astype(np.float32)
     direct = paper_test(base, suspect)
-    found = calibration.published(base, suspect)
-    assert found["paper U"].p_value == pytest.approx(direct.detail["p_u"])
-    assert found["paper t"].p_value == direct.p_value != found["paper U"].p_value
+    verdicts = calibration.published(base, suspect)
+    assert verdicts["paper U"].p_value == pytest.approx(direct.detail["p_u"])
+    assert verdicts["paper t"].p_value == direct.p_value != verdicts["paper U"].p_value
 
 
 @pytest.mark.nightly
@@ -81,7 +81,7 @@ def test_figure_13_in_units_of_the_null(tmp_path):
     assert taus.std() / figure13.null_std(50) == pytest.approx(1.0, abs=4 / np.sqrt(2 * 400))
 
 
-def test_tables_4a_and_9_beside_the_paper_only_at_its_sizes(tmp_path):
+def test_tables_4a_and_9_show_the_paper_only_at_its_sizes(tmp_path):
     record = record_of(table4a.EXPERIMENT, tmp_path)
     groups = record["result"]["groups"]
     assert [[row["base"], row["suspect"]] for row in groups[1]["pairs"]] == groups[1]["group"]["pairs"]
@@ -207,6 +207,6 @@ def test_untrained_models_against_models_in_training(tmp_path):
 
 def test_a_row_keeps_what_is_identical():
     base = Checkpoint.from_seed(CFG, 1)
-    found = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
-    kept = lineage.compared(found, found)["permutation"]
+    outputs = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
+    kept = lineage.compared(outputs, outputs)["permutation"]
     assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0

@@ -128,7 +128,7 @@ def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
 
 
 @pytest.mark.nightly
-def test_every_mitigation_side_by_side(tmp_path):
+def test_every_mitigation_is_compared(tmp_path):
     changes = dict(cures=["baseline", "per-head RMSNorm"], seeds=[42, 123])
     record = record_of(sink_cures.EXPERIMENT, tmp_path, **changes)
     (table, rounding, sinks_part, uneven, streaming, *worth), _, (claim,) = show(sink_cures.EXPERIMENT, record)
@@ -283,7 +283,7 @@ def test_interventions_on_a_small_model(tmp_path, monkeypatch):
     assert result["attempted"] and result["checkpoint"] == path.name
     rows = [(row["position"], row["intervention"], row["factor"]) for row in result["interventions"]]
     assert len(rows) == len(set(rows)) == len(settings["positions"]) * (2 + 2 * len(settings["factors"]))
-    # What is measured beside "none" is that position as it is, of these sequences and no others.
+    # What is measured next to "none" is that position as it is, of these sequences and no others.
     opened = open_checkpoint(path)
     text = read_text("builtin:prose")[: settings["characters"]]
     tokens_NT = cut_sequences(opened.tokenizer.encode(text), 16, 2)

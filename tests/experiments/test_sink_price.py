@@ -20,9 +20,9 @@ TOKENS = np.random.default_rng(0).integers(0, 41, (5, 9))
 def test_every_site_against_a_second_computation(monkeypatch):
     monkeypatch.setattr(sink_training, "batch_size_for", lambda *sizes: 2)
     params = jax.tree.map(lambda leaf: leaf * 6.0 if leaf.ndim > 1 else leaf, init_seed(CFG, 1))
-    found = sink_training.unevenness(CFG, params, TOKENS)
+    unevenness = sink_training.unevenness(CFG, params, TOKENS)
     captured = apply(CFG, params, jnp.asarray(TOKENS), capture=sites(CFG)).layers
-    for site, measured in found.items():
+    for site, measured in unevenness.items():
         x_LNTC = np.asarray(captured[site], np.float64).reshape(CFG.num_layers, 5, 9, -1)
         norm_LNT = np.linalg.norm(x_LNTC, axis=-1)
         assert measured["largest"] == pytest.approx(np.abs(x_LNTC).max(), rel=1e-5)
@@ -32,7 +32,7 @@ def test_every_site_against_a_second_computation(monkeypatch):
         dispersion_L = (norm_LNT.max(axis=2) / np.median(norm_LNT, axis=2)).mean(axis=1)
         assert measured["dispersion"] == pytest.approx(dispersion_L.max(), rel=1e-5)
     # What the linear maps read is normalized, what they add up to is not.
-    assert found["attention_input"]["dispersion"] < found["residual"]["dispersion"]
+    assert unevenness["attention_input"]["dispersion"] < unevenness["residual"]["dispersion"]
 
 
 def test_a_model_has_the_sites_of_its_parts():

@@ -1,4 +1,4 @@
-"""The experiments that set theory beside measurement, each run once at its smallest scale."""
+"""The experiments that compare theory with measurement, each run once at its smallest scale."""
 
 import dataclasses
 import math
@@ -76,13 +76,13 @@ def agree(measured, expected, std, sigmas=SIGMAS):
 def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
     experiment = runner.load(name)
     assert experiment.name == name
-    assert set(experiment.settings) == set(experiment.cost) == set(SCALES)
+    assert set(experiment.settings) == set(SCALES) and all(map(experiment.cost_at, SCALES))
     made = record(name)
     with figures.style():
         panels = experiment.figures(made)
     tables, claims = experiment.tables(made), experiment.claims(made)
     assert tables and all(table.rows for table in tables)
-    # No smoke configuration is the paper's, so no number of the paper may stand beside one.
+    # No smoke configuration is the paper's, so no number of the paper may stand next to one.
     assert all(row.configuration != "paper" and not row.paper for table in tables for row in table.rows)
     assert all(claim.paper is None for claim in claims)
     assert all(math.isfinite(claim.measured) for claim in claims)
@@ -93,18 +93,18 @@ def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
 
 @pytest.mark.nightly
 def test_the_ablations_agree_with_theory(record):
-    found = modules.by_variant(record("table2"))
-    assert list(found) == list(modules.VARIANTS)
+    variants = modules.by_variant(record("table2"))
+    assert list(variants) == list(modules.VARIANTS)
     for name in ("full model", "MLP only"):
-        done = found[name]
+        done = variants[name]
         theory = done["theory"]
         assert agree(cosines(done), theory["inter_cosine_by_layer"], theory["inter_cosine_by_layer_std"])
     # The seeds of attention alone share what their inputs happen to have in common: one standard error, not √64.
-    alone = found["self-attention only"]
+    alone = variants["self-attention only"]
     std = np.array(alone["theory"]["inter_cosine_by_layer_std"])
     assert np.all(np.abs(cosines(alone).mean(axis=0)) < SIGMAS * std)
     # And that is a bound worth having: far below what a single MLP contracts.
-    assert np.all(SIGMAS * std < 0.02 * cosines(found["MLP only"]).mean(axis=0))
+    assert np.all(SIGMAS * std < 0.02 * cosines(variants["MLP only"]).mean(axis=0))
 
 
 @pytest.mark.nightly
@@ -163,19 +163,19 @@ def test_the_direction_test_is_calibrated_where_isotropy_is_not():
 
 
 def test_preferences_come_with_the_mlp(record):
-    found = modules.by_variant(record("figure3"))
+    variants = modules.by_variant(record("figure3"))
     fractions = {
-        name: np.mean([row["preference"]["top1_share"] for row in group["records"]]) for name, group in found.items()
+        name: np.mean([row["preference"]["top1_share"] for row in group["records"]]) for name, group in variants.items()
     }
-    level = found["full model"]["records"][0]["preference"]["uniform_top_count"] / 200
+    level = variants["full model"]["records"][0]["preference"]["uniform_top_count"] / 200
     assert fractions["MLP only"] > 3 * level and fractions["full model"] > 3 * level
     assert fractions["self-attention only"] < 1.5 * level
 
 
 def test_attention_amplifies_after_the_first_block_only(record):
-    found = modules.by_variant(record("figure7"))
+    variants = modules.by_variant(record("figure7"))
     # Weights of the MLPs and seeds are the same in both, so the difference is paired.
-    gain = cosines(found["full model"]) - cosines(found["MLP only"])
+    gain = cosines(variants["full model"]) - cosines(variants["MLP only"])
     error = gain.std(axis=0, ddof=1) / math.sqrt(len(gain))
     first, last = gain.mean(axis=0)[[0, -1]] / error[[0, -1]]
     assert first < -SIGMAS and last > SIGMAS
@@ -190,7 +190,7 @@ def test_a_second_mlp_and_an_average_agree_with_propositions_2_and_4(record):
 
 
 @pytest.mark.parametrize(("T", "N", "shown"), [(128, 2_000, (True, True, True)), (1, 2_000, (True, True, False))])
-def test_paper_values_stand_beside_the_papers_sizes_only(T, N, shown):
+def test_paper_values_stand_next_to_the_papers_sizes_only(T, N, shown):
     group = dict(seeds=[0], d_model=768, d_ff=3072, num_inputs=N, seq_len=T)
     assert tuple(table3.same_configuration(group, index) for index in range(3)) == shown
     assert not any(table3.same_configuration({**group, "num_inputs": N - 1}, index) for index in range(3))
@@ -233,7 +233,7 @@ def test_only_an_epsilon_makes_the_relu_stack_drop(record):
 def test_the_three_cosines_by_hand():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((5, 7)) * np.array([1.0, 1e-3, 1e-6, 1e-9, 1e-12])[:, None]
-    found = jax.device_get(figure5.mean_cosines(jnp.asarray(x, jnp.float32)))
+    cosines = jax.device_get(figure5.mean_cosines(jnp.asarray(x, jnp.float32)))
     norm, dot = np.linalg.norm(x, axis=1), x @ x.T
     off = ~np.eye(5, dtype=bool)
     outer, clipped = np.outer(norm, norm), np.maximum(norm, 1e-8)
@@ -244,7 +244,7 @@ def test_the_three_cosines_by_hand():
         "norm": norm.mean(),
     }
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+        assert cosines[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
 
 
 def test_the_gap_keeps_its_digits():
@@ -254,16 +254,16 @@ def test_the_gap_keeps_its_digits():
     exact = np.asarray(x, np.float64)
     exact /= np.linalg.norm(exact, axis=-1, keepdims=True)
     expected = 1 - np.einsum("btd,bsd->b", exact, exact) / 36
-    # float32 rounds each unit vector by 6e-8 of its length: (6e-8)² beside 1e-8, and 6e-8/1e-4 in the cross term.
+    # float32 rounds each unit vector by 6e-8 of its length: (6e-8)² against 1e-8, and 6e-8/1e-4 in the cross term.
     np.testing.assert_allclose(figure8.gap(x), expected, rtol=4 * 6e-8 / 1e-4)
 
 
 def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
     made = record("figure8")
     curves = {curve["stack"]: curve for curve in made["result"]["curves"]}
-    found, T, D = curves[figure8.ATTN0], 16, made["settings"]["d_model"]
-    mean, exact = np.array(found["gap_by_layer"]), np.array(found["theory_gap_by_layer"])
-    error = SIGMAS * np.array(found["gap_std_by_layer"]) / math.sqrt(found["num_inputs"])
+    attn0, T, D = curves[figure8.ATTN0], 16, made["settings"]["d_model"]
+    mean, exact = np.array(attn0["gap_by_layer"]), np.array(attn0["theory_gap_by_layer"])
+    error = SIGMAS * np.array(attn0["gap_std_by_layer"]) / math.sqrt(attn0["num_inputs"])
     # A pair's cosine is low by ρ(1 − ρ²)/(2D) at width D.
     rho = [prop5_correlations(T, n) for n in range(1, len(mean) + 1)]
     finite = np.array([np.mean(r * (1 - r**2)) / (2 * D) for r in rho])
@@ -310,9 +310,9 @@ def test_theory_covers_and_fits_and_its_control_does_not(record):
     # Initializations of one configuration are independent: the count inside is binomial.
     assert stats.binom.cdf(covered["inside"], 192, 0.99) > 1e-3
     assert covered["fraction_low"] <= covered["inside"] / 192 <= covered["fraction_high"]
-    (found,) = [fit for fit in made["result"]["fits"] if fit is not None]
-    assert found["p"] > 0.01 > found["control_p"]
-    assert len(found["ranks"]) == 64 and 0 <= found["ranks"][0] and found["ranks"][-1] <= 1
+    (theory_fit,) = [fit for fit in made["result"]["fits"] if fit is not None]
+    assert theory_fit["p"] > 0.01 > theory_fit["control_p"]
+    assert len(theory_fit["ranks"]) == 64 and 0 <= theory_fit["ranks"][0] and theory_fit["ranks"][-1] <= 1
 
 
 def _measured_three_times(outside: dict[int, int], seeds: int = 40) -> list[dict]:

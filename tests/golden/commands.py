@@ -24,7 +24,7 @@ TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 SIZES = {"num_layers": 1, "num_heads": 2, "d_model": 16, "d_ff": 32, "vocab_size": 256, "max_seq_len": 64}
 FIELDS = ",".join(f"{name}={value}" for name, value in SIZES.items())
 MODEL = "--model llama-tiny " + " ".join(f"--set {name}={value}" for name, value in SIZES.items())
-BIRTH, OTHER = (f"seed:{seed}@llama-tiny,{FIELDS}" for seed in (1, 2))
+INITIAL, OTHER = (f"seed:{seed}@llama-tiny,{FIELDS}" for seed in (1, 2))
 PROBE = "--num-inputs 40 --seq-len 4 --quiet"
 TEXT = "--text text.txt --tokenizer bytes --quiet"
 TRAINED = "--data text.txt --steps 2 --batch-size 2 --context 8 --no-tensorboard --token-cache tokens --quiet"
@@ -41,56 +41,59 @@ CALLS: dict[str, tuple[list[str], str]] = {
     "models": ([], "models"),
     "probe-preference": ([], f"probe preference {MODEL} {PROBE} --seeds 0:2"),
     "probe-preference-theory": ([], f"probe preference {MODEL} {PROBE} --theory"),
-    "probe-preference-checkpoint": ([], f"probe preference --checkpoint {BIRTH} {PROBE}"),
+    "probe-preference-checkpoint": ([], f"probe preference --checkpoint {INITIAL} {PROBE}"),
     "probe-contraction": ([], f"probe contraction {MODEL} {PROBE} --seeds 0:2"),
     "probe-contraction-theory": ([], f"probe contraction {MODEL} {PROBE} --theory"),
     "predict": ([], f"predict {MODEL} --seq-len 4"),
-    "seedprint-auto": ([], f"seedprint {BIRTH} {OTHER} --quiet"),
-    "seedprint-auto-outputs": ([], f"seedprint {BIRTH} {OTHER} {PROBE}"),
-    "seedprint-weights": ([], f"seedprint {BIRTH} {OTHER} --quiet --test weights"),
-    "seedprint-permutation": ([], f"seedprint {BIRTH} {OTHER} {PROBE} --test permutation"),
-    "seedprint-paper": ([], f"seedprint {BIRTH} {OTHER} {PROBE} --test paper"),
-    "seedprint-iclr": ([], f"seedprint {BIRTH} {OTHER} {PROBE} --test iclr"),
-    "seedprint-population": ([], f"seedprint {BIRTH} {OTHER} {PROBE} --test population"),
-    "seedprint-undefined": ([], f"seedprint {BIRTH} {OTHER.replace('d_model=16', 'd_model=24')} {PROBE} --test paper"),
-    "seedprint-identical": ([], f"seedprint {BIRTH} {BIRTH} --quiet"),
-    "seedprint-baselines": ([], f"seedprint {BIRTH} {OTHER} --quiet --test weights --baselines"),
+    "seedprint-auto": ([], f"seedprint {INITIAL} {OTHER} --quiet"),
+    "seedprint-auto-outputs": ([], f"seedprint {INITIAL} {OTHER} {PROBE}"),
+    "seedprint-weights": ([], f"seedprint {INITIAL} {OTHER} --quiet --test weights"),
+    "seedprint-permutation": ([], f"seedprint {INITIAL} {OTHER} {PROBE} --test permutation"),
+    "seedprint-paper": ([], f"seedprint {INITIAL} {OTHER} {PROBE} --test paper"),
+    "seedprint-iclr": ([], f"seedprint {INITIAL} {OTHER} {PROBE} --test iclr"),
+    "seedprint-population": ([], f"seedprint {INITIAL} {OTHER} {PROBE} --test population"),
+    "seedprint-undefined": (
+        [],
+        f"seedprint {INITIAL} {OTHER.replace('d_model=16', 'd_model=24')} {PROBE} --test paper",
+    ),
+    "seedprint-identical": ([], f"seedprint {INITIAL} {INITIAL} --quiet"),
+    "seedprint-baselines": ([], f"seedprint {INITIAL} {OTHER} --quiet --test weights --baselines"),
     "seedprint-fingerprints": (
-        [f"fingerprint {ref} --outputs {PROBE} --out {name}" for ref, name in ((BIRTH, "one"), (OTHER, "two"))],
+        [f"fingerprint {ref} --outputs {PROBE} --out {name}" for ref, name in ((INITIAL, "one"), (OTHER, "two"))],
         "seedprint one two --quiet",
     ),
-    "whichseed": ([], f"whichseed {BIRTH} --seeds 0:4 --quiet"),
-    "whichseed-none": ([], f"whichseed {BIRTH} --seeds 2:4 --quiet"),
-    "fingerprint": ([], f"fingerprint {BIRTH} --outputs {PROBE} --out one"),
-    "digest": ([], f"digest {BIRTH}"),
+    "whichseed": ([], f"whichseed {INITIAL} --seeds 0:4 --quiet"),
+    "whichseed-none": ([], f"whichseed {INITIAL} --seeds 2:4 --quiet"),
+    "fingerprint": ([], f"fingerprint {INITIAL} --outputs {PROBE} --out one"),
+    "digest": ([], f"digest {INITIAL}"),
     "audit": (
-        [f"export {ref} suite/seed{seed}-step0" for seed, ref in enumerate((BIRTH, BIRTH))],
+        [f"export {ref} suite/seed{seed}-step0" for seed, ref in enumerate((INITIAL, INITIAL))],
         "audit suite --quiet",
     ),
     "audit-listing": ([], "audit listing.json --quiet"),
-    "derive": ([], f"derive {BIRTH} --change noise:0.1 --out derived"),
-    "derive-preserved": ([], f"derive {BIRTH} --change permute:3 --out derived"),
+    "derive": ([], f"derive {INITIAL} --change noise:0.1 --out derived"),
+    "derive-preserved": ([], f"derive {INITIAL} --change permute:3 --out derived"),
     "pretrain": ([], RUN),
     "runs": ([RUN], "runs runs"),
     "plot": ([RUN], "plot runs/a"),
-    "export": ([], f"export {BIRTH} model"),
+    "export": ([], f"export {INITIAL} model"),
     "export-of-run": ([RUN], "export runs/a@seed=1,step=1 model"),
     "export-peft": ([RUN, LORA], "export runs/lora adapter --peft"),
     "adapt-full": ([RUN], f"adapt runs/a@seed=1 --method full {TRAINED} --out runs/full"),
     "adapt-lora": ([RUN], LORA),
     "adapt-prefix": ([RUN], f"adapt runs/a@seed=1 --method prefix --prefix-length 2 {TRAINED} --out runs/prefix"),
     "adapt-prefix-plus": ([RUN], f"adapt runs/a@seed=1 --method prefix-plus {TRAINED} --out runs/plus"),
-    "evaluate": ([], f"evaluate {BIRTH} {TEXT} --context 8 --num-sequences 2"),
-    "generate-ids": ([], f"generate {BIRTH} --prompt-ids 5,17 --max-new-tokens 2"),
+    "evaluate": ([], f"evaluate {INITIAL} {TEXT} --context 8 --num-sequences 2"),
+    "generate-ids": ([], f"generate {INITIAL} --prompt-ids 5,17 --max-new-tokens 2"),
     "generate-text": ([RUN], "generate runs/a@seed=1 --prompt Once --max-new-tokens 2"),
-    "sinks": ([], f"sinks {BIRTH} {TEXT} --lengths 4,8 --num-sequences 2"),
+    "sinks": ([], f"sinks {INITIAL} {TEXT} --lengths 4,8 --num-sequences 2"),
     "sinks-rounding": (
         [],
-        f"sinks {BIRTH} {TEXT} --lengths 16 --num-sequences 2 --no-details --quantise w8a8 --granularity tensor"
+        f"sinks {INITIAL} {TEXT} --lengths 16 --num-sequences 2 --no-details --quantise w8a8 --granularity tensor"
         " --keep-sinks 1 --streaming 6",
     ),
     "sinks-by-step": ([RUN], "sinks runs/a@seed=1 --text text.txt --quiet --lengths 8 --num-sequences 2 --by-step"),
-    "intervene": ([], f"intervene {BIRTH} {TEXT} --length 8 --num-sequences 2 --silence blocks/1/mlp:2"),
+    "intervene": ([], f"intervene {INITIAL} {TEXT} --length 8 --num-sequences 2 --silence blocks/1/mlp:2"),
     "reproduce": ([], "reproduce table1 --scale smoke --out out --quiet"),
     "reproduce-list": ([], "reproduce --list --scale smoke"),
     "status": (
@@ -141,22 +144,22 @@ REFUSED: dict[str, tuple[str, str]] = {
     "unknown-inputs": (f"probe preference {MODEL} {PROBE} --inputs nonsense", "nonsense"),
     "bad-seeds": (f"probe preference {MODEL} {PROBE} --seeds 4:2", "--seeds"),
     "no-such-checkpoint": ("digest nowhere", "nowhere"),
-    "no-such-file": (f"sinks {BIRTH} --text nowhere.txt --tokenizer bytes --quiet", "nowhere.txt"),
-    "no-tokenizer": (f"sinks {BIRTH} --text text.txt --quiet", "tokenizer"),
-    "text-too-short": (f"sinks {BIRTH} {TEXT} --lengths 9999", "9999"),
+    "no-such-file": (f"sinks {INITIAL} --text nowhere.txt --tokenizer bytes --quiet", "nowhere.txt"),
+    "no-tokenizer": (f"sinks {INITIAL} --text text.txt --quiet", "tokenizer"),
+    "text-too-short": (f"sinks {INITIAL} {TEXT} --lengths 9999", "9999"),
     "damaged-directory": ("digest damaged", "damaged"),
-    "neither-text-nor-data": (f"evaluate {BIRTH}", "--text"),
-    "id-beyond-the-vocabulary": (f"generate {BIRTH} --prompt-ids 99999", "99999"),
-    "alpha-out-of-range": (f"seedprint {BIRTH} {OTHER} --alpha 2", "--alpha"),
-    "another-base-digest": (f"seedprint {BIRTH} {OTHER} --base-digest {64 * '0'} --quiet", "digest"),
-    "unknown-rounding": (f"sinks {BIRTH} {TEXT} --lengths 8 --quantise w9x", "w9x"),
-    "nothing-to-intervene-with": (f"intervene {BIRTH} {TEXT} --length 8", "--silence"),
-    "no-such-neuron": (f"intervene {BIRTH} {TEXT} --length 8 --silence blocks/1/mlp:999", "999"),
-    "unknown-change": (f"derive {BIRTH} --change nonsense:1 --out derived", "nonsense"),
-    "folder-in-use": (f"derive {BIRTH} --change noise:0.1 --out full", "full"),
+    "neither-text-nor-data": (f"evaluate {INITIAL}", "--text"),
+    "id-beyond-the-vocabulary": (f"generate {INITIAL} --prompt-ids 99999", "99999"),
+    "alpha-out-of-range": (f"seedprint {INITIAL} {OTHER} --alpha 2", "--alpha"),
+    "another-base-digest": (f"seedprint {INITIAL} {OTHER} --base-digest {64 * '0'} --quiet", "digest"),
+    "unknown-rounding": (f"sinks {INITIAL} {TEXT} --lengths 8 --quantise w9x", "w9x"),
+    "nothing-to-intervene-with": (f"intervene {INITIAL} {TEXT} --length 8", "--silence"),
+    "no-such-neuron": (f"intervene {INITIAL} {TEXT} --length 8 --silence blocks/1/mlp:999", "999"),
+    "unknown-change": (f"derive {INITIAL} --change nonsense:1 --out derived", "nonsense"),
+    "folder-in-use": (f"derive {INITIAL} --change noise:0.1 --out full", "full"),
     "no-runs": ("runs nowhere", "nowhere"),
     "unknown-experiment": ("reproduce tabel1", "tabel1"),
-    "unwritable-json": (f"digest {BIRTH} --json text.txt/a.json", "text.txt"),
+    "unwritable-json": (f"digest {INITIAL} --json text.txt/a.json", "text.txt"),
 }
 
 
@@ -206,7 +209,7 @@ def _parity() -> Values:
     pytest.importorskip("torch", exc_type=ImportError)
     pytest.importorskip("transformers", exc_type=ImportError)
     with _in_folder():
-        answer(f"export {BIRTH} model")
+        answer(f"export {INITIAL} model")
         return {"keys": _listed_keys("parity model --num-sequences 1 --seq-len 4")}
 
 
@@ -251,9 +254,9 @@ def _all_paths() -> list[str]:
 
 def _exit_codes() -> Values:
     with _in_folder():
-        found = {"audit": "audit listing.json --quiet", "audit-strict": "audit listing.json --strict --quiet"}
-        found |= {"undefined": CALLS["seedprint-undefined"][1], "version": "--version", "nothing": "", "group": "probe"}
-        return {name: call(line).code for name, line in found.items()}
+        lines = {"audit": "audit listing.json --quiet", "audit-strict": "audit listing.json --strict --quiet"}
+        lines |= {"undefined": CALLS["seedprint-undefined"][1], "version": "--version", "nothing": "", "group": "probe"}
+        return {name: call(line).code for name, line in lines.items()}
 
 
 # An experiment compiles for half a minute; these train a model first, or start another process.

@@ -1,7 +1,7 @@
 """Golden exports: each family's directory and its way back, a streamed pass, and GGUF files.
 
-A birth must come back bit for bit. Hashes are of generated weights: the last bits of drawn ones depend on the compiler,
-see ``initialization.py``.
+Initial weights must come back bit for bit. Hashes are of generated weights: the last bits of drawn ones depend on the
+compiler, see ``initialization.py``.
 """
 
 import functools
@@ -51,24 +51,24 @@ def _config(folder: str) -> Values:
 def _round_trip(family: str) -> Values:
     with empty_folder() as place:
         (place / "text.txt").write_text(generated_text(40))
-        born = FAMILIES[family]
-        written = answer(f"export {born} birth")
-        is_equal = answer(f"digest {born}")["tensors"] == answer("digest birth")["tensors"]
-        answer("export birth changed")
+        reference = FAMILIES[family]
+        written = answer(f"export {reference} exported")
+        is_equal = answer(f"digest {reference}")["tensors"] == answer("digest exported")["tensors"]
+        answer("export exported changed")
         overwrite_weights("changed")
         answer("export changed again")
-        found = answer("digest again")
+        digests = answer("digest again")
         return {
             "family": written["family"],
             "tokenizer": written["tokenizer"],
-            "files": sorted(path.name for path in (place / "birth").iterdir()),
-            **_config("birth"),
+            "files": sorted(path.name for path in (place / "exported").iterdir()),
+            **_config("exported"),
             "is_bitwise_equal_reopened": is_equal,
-            "is_digest_of_export": written["digest"] == answer(f"digest {born}")["digest"],
+            "is_digest_of_export": written["digest"] == answer(f"digest {reference}")["digest"],
             **{f"tensors.{name}": value for name, value in _tensors("again").items()},
             "is_bitwise_equal_exported_again": _tensors("again") == _tensors("changed"),
-            "digest": found["digest"],
-            "tensor_digests": sha256(json.dumps(found["tensors"], sort_keys=True).encode()),
+            "digest": digests["digest"],
+            "tensor_digests": sha256(json.dumps(digests["tensors"], sort_keys=True).encode()),
             **{f"evaluate.{name}": value for name, value in _evaluated("again").items()},
             **{f"evaluate_streamed.{name}": value for name, value in _streamed("again").items()},
         }
@@ -96,11 +96,11 @@ def _gguf(storage: str) -> Values:
         answer(f"export {FAMILIES['llama']} model")
         overwrite_weights("model")
         convert("model.gguf", "model", kind=storage)
-        found = answer("digest model.gguf")
+        digests = answer("digest model.gguf")
         return {
-            "digest": found["digest"],
-            "is_bitwise_equal_to_directory": found["tensors"] == answer("digest model")["tensors"],
-            **{f"config.{name}": found["config"][name] for name in GGUF_FIELDS},
+            "digest": digests["digest"],
+            "is_bitwise_equal_to_directory": digests["tensors"] == answer("digest model")["tensors"],
+            **{f"config.{name}": digests["config"][name] for name in GGUF_FIELDS},
             **{f"evaluate.{name}": value for name, value in _evaluated("model.gguf").items()},
         }
 

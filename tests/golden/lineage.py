@@ -1,7 +1,7 @@
 """Verdicts on fourteen pairs of tiny models: copies, unrelated models, trainings, and initial weights changed.
 
 Each pair is judged by the battery and by every test of weights and of outputs; a few by the tests that draw hundreds of
-births as well. Everything goes through the command line, whose options and JSON keys are frozen.
+initializations as well. Everything goes through the command line, whose options and JSON keys are frozen.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ FIXED_SIGNS = {
     test: f"{options} {SIGN_KEY}" if test.startswith(("auto", "weights")) else options
     for test, options in CHEAP.items()
 }
-AMONG_BIRTHS = {
+AMONG_INITIALIZATIONS = {
     "population": f"--test population --num-references 101 {INPUTS}",
 }
 
 
 class Pair(NamedTuple):
-    """Two models, each a reference, or a birth's reference with the changes that ``derive`` makes to it."""
+    """Two models, each a reference, or a reference to initial weights with changes that ``derive`` makes."""
 
     base: str
     suspect: str
@@ -66,20 +66,20 @@ class Pair(NamedTuple):
     tests: dict[str, str] = CHEAP
 
 
-def _birth(family: str, seed: int = 1) -> str:
+def _initial(family: str, seed: int = 1) -> str:
     return f"seed:{seed}@{family}-tiny,{SIZES}"
 
 
 def _derived(family: str, *changes: str, tests: dict[str, str] = CHEAP) -> Pair:
-    return Pair(_birth(family), _birth(family), changes, tests)
+    return Pair(_initial(family), _initial(family), changes, tests)
 
 
 # RUN@seed=N stands for the last checkpoint of the golden training run.
 PAIRS = {
-    "birth_and_itself": Pair(_birth("llama"), _birth("llama")),
-    "two_births": Pair(_birth("llama"), _birth("llama", 2), tests={**CHEAP, **AMONG_BIRTHS}),
+    "birth_and_itself": Pair(_initial("llama"), _initial("llama")),
+    "two_births": Pair(_initial("llama"), _initial("llama", 2), tests={**CHEAP, **AMONG_INITIALIZATIONS}),
     "birth_and_its_training": Pair(
-        f"seed:{SEEDS[0]}@{MODEL}", f"RUN@seed={SEEDS[0]},step={STEPS}", tests={**FIXED_SIGNS, **AMONG_BIRTHS}
+        f"seed:{SEEDS[0]}@{MODEL}", f"RUN@seed={SEEDS[0]},step={STEPS}", tests={**FIXED_SIGNS, **AMONG_INITIALIZATIONS}
     ),
     "birth_and_another_training": Pair(
         f"seed:{SEEDS[0]}@{MODEL}", f"RUN@seed={SEEDS[1]},step={STEPS}", tests=FIXED_SIGNS
@@ -92,7 +92,7 @@ PAIRS = {
     "noisy": _derived("qwen3", "noise:0.5"),
     "quantized": _derived("gpt2", "round:4"),
     "pruned": _derived("neox", "prune:0.5"),
-    "merged": _derived("llama", f"merge:{_birth('llama', 2)}:0.5", tests={**CHEAP, **AMONG_BIRTHS}),
+    "merged": _derived("llama", f"merge:{_initial('llama', 2)}:0.5", tests={**CHEAP, **AMONG_INITIALIZATIONS}),
     "disguised": _derived("llama", "rotate:7", "permute:8", "heads:9", "noise:0.05", tests=FIXED_SIGNS),
 }
 
@@ -116,13 +116,13 @@ def _place(reference: str) -> str:
 
 def _judge(base: str, suspect: str, options: str) -> dict[str, Any]:
     """What is kept of one verdict."""
-    found = command("seedprint", base, suspect, *options.split(), "--quiet")
-    rows = {key: found[key] for key in KEPT if key in found}
-    rows["by_module"] = [row["module"] for row in found["by_module"]]
-    rows["by_module.z"] = [row["z"] for row in found["by_module"]]
-    if "tests" in found:
-        rows["tests"] = [row["name"] for row in found["tests"]]
-        rows |= {f"tests.{key}": [row[key] for row in found["tests"]] for key in OF_THE_BATTERY}
+    answer = command("seedprint", base, suspect, *options.split(), "--quiet")
+    rows = {key: answer[key] for key in KEPT if key in answer}
+    rows["by_module"] = [row["module"] for row in answer["by_module"]]
+    rows["by_module.z"] = [row["z"] for row in answer["by_module"]]
+    if "tests" in answer:
+        rows["tests"] = [row["name"] for row in answer["tests"]]
+        rows |= {f"tests.{key}": [row[key] for row in answer["tests"]] for key in OF_THE_BATTERY}
     return rows
 
 
@@ -162,17 +162,17 @@ def _moves(value: Any, moved: Any) -> float:
 
 def _fingerprints() -> Values:
     """Two stored fingerprints compared, and what is said of one; the bytes of a file depend on the machine."""
-    found: dict[str, Any] = {}
-    for name, model in (("birth", _birth("llama")), ("merged", _derive("merged"))):
+    rows: dict[str, Any] = {}
+    for name, model in (("birth", _initial("llama")), ("merged", _derive("merged"))):
         stored = command(
             "fingerprint", "--outputs", model, *INPUTS.split(), "--out", scratch() / f"{name}.fingerprint", "--quiet"
         )
-        found |= {f"{name}.{key}": _flat(stored[key]) for key in ("num_outputs", "width", "layer", "storage", "inputs")}
-        found[f"{name}.has_digest_of_model"] = stored["weights_digest"] == command("digest", model)["digest"]
+        rows |= {f"{name}.{key}": _flat(stored[key]) for key in ("num_outputs", "width", "layer", "storage", "inputs")}
+        rows[f"{name}.has_digest_of_model"] = stored["weights_digest"] == command("digest", model)["digest"]
     pair = [str(scratch() / f"{name}.fingerprint") for name in ("birth", "merged")]
     for test in ("permutation", "paper", "iclr"):
-        found |= {f"{test}.{key}": value for key, value in _judge(*pair, f"--test {test}").items()}
-    return found
+        rows |= {f"{test}.{key}": value for key, value in _judge(*pair, f"--test {test}").items()}
+    return rows
 
 
 def _flat(value: Any) -> Any:
@@ -181,31 +181,31 @@ def _flat(value: Any) -> Any:
 
 
 def _whichseed() -> Values:
-    """Seeds 0 to 63 searched for the seed of a noisy model, and for that of a birth that is not among them."""
+    """Seeds 0 to 63 searched for the seed of a noisy model, and for one that is not among them."""
     rows: dict[str, Any] = {}
-    for name, suspect in (("noisy", _derive("noisy")), ("none", _birth("llama", 99))):
-        found = command("whichseed", suspect, "--seeds", "0:64", "--quiet")
+    for name, suspect in (("noisy", _derive("noisy")), ("none", _initial("llama", 99))):
+        answer = command("whichseed", suspect, "--seeds", "0:64", "--quiet")
         kept = ("seed", "p_value", "log10_p", "num_seeds", "corrected_for", "alpha")
-        rows |= {f"{name}.{key}": found[key] for key in kept}
-        rows |= {f"{name}.num_entries": _flat(found["num_entries"])}
+        rows |= {f"{name}.{key}": answer[key] for key in kept}
+        rows |= {f"{name}.num_entries": _flat(answer["num_entries"])}
         for candidate in ("best", "runner_up"):
-            rows |= {f"{name}.{candidate}.{key}": found[candidate][key] for key in ("seed", "correlation", "log10_p")}
-        confirmed = found["confirmed"] or {}
-        rows[f"{name}.confirmed"] = found["confirmed"] is not None
+            rows |= {f"{name}.{candidate}.{key}": answer[candidate][key] for key in ("seed", "correlation", "log10_p")}
+        confirmed = answer["confirmed"] or {}
+        rows[f"{name}.confirmed"] = answer["confirmed"] is not None
         rows |= {f"{name}.confirmed.{key}": confirmed[key] for key in ("verdict", "z", "log10_p") if key in confirmed}
     return rows
 
 
 def _digests() -> Values:
-    """Digests of births as users compile; exports and step 0 of a run have those of their births."""
-    births = {family: _birth(family) for family in ("llama", "gpt2", "qwen3", "neox", "olmo2")}
-    births |= {f"run.{seed}": f"seed:{seed}@{MODEL}" for seed in SEEDS}
-    rows: dict[str, Any] = _digests_as_users(births)
+    """Digests of initial weights as users compile; exports and step 0 of a run have the same."""
+    references = {family: _initial(family) for family in ("llama", "gpt2", "qwen3", "neox", "olmo2")}
+    references |= {f"run.{seed}": f"seed:{seed}@{MODEL}" for seed in SEEDS}
+    rows: dict[str, Any] = _digests_as_users(references)
     for family in ("llama", "gpt2", "qwen3", "neox", "olmo2"):
-        exported = command("export", _birth(family), scratch() / f"exported-{family}")
-        born, read = (command("digest", model)["digest"] for model in (births[family], exported["directory"]))
+        exported = command("export", _initial(family), scratch() / f"exported-{family}")
+        initial, read = (command("digest", model)["digest"] for model in (references[family], exported["directory"]))
         rows[f"{family}.export"] = exported["family"]
-        rows[f"{family}.export_is_birth"] = born == exported["digest"] == read
+        rows[f"{family}.export_is_birth"] = initial == exported["digest"] == read
     start, end = (command("digest", _place(f"RUN@seed={SEEDS[0]},step={step}"))["digest"] for step in (0, STEPS))
     command("export", _place(f"RUN@seed={SEEDS[0]},step={STEPS}"), scratch() / "exported-run")
     rows["run_begins_with_birth"] = start == command("digest", f"seed:{SEEDS[0]}@{MODEL}")["digest"]
@@ -215,14 +215,14 @@ def _digests() -> Values:
 
 
 def _digests_as_users(models: dict[str, str]) -> dict[str, str]:
-    """Digests of births, and of one with its coordinates renumbered, in a process that compiles as users do.
+    """Digests of initial weights, and of some with coordinates renumbered, in a process that compiles as users do.
 
     The last bit of a normal draw is the compiler's, and the tests' flags make it another one.
     """
     place = scratch() / "as-users"
     place.mkdir(exist_ok=True)
     calls = [["digest", model, "--json", str(place / f"{name}.json")] for name, model in models.items()]
-    calls.append(["derive", _birth("neox"), "--change", "renumber:7", "--out", str(place / "neox-renumbered")])
+    calls.append(["derive", _initial("neox"), "--change", "renumber:7", "--out", str(place / "neox-renumbered")])
     calls.append(["digest", str(place / "neox-renumbered"), "--json", str(place / "neox.renumbered.json")])
     child = subprocess.run(
         [sys.executable, "-c", CALLS, json.dumps(calls)],

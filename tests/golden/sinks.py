@@ -15,7 +15,7 @@ ABOUT = ("command", "model", "provenance")
 LEFT_OUT = ("checkpoint", "text", *ABOUT)
 
 SIZES = "num_layers=2,d_model=32,d_ff=48,vocab_size=256,max_seq_len=64"
-BIRTH = f"seed:42@llama-tiny,{SIZES},num_kv_heads=2"
+INITIAL = f"seed:42@llama-tiny,{SIZES},num_kv_heads=2"
 TEXT = "--text text.txt --tokenizer bytes --quiet"
 # Six sequences of 24 tokens.
 NUM_PREDICTIONS = 6 * 23
@@ -25,7 +25,7 @@ REPORT = f"{TEXT} --lengths 8,24 --num-sequences 6 --epsilon 0.16"
 def _measured(line: str) -> Values:
     with empty_folder() as place:
         (place / "text.txt").write_text(generated_text(300))
-        answer(f"export {BIRTH} model")
+        answer(f"export {INITIAL} model")
         overwrite_weights("model")
         return flat(answer(line), without=LEFT_OUT)
 
@@ -55,11 +55,11 @@ def _one_prediction() -> dict[str, float]:
 
 
 def _mitigated(fields: str) -> Values:
-    """The report of a birth with other fields, which no family of Hugging Face has; without its longest lists."""
+    """Report on initial weights with other fields, which no family of Hugging Face has; without its longest lists."""
     with empty_folder() as place:
         (place / "text.txt").write_text(generated_text(300))
-        found = answer(f"sinks {BIRTH}{fields} {REPORT}")
-        return flat(found, without=(*LEFT_OUT, "weights_digest", "super_neurons", "top_channels", "pooled"))
+        report = answer(f"sinks {INITIAL}{fields} {REPORT}")
+        return flat(report, without=(*LEFT_OUT, "weights_digest", "super_neurons", "top_channels", "pooled"))
 
 
 def _case(line: str, marks: tuple[str, ...] = ()) -> Case:

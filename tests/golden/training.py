@@ -144,7 +144,7 @@ def _unbroken() -> Values:
         "source_digest": data["source_digest"],
         "validation_from": data["validation_from"],
         **{f"data.{key}": data[key] for key in ("documents", "train_tokens", "validation_tokens", "text_bytes")},
-        # Even the last bits of a birth are the compiler's: which they are is said in lineage.py, as users compile.
+        # Even the last bits of initial weights are the compiler's: lineage.py has them, as users compile.
         "begins_with_births": weights("unbroken", (0,))
         == {f"seed={seed},step=0": command("digest", f"seed:{seed}@{MODEL}")["digest"] for seed in SEEDS},
         "summary_has_last_digests": weights("unbroken", (STEPS,))
@@ -201,12 +201,12 @@ def _in_one_program() -> Values:
 
 def _order_of_data() -> Values:
     """Losses at a learning rate of nothing: a fingerprint of each batch, for two seeds of the data."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for data_seed in (0, 1):
         name = f"order{data_seed}"
         trained(name, "--learning-rate", "1e-12", "--min-learning-rate", 0, "--data-seed", data_seed)
-        found |= {f"data_seed={data_seed}.{key}": value for key, value in _measured(name).items()}
-    return found
+        rows |= {f"data_seed={data_seed}.{key}": value for key, value in _measured(name).items()}
+    return rows
 
 
 CASES: dict[str, Case] = {

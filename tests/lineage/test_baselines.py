@@ -27,8 +27,8 @@ def test_intrinsic_is_the_mean_correlation_of_the_profiles():
             for params in (a, b)
         )
         expected.append(np.corrcoef(ours, theirs)[0, 1])
-    found = baselines.intrinsic(a, b)
-    assert found.value == pytest.approx(np.mean(expected), abs=1e-10)
+    score = baselines.intrinsic(a, b)
+    assert score.value == pytest.approx(np.mean(expected), abs=1e-10)
     assert baselines.intrinsic(a, a).value == pytest.approx(1.0) and baselines.intrinsic(a, a).same is True
 
 
@@ -53,9 +53,9 @@ def test_pcs_is_the_cosine_of_everything():
         for p in (a, b)
     )
     expected = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
-    found = baselines.pcs(a, b)
-    assert found.value == pytest.approx(expected, rel=1e-10)
-    assert found.detail["without_embeddings"] != pytest.approx(expected, rel=1e-6)
+    score = baselines.pcs(a, b)
+    assert score.value == pytest.approx(expected, rel=1e-10)
+    assert score.detail["without_embeddings"] != pytest.approx(expected, rel=1e-6)
     assert baselines.pcs(a, a).value == pytest.approx(1.0, abs=1e-12)
     other = baselines.pcs(a, initial(GPT2.replace(d_ff=41), 0))
     assert other.value is None and "shapes" in other.reason
@@ -65,8 +65,8 @@ def test_pcs_is_the_cosine_of_everything():
 def test_ics_matrices_are_their_definitions_head_by_head(cfg):
     params, ids = initial(cfg, 3), np.array([3, 50, 7, 89])
     x = np.asarray(params["embed"]["embedding"], float)[ids]
-    found = list(invariants(cfg, params, ids))
-    assert len(found) == 6
+    matrices = list(invariants(cfg, params, ids))
+    assert len(matrices) == 6
     width, group = cfg.key_dim, cfg.num_heads // cfg.kv_heads
     for at, layer in enumerate(range(cfg.num_layers - 2, cfg.num_layers)):
         block = {
@@ -82,7 +82,7 @@ def test_ics_matrices_are_their_definitions_head_by_head(cfg):
         mlp = {name: np.asarray(kernel["kernel"][layer], float) for name, kernel in params["blocks"]["mlp"].items()}
         inner = mlp["up"] * mlp["gate"] if cfg.gated_mlp else mlp["up"]
         m_f = x @ inner @ mlp["down"] @ x.T
-        for got, expected in zip(found[3 * at : 3 * at + 3], (m_a, m_b, m_f), strict=True):
+        for got, expected in zip(matrices[3 * at : 3 * at + 3], (m_a, m_b, m_f), strict=True):
             np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
@@ -110,8 +110,8 @@ def test_ics_sees_through_a_rotation_of_heads():
 
 def test_ics_of_other_widths_and_depths():
     wide = LLAMA.replace(d_model=32)
-    found = baselines.ics(LLAMA, initial(LLAMA, 0), wide, initial(wide, 0))
-    assert abs(found.value) < 0.5 and found.detail["num_tokens"] == 90
+    score = baselines.ics(LLAMA, initial(LLAMA, 0), wide, initial(wide, 0))
+    assert abs(score.value) < 0.5 and score.detail["num_tokens"] == 90
     shallow = LLAMA.replace(num_layers=1)
     assert baselines.ics(LLAMA, initial(LLAMA, 0), shallow, initial(shallow, 0)).value is None
 
@@ -135,30 +135,30 @@ def test_phi_u_is_its_definition(fraction):
         rho, p = stats.spearmanr(matched_by_cosine(*rows), np.arange(20))
         p_values.append(p)
         correlations.append(rho)
-    found = phi_u(CFG, a, CFG, b)
-    assert found.value == pytest.approx(np.mean(correlations))
-    assert 10**found.log10_p == pytest.approx(fisher(p_values), rel=1e-6)
-    assert found.same == (fisher(p_values) < 0.01)
-    assert found.to_json()["log10_p"] == found.log10_p and "log10_p" not in baselines.pcs(a, b).to_json()
+    score = phi_u(CFG, a, CFG, b)
+    assert score.value == pytest.approx(np.mean(correlations))
+    assert 10**score.log10_p == pytest.approx(fisher(p_values), rel=1e-6)
+    assert score.same == (fisher(p_values) < 0.01)
+    assert score.to_json()["log10_p"] == score.log10_p and "log10_p" not in baselines.pcs(a, b).to_json()
 
 
 def test_phi_u_of_a_copy_does_not_underflow_and_is_bounded_by_the_orders():
     a = initial(CFG, 0)
-    found = phi_u(CFG, a, CFG, a)
+    score = phi_u(CFG, a, CFG, a)
     least = (math.log(2) - math.lgamma(21)) / tails.LN10
-    assert found.value == 1.0 and found.same
-    assert found.detail["log10_p_by_block"] == pytest.approx([least] * 3)
+    assert score.value == 1.0 and score.same
+    assert score.detail["log10_p_by_block"] == pytest.approx([least] * 3)
     # e^{−x}(1 + x + x²/2) with x = −3 ln p.
     x = -3 * least * tails.LN10
-    assert found.log10_p == pytest.approx((-x + math.log(1 + x + x * x / 2)) / tails.LN10)
+    assert score.log10_p == pytest.approx((-x + math.log(1 + x + x * x / 2)) / tails.LN10)
 
 
 def test_what_phi_is_not_defined_for():
     a = initial(CFG, 0)
     for other, word in ((CFG.replace(d_model=32), "widths"), (CFG.replace(d_ff=24), "hidden units"),
                         (CFG.replace(num_layers=2), "blocks"), (CFG.replace(mlp=False), "without an MLP")):  # fmt: skip
-        found = phi_u(CFG, a, other, initial(other, 1))
-        assert found.value is None and found.same is None and word in found.reason
+        score = phi_u(CFG, a, other, initial(other, 1))
+        assert score.value is None and score.same is None and word in score.reason
 
 
 def unbiased_hsic(k_nn, l_nn):
@@ -209,11 +209,11 @@ def awm_reference(a, b, depth_a, depth_b):
 
 def test_awm_is_its_definition():
     a, b = initial(CFG, 0), initial(CFG, 1)
-    found = awm(CFG, a, CFG, b)
-    assert found.value == pytest.approx(awm_reference(a, b, 3, 3), abs=1e-9)
-    z = (found.value - 0.00375) / 0.0028
-    assert found.detail["z"] == pytest.approx(z)
-    assert 10**found.log10_p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-6)
+    score = awm(CFG, a, CFG, b)
+    assert score.value == pytest.approx(awm_reference(a, b, 3, 3), abs=1e-9)
+    z = (score.value - 0.00375) / 0.0028
+    assert score.detail["z"] == pytest.approx(z)
+    assert 10**score.log10_p == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-6)
     assert awm(CFG, a, CFG, a).value == pytest.approx(1.0, abs=1e-6) and awm(CFG, a, CFG, a).log10_p < -1000
     shallow, narrow = CFG.replace(num_layers=2), CFG.replace(d_model=16)
     c, d = initial(shallow, 2), initial(narrow, 3)

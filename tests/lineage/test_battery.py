@@ -298,10 +298,10 @@ def test_structure_in_neurons_and_heads_is_left_out_of_their_evidence(kinds):
     cfg, arrays = pair[0]
     noise = np.random.default_rng(5)
     tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
-    found = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
-    assert found.verdict == "same-lineage"
+    result = auto_verdict(prints[0], of_params(cfg, models.unflatten(tuned)), QUICK)
+    assert result.verdict == "same-lineage"
     if kinds == ("gate",):
-        assert z_of(found, RAW_NEURONS) > 30 and z_of(found, TOKEN_NEURONS) > 30
+        assert z_of(result, RAW_NEURONS) > 30 and z_of(result, TOKEN_NEURONS) > 30
 
 
 @pytest.mark.parametrize("table", ["embedding", "head"])

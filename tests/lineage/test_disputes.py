@@ -61,19 +61,19 @@ def test_noisy_copy_of_a_public_architecture_is_found_and_an_independent_model_i
     tensors = _noisy(_tensors(base), np.random.default_rng(0))
     copy = _rewritten(base, tmp_path / "copy", tensors | {"net.alpha": np.ones((3, 2), np.float32)})
     other = _write(name, tmp_path / "other", 2)
-    found = trace(base, copy, num_permutations=FEW)
-    assert found.verdict == "same-lineage"
-    assert found.log10_p <= -6
-    assert any("net.alpha" in note for note in found.detail["notes"])
+    verdict = trace(base, copy, num_permutations=FEW)
+    assert verdict.verdict == "same-lineage"
+    assert verdict.log10_p <= -6
+    assert any("net.alpha" in note for note in verdict.detail["notes"])
     assert trace(base, other, num_permutations=FEW).verdict == "unrelated"
 
 
-def _verdicts(found):
-    return {row["component"]: row["verdict"] for row in found.detail["components"]}
+def _verdicts(verdict):
+    return {row["component"]: row["verdict"] for row in verdict.detail["components"]}
 
 
-def _has(found, sentence):
-    return any(sentence in note for note in found.detail["notes"])
+def _has(verdict, sentence):
+    return any(sentence in note for note in verdict.detail["notes"])
 
 
 EXPERT = "model.layers.{}.block_sparse_moe.experts.{}.{}.weight"
@@ -96,12 +96,12 @@ def test_experts_that_began_as_a_dense_mlp_are_named(tmp_path, mixture):
         for name, matrix in MATRICES.items()
     }
     upcycled = _rewritten(mixture, tmp_path / "upcycled", tensors | _noisy(copies, rng))
-    found = trace(dense, upcycled, num_permutations=FEW)
-    assert found.verdict == "same-lineage"
-    assert [_verdicts(found)[f"experts/{number}"] for number in (1, 2, 3, 4)] == [
+    verdict = trace(dense, upcycled, num_permutations=FEW)
+    assert verdict.verdict == "same-lineage"
+    assert [_verdicts(verdict)[f"experts/{number}"] for number in (1, 2, 3, 4)] == [
         *("unrelated", "same-lineage", "same-lineage", "unrelated")
     ]
-    assert _has(found, "Experts 2 to 3 agree, each by itself, with the dense MLP of the other model.")
+    assert _has(verdict, "Experts 2 to 3 agree, each by itself, with the dense MLP of the other model.")
     assert trace(dense, mixture, num_permutations=FEW).verdict == "unrelated"
 
 
@@ -114,11 +114,11 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
                 moved[EXPERT.format(block, place, name)] = tensors[EXPERT.format(block, expert, name)]
         router = f"model.layers.{block}.block_sparse_moe.gate.weight"
         moved[router] = tensors[router][order]
-    found = trace(mixture, _rewritten(mixture, tmp_path / "moved", moved), num_permutations=FEW)
-    verdicts = _verdicts(found)
+    verdict = trace(mixture, _rewritten(mixture, tmp_path / "moved", moved), num_permutations=FEW)
+    verdicts = _verdicts(verdict)
     assert {verdicts[f"experts/{number}"] for number in (1, 2, 3, 4)} == {"same-lineage"}
     assert verdicts["router"] == "undefined"
-    assert _has(found, "in another order in blocks 1 to 2: in block 1 the base's 1, 2, 3, 4 are its 2, 4, 1, 3.")
+    assert _has(verdict, "in another order in blocks 1 to 2: in block 1 the base's 1, 2, 3, 4 are its 2, 4, 1, 3.")
 
 
 @pytest.mark.parametrize(
@@ -134,15 +134,15 @@ def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path
     wanted = ("language", "lm_head") if inherited == "language" else ("vision_tower",)
     copies = {name: array for name, array in theirs.items() if any(part in name for part in wanted)}
     mixed = _rewritten(other, tmp_path / "mixed", ours | _noisy(copies, np.random.default_rng(0)))
-    found = trace(base, mixed, num_permutations=FEW)
-    assert found.verdict == "same-lineage" and found.reason.startswith(sentence)
+    result = trace(base, mixed, num_permutations=FEW)
+    assert result.verdict == "same-lineage" and result.reason.startswith(sentence)
     # The tests of each component are told apart.
-    tests = {(row["name"], row["component"]): row["verdict"] for row in found.detail["tests"]}
-    assert len(tests) == len(found.detail["tests"])
+    tests = {(row["name"], row["component"]): row["verdict"] for row in result.detail["tests"]}
+    assert len(tests) == len(result.detail["tests"])
     assert {component for (_, component), verdict in tests.items() if verdict == "same-lineage"} == {inherited}
     is_vision = inherited == "vision"
-    assert (_verdicts(found)["vision/all"] == "same-lineage") == is_vision
-    assert (_verdicts(found)["all"] == "same-lineage") != is_vision
+    assert (_verdicts(result)["vision/all"] == "same-lineage") == is_vision
+    assert (_verdicts(result)["all"] == "same-lineage") != is_vision
 
 
 @pytest.mark.slow
@@ -193,9 +193,9 @@ def test_exact_rounded_and_near_copies_are_told_apart(tmp_path):
 
     def reason(place, changed):
         copy = _rewritten(base, tmp_path / place, {f"_orig_mod.{name}": array for name, array in changed.items()})
-        found = trace(base, copy, num_permutations=FEW)
-        assert found.verdict == "same-lineage"
-        return found.detail["identity"], found.reason
+        verdict = trace(base, copy, num_permutations=FEW)
+        assert verdict.verdict == "same-lineage"
+        return verdict.detail["identity"], verdict.reason
 
     # Another tensor first in the file: other bytes, the same numbers.
     kind, sentence = reason("equal", tensors)
@@ -229,10 +229,10 @@ def test_same_function_requires_equal_settings_and_vectors(tmp_path):
         key: array * next((factor for part, factor in factors.items() if part in key), np.float32(1))
         for key, array in moved.items()
     }
-    found = trace(base, _rewritten(base, tmp_path / "norms", opposed), num_permutations=FEW)
-    assert found.reason.endswith("same logits on random tokens; norms of heads differ: key_norm, query_norm")
+    verdict = trace(base, _rewritten(base, tmp_path / "norms", opposed), num_permutations=FEW)
+    assert verdict.reason.endswith("same logits on random tokens; norms of heads differ: key_norm, query_norm")
     # A constant of the norms that is too small for logits to show.
     config = json.loads((same / "config.json").read_text())
     (same / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1.1e-6}))
-    found = trace(base, same, num_permutations=FEW)
-    assert "settings differ: norm_eps" in found.reason and "the same function" not in found.reason
+    verdict = trace(base, same, num_permutations=FEW)
+    assert "settings differ: norm_eps" in verdict.reason and "the same function" not in verdict.reason

@@ -61,7 +61,7 @@ def sign_table(labels: list[str], dim: int) -> np.ndarray:
 def test_sketches_follow_their_definitions(name):
     cfg, params = model(name)
     flat = {path: np.array(leaf, np.float64) for path, leaf in flatten(params).items()}
-    found = sketched((cfg, params), dim=8)
+    sketches = sketched((cfg, params), dim=8)
     D, V, H, G, K = cfg.d_model, cfg.vocab_size, cfg.num_heads, cfg.kv_heads, cfg.key_dim
     token_signs_V8 = sign_table([f"id:{i}" for i in range(V)], 8)
     # Token space.
@@ -72,7 +72,7 @@ def test_sketches_follow_their_definitions(name):
     write_8D = token_signs_V8.T @ unit(head_VD - head_VD.mean(axis=0))
     coordinate_8D = sign_table([f"residual:{i}" for i in range(D)], 8).T
     for space, read, write in (("token", read_8D, write_8D), ("coordinates", coordinate_8D, coordinate_8D)):
-        stored = getattr(found.neurons[1], space)
+        stored = getattr(sketches.neurons[1], space)
         scale_D = flat["blocks/mlp_norm/scale"][1]
         for matrix in stored:
             kernel = flat[f"blocks/mlp/{matrix}/kernel"][1]
@@ -94,14 +94,14 @@ def test_sketches_follow_their_definitions(name):
         output_KD = attention["output"][head * K : (head + 1) * K]
         query_DK, key_DK, value_DK = (center(kernel.T, cfg).T for kernel in (query_DK, key_DK, value_DK))
         expected = read_8D @ query_DK @ key_DK.T @ read_8D.T
-        np.testing.assert_allclose(found.heads[0].query_key[head], 127 * unit(expected.ravel()), atol=0.51)
+        np.testing.assert_allclose(sketches.heads[0].query_key[head], 127 * unit(expected.ravel()), atol=0.51)
         expected = read_8D @ value_DK @ center(output_KD, cfg) @ write_8D.T
-        np.testing.assert_allclose(found.heads[0].value_output[head], 127 * unit(expected.ravel()), atol=0.51)
-    assert found.heads[0].num_groups == G
+        np.testing.assert_allclose(sketches.heads[0].value_output[head], 127 * unit(expected.ravel()), atol=0.51)
+    assert sketches.heads[0].num_groups == G
     # Coordinates: the sum over the matrices of the blocks, and one of them.
     total_D8 = np.zeros((D, 8))
     for module in ("attention/query", "attention/key", "attention/value", "attention/output") + tuple(
-        f"mlp/{matrix}" for matrix in found.neurons[0].token
+        f"mlp/{matrix}" for matrix in sketches.neurons[0].token
     ):
         matrix = module.partition("/")[2]
         is_writer = matrix in ("output", "down")
@@ -115,11 +115,13 @@ def test_sketches_follow_their_definitions(name):
             labels = [f"language/{matrix}/kernel:{i}" for i in range(rows_Dn.shape[1])]
             sketch_D8 = unit(rows_Dn) @ sign_table(labels, 8)
             total_D8 += sketch_D8
-            np.testing.assert_allclose(found.heat_map[block + 1, matrix], 127 * unit(sketch_D8[:, :2]), atol=0.51)
-    np.testing.assert_allclose(found.coordinates["blocks"], 127 * unit(total_D8), atol=0.51)
+            np.testing.assert_allclose(sketches.heat_map[block + 1, matrix], 127 * unit(sketch_D8[:, :2]), atol=0.51)
+    np.testing.assert_allclose(sketches.coordinates["blocks"], 127 * unit(total_D8), atol=0.51)
     # Of the embedding the other axis are tokens.
     rows_VD = embedding_VD - embedding_VD.mean(axis=1, keepdims=True) if cfg.norm == "layernorm" else embedding_VD
-    np.testing.assert_allclose(found.coordinates["embedding"], 127 * unit(unit(rows_VD.T) @ token_signs_V8), atol=0.51)
+    np.testing.assert_allclose(
+        sketches.coordinates["embedding"], 127 * unit(unit(rows_VD.T) @ token_signs_V8), atol=0.51
+    )
 
 
 # Symmetries.
@@ -139,10 +141,10 @@ def rescale(cfg: ModelConfig, params: Params) -> Model:
     return symmetries.rescale_units(cfg, params, factors)
 
 
-def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_near(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal up to one step of the rounding; an array of zeros is equal to nothing."""
     assert np.abs(expected).max() > 20
-    np.testing.assert_allclose(found.astype(int), expected.astype(int), atol=1)
+    np.testing.assert_allclose(actual.astype(int), expected.astype(int), atol=1)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "experts"])

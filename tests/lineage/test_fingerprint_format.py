@@ -53,14 +53,14 @@ def test_padding_and_zero_rows_are_no_labels():
         for path in ("query", "key", "value"):
             flat[f"blocks/attention/{path}/kernel"][1][7] = 0
 
-    found = sketched(edited("llama", pad))
-    assert found.is_token_used_V is not None
-    assert set(np.flatnonzero(~found.is_token_used_V)) == {5, 80, 81, *range(90, 96)}
-    is_zero_F = ~found.neurons[0].token["up"].any(axis=1)
+    sketches = sketched(edited("llama", pad))
+    assert sketches.is_token_used_V is not None
+    assert set(np.flatnonzero(~sketches.is_token_used_V)) == {5, 80, 81, *range(90, 96)}
+    is_zero_F = ~sketches.neurons[0].token["up"].any(axis=1)
     assert np.flatnonzero(is_zero_F).tolist() == [3]
-    assert not found.neurons[0].token["down"].any() and not found.neurons[0].coordinates["down"].any()
-    assert found.neurons[1].token["down"].any(axis=1).all()
-    cells = found.heat_map
+    assert not sketches.neurons[0].token["down"].any() and not sketches.neurons[0].coordinates["down"].any()
+    assert sketches.neurons[1].token["down"].any(axis=1).all()
+    cells = sketches.heat_map
     assert np.flatnonzero(~cells[2, "query"].any(axis=1)).tolist() == [7]
     assert not cells[1, "down"].any()
     # Tensors that no seed decided are marked.
@@ -102,14 +102,14 @@ def test_equal_rows_are_found_beyond_their_beginning():
 def test_moments_agree_with_direct_sums():
     draws = np.random.default_rng(0)
     for matrix in (draws.standard_normal((700, 900)) + 3, draws.standard_t(5, (1100, 512)), draws.random((40, 30))):
-        found, x = moments(matrix.astype(np.float32)), matrix.astype(np.float32).astype(np.float64)
+        row, x = moments(matrix.astype(np.float32)), matrix.astype(np.float32).astype(np.float64)
         centered = x - x.mean()
         expected = (x.mean(), x.std(), (centered**4).mean() / x.var() ** 2, x.min(), x.max())
-        measured = (found.mean, found.std, found.kurtosis, found.minimum, found.maximum)
+        measured = (row.mean, row.std, row.kurtosis, row.minimum, row.maximum)
         np.testing.assert_allclose(measured, expected, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(found.squares_row, (x**2).sum(axis=1), rtol=1e-5)
-        np.testing.assert_allclose(found.squares_column, (x**2).sum(axis=0), rtol=1e-5)
-        assert not found.is_two_valued
+        np.testing.assert_allclose(row.squares_row, (x**2).sum(axis=1), rtol=1e-5)
+        np.testing.assert_allclose(row.squares_column, (x**2).sum(axis=0), rtol=1e-5)
+        assert not row.is_two_valued
     assert moments(np.tile(np.float32([1, -1]), (50, 50))).is_two_valued
 
 
@@ -203,10 +203,10 @@ def test_fingerprints_of_one_model_in_several_types_differ_by_what_rounding_give
 @pytest.mark.parametrize("name", CONFIGS)
 def test_digest_of_the_weights_is_that_of_the_digest_command(name):
     reader = Checkpoint.from_params(*model(name))
-    found = fingerprint(NativeRoles(reader))
-    assert found.weights_digest == reader.digest()
+    sketches = fingerprint(NativeRoles(reader))
+    assert sketches.weights_digest == reader.digest()
     if name != "experts":
-        assert sorted(record.digest for record in found.tensors) == sorted(reader.tensor_digests().values())
+        assert sorted(record.digest for record in sketches.tensors) == sorted(reader.tensor_digests().values())
 
 
 # The file.

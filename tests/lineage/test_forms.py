@@ -188,11 +188,11 @@ def test_forms_of_storage_of_one_model_are_one_lineage(tmp_path, name, form):
     base = _write(name, tmp_path / "base", 1)
     rounded = _write_form(form, name, base, tmp_path / "form")
     assert _largest_change(base, rounded) <= ROUNDING.get(form, 0)
-    found = trace(base, rounded, num_permutations=FEW)
-    assert found.verdict == "same-lineage"
-    assert found.log10_p < -300
+    verdict = trace(base, rounded, num_permutations=FEW)
+    assert verdict.verdict == "same-lineage"
+    assert verdict.log10_p < -300
     # What was only packed otherwise is the same, what was rounded is so after rounding, to four bits not even that.
-    assert found.detail["identity"] == IDENTITY.get(form)
+    assert verdict.detail["identity"] == IDENTITY.get(form)
     other = _write(name, tmp_path / "other", 2)
     of_other = _write_form(form, name, other, tmp_path / "form of other")
     assert trace(base, of_other, num_permutations=FEW).verdict == "unrelated"
@@ -223,8 +223,8 @@ def test_internlm2_is_compared_with_its_kin_and_with_a_llama_of_the_same_weights
     base = _as_internlm2(llama, tmp_path / "base")
     copy = _as_internlm2(llama, tmp_path / "copy", _noisy)
     other = _as_internlm2(unrelated, tmp_path / "other")
-    found = trace(base, copy, num_permutations=FEW)
-    assert found.verdict == "same-lineage" and found.log10_p < -300
+    verdict = trace(base, copy, num_permutations=FEW)
+    assert verdict.verdict == "same-lineage" and verdict.log10_p < -300
     assert trace(base, other, num_permutations=FEW).verdict == "unrelated"
     # The matrix of queries, keys and values comes apart as the other family has it.
     renamed = trace(llama, base, num_permutations=FEW)

@@ -151,19 +151,19 @@ def noisy_to(x_ND, correlation, rng):
     return correlation * x_ND + np.sqrt(1 - correlation**2) * noise_ND
 
 
-@pytest.mark.parametrize(("correlation", "found"), [(0.997, True), (0.98, False)])
-def test_a_coordinate_is_found_again_above_the_threshold_alone(correlation, found):
+@pytest.mark.parametrize(("correlation", "is_found"), [(0.997, True), (0.98, False)])
+def test_a_coordinate_is_found_again_above_the_threshold_alone(correlation, is_found):
     rng = np.random.default_rng(3)
     x_ND = rng.standard_normal((4000, 6))
-    assert (match_coordinates(x_ND, noisy_to(x_ND, correlation, rng)) is not None) is found
+    assert (match_coordinates(x_ND, noisy_to(x_ND, correlation, rng)) is not None) is is_found
 
 
-@pytest.mark.parametrize(("correlation", "found"), [(0.85, True), (0.94, False)])
-def test_a_coordinate_may_not_resemble_another_too_much(correlation, found):
+@pytest.mark.parametrize(("correlation", "is_found"), [(0.85, True), (0.94, False)])
+def test_a_coordinate_may_not_resemble_another_too_much(correlation, is_found):
     rng = np.random.default_rng(4)
     x_ND = rng.standard_normal((4000, 6))
     x_ND[:, 1] = noisy_to(x_ND[:, 0], correlation, rng)
-    assert (match_coordinates(x_ND, x_ND) is not None) is found
+    assert (match_coordinates(x_ND, x_ND) is not None) is is_found
 
 
 def test_one_rearranged_tensor_of_many_decides_nothing(base):

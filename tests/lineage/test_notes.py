@@ -57,18 +57,18 @@ def narrow(keep=48):
 
 
 def test_reordered_neurons_that_match_are_not_said_to_disagree():
-    found = verdict_on(*narrow())
-    assert found.verdict == "same-lineage" and found.detail["agreement"] > found.detail["agreement_threshold"]
-    assert found.detail["shared_embeddings"] is False
-    assert not notes_of(found, "Shared embeddings") and not notes_of(found, "and not in gate")
-    assert notes_of(found, "more than the 50.0% from which on they decide; unrelated models with so few neurons")
+    verdict = verdict_on(*narrow())
+    assert verdict.verdict == "same-lineage" and verdict.detail["agreement"] > verdict.detail["agreement_threshold"]
+    assert verdict.detail["shared_embeddings"] is False
+    assert not notes_of(verdict, "Shared embeddings") and not notes_of(verdict, "and not in gate")
+    assert notes_of(verdict, "more than the 50.0% from which on they decide; unrelated models with so few neurons")
 
 
 def test_shared_embeddings_are_still_told_where_no_neurons_match():
     other = dict(flatten(init_seed(CFG, 2)))
     other["embed/embedding"] = flatten(noisy(BASE))["embed/embedding"]
-    found = verdict_on(CFG, unflatten(other))
-    assert found.detail["shared_embeddings"] is True and notes_of(found, "Shared embeddings")
+    verdict = verdict_on(CFG, unflatten(other))
+    assert verdict.detail["shared_embeddings"] is True and notes_of(verdict, "Shared embeddings")
 
 
 def test_repeated_blocks_are_named_with_the_block_that_they_come_from():
@@ -80,21 +80,21 @@ def test_repeated_blocks_are_named_with_the_block_that_they_come_from():
             leaf = np.array(leaf)
             leaf[3:] += np.float32(0.01) * np.random.default_rng(4).standard_normal(leaf[3:].shape, np.float32)
             flat[path] = leaf
-    found = verdict_on(cfg, unflatten(flat))
-    assert notes_of(found, "Corresponding blocks, base – suspect: blocks 1 to 3 of either.")
-    (note,) = notes_of(found, "Further blocks of the suspect")
+    verdict = verdict_on(cfg, unflatten(flat))
+    assert notes_of(verdict, "Corresponding blocks, base – suspect: blocks 1 to 3 of either.")
+    (note,) = notes_of(verdict, "Further blocks of the suspect")
     assert "4 from 2 (z = " in note and "5 from 3 (z = " in note
-    drawn = Lineage("base", "suspect", found).figures()["blocks"].figure.axes[0]
+    drawn = Lineage("base", "suspect", verdict).figures()["blocks"].figure.axes[0]
     labels = [label.get_text() for label in drawn.get_yticklabels()]
     assert labels == ["1 – 1", "2 – 2", "3 – 3", "2 – 4", "3 – 5"]
 
 
 def test_dropped_and_foreign_blocks_are_told_apart():
     cfg, params = damage.keep_blocks(CFG, noisy(BASE), [1, 3])
-    found = verdict_on(cfg, params)
-    assert notes_of(found, "Corresponding blocks, base – suspect: block 1 of either, 3 – 2.")
-    assert notes_of(found, "Without a block of the suspect that they agree with: the base's block 2.")
-    drawn = Lineage("base", "suspect", found).figures()["blocks"].figure.axes[0]
+    verdict = verdict_on(cfg, params)
+    assert notes_of(verdict, "Corresponding blocks, base – suspect: block 1 of either, 3 – 2.")
+    assert notes_of(verdict, "Without a block of the suspect that they agree with: the base's block 2.")
+    drawn = Lineage("base", "suspect", verdict).figures()["blocks"].figure.axes[0]
     assert [label.get_text() for label in drawn.get_yticklabels()] == ["1 – 1", "3 – 2", "2 – none"]
 
 
@@ -106,9 +106,9 @@ def test_tensors_that_differ_are_named_of_checkpoints_and_resolution_is_told_of_
     flat = dict(flatten(BASE))
     flat["head/kernel"] = 3 * np.asarray(flat["head/kernel"])
     suspect = unflatten(flat)
-    found = verdict_on(CFG, suspect)
-    assert notes_of(found, "wherever they stand; not the head kernel.")
-    assert not notes_of(found, "sketch's resolution")
+    verdict = verdict_on(CFG, suspect)
+    assert notes_of(verdict, "wherever they stand; not the head kernel.")
+    assert not notes_of(verdict, "sketch's resolution")
     stored = [fingerprint(NativeRoles(Checkpoint.from_params(CFG, params))) for params in (BASE, suspect)]
     of_fingerprints = auto_verdict(*stored, Options(num_permutations=99))
     assert notes_of(of_fingerprints, "Equal at the sketch's resolution") and notes_of(of_fingerprints, "wherever they")
@@ -116,16 +116,16 @@ def test_tensors_that_differ_are_named_of_checkpoints_and_resolution_is_told_of_
 
 
 def test_an_identity_has_no_probability_in_its_text():
-    found = verdict_on(CFG, BASE)
-    assert found.is_identity and found.log10_p is not None
-    assert "log10 p" not in found.text() and "z =" not in found.text().splitlines()[0]
-    assert not notes_of(found, "Chance is measured") and not notes_of(found, "The p-value is exact")
+    verdict = verdict_on(CFG, BASE)
+    assert verdict.is_identity and verdict.log10_p is not None
+    assert "log10 p" not in verdict.text() and "z =" not in verdict.text().splitlines()[0]
+    assert not notes_of(verdict, "Chance is measured") and not notes_of(verdict, "The p-value is exact")
 
 
 @pytest.fixture(scope="module")
 def related():
-    found = verdict_on(CFG, noisy(BASE))
-    return Lineage("base", "suspect", found)
+    verdict = verdict_on(CFG, noisy(BASE))
+    return Lineage("base", "suspect", verdict)
 
 
 def test_tests_are_listed_with_corrected_p_and_parts_with_their_own_verdicts(related):
@@ -147,8 +147,8 @@ def test_tests_are_listed_with_corrected_p_and_parts_with_their_own_verdicts(rel
 def test_what_is_undefined_is_listed_with_its_reason(related):
     cfg = CFG.replace(num_heads=2, num_kv_heads=1)
     base = init_seed(cfg, 1)
-    found = trace(*(Checkpoint.from_params(cfg, params) for params in (base, noisy(base))), num_permutations=99)
-    tests, parts = Lineage("a", "b", found).tables()[:2]
+    verdict = trace(*(Checkpoint.from_params(cfg, params) for params in (base, noisy(base))), num_permutations=99)
+    tests, parts = Lineage("a", "b", verdict).tables()[:2]
     (row,) = [row for row in tests.rows if row[0] == "heads in token space"]
     assert row[1].startswith("none: only ") and "orders of the labels" in row[1]
     defined = [row for row in (*tests.rows, *parts.rows) if "undefined" not in row]
@@ -156,8 +156,8 @@ def test_what_is_undefined_is_listed_with_its_reason(related):
 
 
 def test_a_single_test_has_no_corrected_column():
-    found = verdict_on(CFG, noisy(BASE), test="weights")
-    (table,) = [listing for listing in Lineage("a", "b", found).tables() if "log10 p" in listing.columns]
+    verdict = verdict_on(CFG, noisy(BASE), test="weights")
+    (table,) = [listing for listing in Lineage("a", "b", verdict).tables() if "log10 p" in listing.columns]
     assert "log10 p, corrected" not in table.columns
 
 
@@ -176,9 +176,9 @@ def test_what_was_left_out_of_a_models_files_is_part_of_the_verdict(tmp_path):
     tensors = load_file(folder / "model.safetensors")
     tensors["v_head.summary.weight"] = np.zeros((1, CFG.d_model), np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    found = trace(Checkpoint.from_params(CFG, BASE), folder, num_permutations=99)
-    assert found.reason == "the two models have the same weights, tensor by tensor, in all tensors that both have"
-    (note,) = notes_of(found, "The suspect's files: ")
+    verdict = trace(Checkpoint.from_params(CFG, BASE), folder, num_permutations=99)
+    assert verdict.reason == "the two models have the same weights, tensor by tensor, in all tensors that both have"
+    (note,) = notes_of(verdict, "The suspect's files: ")
     assert "v_head.summary.weight" in note
     assert not notes_of(verdict_on(CFG, BASE), "files: ")
 
@@ -196,9 +196,9 @@ def test_a_model_without_a_head_is_the_base_in_all_tensors_that_both_have(tmp_pa
         config |= {"architectures": ["LlamaModel"], "num_hidden_layers": CFG.num_layers - (place == shallow)}
         (place / "config.json").write_text(json.dumps(config))
         save_file({name: array.astype(dtype) for name, array in kept.items()}, place / "model.safetensors")
-    found = trace(base, suspect, num_permutations=99)
-    assert found.is_identity and found.detail["identity"] == ("tensors" if dtype is np.float32 else "rounded")
-    assert found.reason.endswith(", in all tensors that both have: the base alone has the head kernel")
+    verdict = trace(base, suspect, num_permutations=99)
+    assert verdict.is_identity and verdict.detail["identity"] == ("tensors" if dtype is np.float32 else "rounded")
+    assert verdict.reason.endswith(", in all tensors that both have: the base alone has the head kernel")
     swapped = trace(suspect, base, num_permutations=99)
     assert swapped.reason.endswith(": the suspect alone has the head kernel")
     assert trace(base, shallow, num_permutations=99).detail["identity"] is None

@@ -66,11 +66,11 @@ def test_interrupted_fingerprint_resumes(opened, tmp_path):
     done = len(chunks_of(tmp_path))
     assert 1 <= done < 7
     ticks.clear()
-    found = fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=ticks.append, **kept)
+    outputs = fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=ticks.append, **kept)
     # The last range is shorter than a batch, and may be among those that were done.
     assert sum(ticks) in (N - 8 * done, N - 8 * (done - 1) - 2)
     plain = fingerprint_outputs(opened, INPUTS["tokens"], reading)
-    np.testing.assert_array_equal(found.outputs_ND, plain.outputs_ND)
+    np.testing.assert_array_equal(outputs.outputs_ND, plain.outputs_ND)
 
 
 @pytest.mark.slow

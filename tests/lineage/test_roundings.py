@@ -246,8 +246,8 @@ def test_a_file_in_8_bits_is_equal_after_rounding_to_them(tmp_path, name, change
     """Of latent attention what is stored: products of rounded matrices are no rounded products."""
     base = written(tmp_path / "base", name, plain)
     suspect = written(tmp_path / "suspect", name, change, quantization_config={"quant_method": "fp8"})
-    found = tensor_difference(base, suspect)
-    assert found is not None and words in found.sentence, found.sentence
+    difference = tensor_difference(base, suspect)
+    assert difference is not None and words in difference.sentence, difference.sentence
 
 
 def quiet(key, array):
@@ -275,15 +275,15 @@ def test_scales_of_a_fused_matrix_are_those_of_the_whole(tmp_path, name, change,
         quantization_config=quantized,
     )
     assert (base.naming, suspect.naming) == ("native", "names")
-    found = tensor_difference(base, suspect)
-    assert found is not None and found.rounding == f"8 bits (e4m3) with a scale for each {group}"
+    difference = tensor_difference(base, suspect)
+    assert difference is not None and difference.rounding == f"8 bits (e4m3) with a scale for each {group}"
 
 
 def test_a_copy_of_latent_attention_in_bfloat16_is_equal_after_rounding(tmp_path):
     base = written(tmp_path / "base", "deepseek_v3", plain)
     half = written(tmp_path / "half", "deepseek_v3", lambda key, array: {key: bfloat16(array)})
-    found = tensor_difference(base, half)
-    assert found is not None and found.rounding == "bfloat16" and 0 < found.largest < 0.05
+    difference = tensor_difference(base, half)
+    assert difference is not None and difference.rounding == "bfloat16" and 0 < difference.largest < 0.05
     # Each stored tensor is compared once, though keys and values are products of the same.
     queries = [role for role in base.roles if role.group == "query"]
     assert queries and all(len(base.stored_in(role)) == 3 for role in queries)
@@ -327,5 +327,5 @@ def test_a_copy_of_a_gemma_in_bfloat16_is_equal_after_rounding(tmp_path):
             made[key] = cast(array + moves)
         safetensors.numpy.save_file(made, path)
         sources.append(open_role_source(tmp_path / place))
-    found = tensor_difference(*sources)
-    assert found is not None and found.rounding == "bfloat16"
+    difference = tensor_difference(*sources)
+    assert difference is not None and difference.rounding == "bfloat16"

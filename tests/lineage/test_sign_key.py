@@ -56,17 +56,17 @@ def verdict(cfg, base, suspect, dim, key):
     return auto_verdict(*(fingerprint(model, settings) for model in models), Options(num_permutations=999))
 
 
-def z_by_evidence(found):
-    return {row["name"]: row["z"] for row in found.detail["tests"]}
+def z_by_evidence(result):
+    return {row["name"]: row["z"] for row in result.detail["tests"]}
 
 
 def test_replaced_public_directions_are_missed_by_public_signs_and_found_under_another_key():
     cfg = preset("llama-tiny", d_ff=256, vocab_size=512)
     base, others = (numpy_params(init_seed(cfg, seed)) for seed in (1, 2))
     suspect = replace_public_directions(cfg, base, others, 16)
-    hidden, found = (verdict(cfg, base, suspect, 16, key) for key in (b"", b"drawn afterwards"))
+    hidden, keyed = (verdict(cfg, base, suspect, 16, key) for key in (b"", b"drawn afterwards"))
     assert hidden.verdict == "unrelated" and max(z_by_evidence(hidden).values()) < 4
-    assert found.verdict == "same-lineage" and found.log10_p < -1_000 and found.p_value == 1e-300
+    assert keyed.verdict == "same-lineage" and keyed.log10_p < -1_000 and keyed.p_value == 1e-300
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_replaced_public_directions_cost_a_trained_model_its_loss(reference_mode
     samples = [generate(model, [1], 63, sampling=Sampling(temperature=1.0, seed=seed)) for seed in range(8)]
     before, after = (mean_loss(model.cfg, unflatten(params), np.array(samples)) for params in (base, suspect))
     assert before < 1.5 and after > before + 4
-    hidden, found = (verdict(model.cfg, base, suspect, 4, key) for key in (b"", b"drawn afterwards"))
+    hidden, keyed = (verdict(model.cfg, base, suspect, 4, key) for key in (b"", b"drawn afterwards"))
     for evidence in (COORDINATES, SIGNLESS, RAW_NEURONS):
-        assert z_by_evidence(hidden)[evidence] < 4 < 15 < z_by_evidence(found)[evidence]
-    assert found.log10_p < -1_000
+        assert z_by_evidence(hidden)[evidence] < 4 < 15 < z_by_evidence(keyed)[evidence]
+    assert keyed.log10_p < -1_000

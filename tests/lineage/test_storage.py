@@ -138,8 +138,8 @@ def test_a_fingerprint_of_unknown_storage_is_refused(model, tmp_path):
 
     from bornbiased_jax.errors import InputError
 
-    found = fingerprint_outputs(open_checkpoint(model), random_tokens(4, 8, 64))
-    path = save_outputs(tmp_path / "a", dataclasses.replace(found, storage="int4"))
+    outputs = fingerprint_outputs(open_checkpoint(model), random_tokens(4, 8, 64))
+    path = save_outputs(tmp_path / "a", dataclasses.replace(outputs, storage="int4"))
     with pytest.raises(InputError, match="storage"):
         load_outputs(path)
 

@@ -79,8 +79,8 @@ def test_a_pad_token_that_was_added_changes_no_verdict(padded, is_resized):
     second = NativeRoles(with_tokenizer(reader(suspect), (with_pad,)))
     labels = second.token_labels()
     assert labels[:256] == first.token_labels() and len(labels) == 256 + is_resized
-    found = auto_verdict(fingerprint(first), fingerprint(second))
-    assert (found.verdict, found.detail["tokens_matched_by"]) == ("same-lineage", "strings")
+    verdict = auto_verdict(fingerprint(first), fingerprint(second))
+    assert (verdict.verdict, verdict.detail["tokens_matched_by"]) == ("same-lineage", "strings")
 
 
 def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):

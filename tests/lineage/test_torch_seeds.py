@@ -38,17 +38,17 @@ def test_seed_of_a_transformers_initialization_is_found(family, tmp_path, monkey
     torch, transformers = _saved(family, 3, tmp_path)
     monkeypatch.setattr(torch_seeds, "POPULAR_SEEDS", (1, 2))
     suspect = open_checkpoint(tmp_path)
-    found = which_torch_seed(suspect.cfg, suspect, range(2, 9))
-    assert found.seed == 3
+    result = which_torch_seed(suspect.cfg, suspect, range(2, 9))
+    assert result.seed == 3
     # The same numbers, bit for bit; the suspect's matrices are compared in units of their own size.
-    assert found.best.correlation > 0.999
+    assert result.best.correlation > 0.999
     draw = TorchDraw(suspect.cfg)
     saved = [suspect.read(path, layer).ravel()[:count] for path, layer, count, _ in draw.places]
     assert np.array_equal(draw(3), np.concatenate(saved))
-    assert found.num_seeds == 3
-    assert found.runner_up is not None and found.runner_up.log10_p == 0.0
+    assert result.num_seeds == 3
+    assert result.runner_up is not None and result.runner_up.log10_p == 0.0
     versions = {"name": "torch", "torch": torch.__version__, "transformers": transformers.__version__, "device": "cpu"}
-    assert found.to_json()["framework"] == versions
+    assert result.to_json()["framework"] == versions
 
 
 def test_a_trained_model_is_found_and_the_generator_stays_as_it_is(tmp_path):
@@ -56,8 +56,8 @@ def test_a_trained_model_is_found_and_the_generator_stays_as_it_is(tmp_path):
     suspect = open_checkpoint(tmp_path)
     noisy = _with_noise(suspect.params(), np.random.default_rng(0))
     before = torch.random.get_rng_state()
-    found = which_torch_seed(suspect.cfg, Checkpoint.from_params(suspect.cfg, noisy), range(1))
-    assert found.seed == 42 and 0.5 < found.best.correlation < 0.9
+    result = which_torch_seed(suspect.cfg, Checkpoint.from_params(suspect.cfg, noisy), range(1))
+    assert result.seed == 42 and 0.5 < result.best.correlation < 0.9
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -72,9 +72,9 @@ def test_a_model_of_this_package_is_not_found(monkeypatch):
     pytest.importorskip("transformers", exc_type=ImportError)
     monkeypatch.setattr(torch_seeds, "POPULAR_SEEDS", (0,))
     cfg = preset("llama-tiny", num_layers=1, d_model=32, num_heads=2, d_ff=48, vocab_size=64)
-    found = which_torch_seed(cfg, Checkpoint.from_params(cfg, init_seed(cfg, 1)), range(3))
-    assert found.seed is None and found.num_seeds == 3
-    assert "drawn by torch" in found.reason
+    result = which_torch_seed(cfg, Checkpoint.from_params(cfg, init_seed(cfg, 1)), range(3))
+    assert result.seed is None and result.num_seeds == 3
+    assert "drawn by torch" in result.reason
 
 
 def test_popular_seeds_are_searched_once():
@@ -101,8 +101,8 @@ def test_the_command_records_what_drew(tmp_path, capsys):
     target = tmp_path / "found.json"
     call = ["whichseed", str(tmp_path / "model"), "--framework", "torch", "--seeds", "0:2", "--quiet"]
     assert run([*call, "--json", str(target)]) == 0
-    found = json.loads(target.read_text())
-    assert found["seed"] == 1337 and found["framework"]["device"] == "cpu"
+    report = json.loads(target.read_text())
+    assert report["seed"] == 1337 and report["framework"]["device"] == "cpu"
     assert "Seeds are torch's" in capsys.readouterr().out
     assert run([*call, "--resume", str(tmp_path / "kept")]) == 2
     assert "leave --resume" in capsys.readouterr().err

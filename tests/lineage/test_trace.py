@@ -157,9 +157,9 @@ def test_tests_of_weights_get_the_sides(monkeypatch):
         "w": LineageTest(f"{here}of_weights", needs="weights", description="", alpha=1e-4, options=("depth",)),
     }
     monkeypatch.setattr(lineage_tests, "TESTS", entries)
-    found = trace(ref(1), ref(2), test="w", depth=3)
-    assert (found.reason, found.alpha, found.num_inputs) == (f"{ref(1)} {ref(2)} 3", 1e-4, None)
-    assert "N =" not in found.text()
+    verdict = trace(ref(1), ref(2), test="w", depth=3)
+    assert (verdict.reason, verdict.alpha, verdict.num_inputs) == (f"{ref(1)} {ref(2)} 3", 1e-4, None)
+    assert "N =" not in verdict.text()
 
 
 def test_the_default_is_what_both_sides_admit(tmp_path):
@@ -254,9 +254,9 @@ def test_weights_that_overflow_are_undefined_with_the_reason():
 def test_a_payload_digest_commits_a_checkpoint_too():
     base = ref(1)
     payload = payload_digest(fingerprint(base))
-    found = trace_by_default(base, ref(2), base_digest=payload, num_permutations=99)
-    assert (found.detail["committed"], found.detail["committed_as"]) == (True, "payload")
+    verdict = trace_by_default(base, ref(2), base_digest=payload, num_permutations=99)
+    assert (verdict.detail["committed"], verdict.detail["committed_as"]) == (True, "payload")
     # The sketches that decide have a fresh key all the same.
-    assert found.detail["sign_key"]
+    assert verdict.detail["sign_key"]
     with pytest.raises(InputError, match="or its fingerprint where that was made with settings"):
         trace_by_default(ref(3), base, base_digest=payload, num_permutations=99)

@@ -21,10 +21,10 @@ def test_the_level_itself_does_not_reject():
 
 def test_json_has_the_fixed_keys_and_no_nan():
     verdict = undefined("iclr", "because", num_inputs=7, alpha=0.01, extra=math.inf, many=np.arange(3))
-    found = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
+    report = json.loads(json.dumps(verdict.to_json(), allow_nan=False))
     fixed = {"verdict", "reason", "p_value", "log10_p", "z", "test", "num_inputs", "alpha"}
-    assert fixed <= set(found)
-    assert found["extra"] is None and found["many"] == [0, 1, 2] and found["num_inputs"] == 7
+    assert fixed <= set(report)
+    assert report["extra"] is None and report["many"] == [0, 1, 2] and report["num_inputs"] == 7
 
 
 def test_text_says_what_is_covered_and_what_is_not():

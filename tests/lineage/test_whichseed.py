@@ -65,13 +65,13 @@ def test_a_large_matrix_is_drawn_from_its_beginning_too():
 @pytest.mark.slow
 def test_seed_of_descendant_identified_with_runner_up():
     suspect = drifted(initialization(77), initialization(5_000), 0.9)
-    found = which_seed(CFG, suspect, range(0, 300))
-    assert found.seed == 77 and found.best.log10_p < -10
-    assert found.confirmed.verdict == "same-lineage" and found.confirmed.log10_p < -4
-    assert found.runner_up.seed != 77 and found.runner_up.log10_p == 0.0
+    result = which_seed(CFG, suspect, range(0, 300))
+    assert result.seed == 77 and result.best.log10_p < -10
+    assert result.confirmed.verdict == "same-lineage" and result.confirmed.log10_p < -4
+    assert result.runner_up.seed != 77 and result.runner_up.log10_p == 0.0
     # r of a mixture √(1−s²)·W + s·W′ is √(1−s²), here 0.436, within five standard errors.
-    n = found.num_entries[1]
-    assert abs(found.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
+    n = result.num_entries[1]
+    assert abs(result.best.correlation - np.sqrt(1 - 0.81)) < 5 / np.sqrt(n)
 
 
 @pytest.mark.nightly
@@ -85,8 +85,8 @@ def test_the_scheme_of_the_initialization_does_not_matter():
 def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
     assert which_seed(CFG, initialization(9_999), range(0, 500)).seed is None
     negated = jax.tree.map(lambda leaf: np.asarray(leaf) * (1 - 2 * (np.arange(leaf.shape[-1]) % 2)), initialization(7))
-    found = which_seed(CFG, negated, range(0, 20))
-    assert found.seed is None and "rotated or negated" in found.reason
+    result = which_seed(CFG, negated, range(0, 20))
+    assert result.seed is None and "rotated or negated" in result.reason
 
 
 @pytest.mark.slow
@@ -99,9 +99,9 @@ def test_unconfirmed_seed_reported():
             flat[place.path] if place.layer is None else flat[place.path][place.layer] for flat in (spliced, ours)
         )
         target.reshape(-1)[:80] = np.asarray(source).reshape(-1)[:80]
-    found = which_seed(CFG, unflatten(spliced), range(0, 8))
-    assert found.seed == 7 and found.best.log10_p < -4
-    assert found.confirmed.verdict == "unrelated" and found.to_json()["confirmed"]["verdict"] == "unrelated"
+    result = which_seed(CFG, unflatten(spliced), range(0, 8))
+    assert result.seed == 7 and result.best.log10_p < -4
+    assert result.confirmed.verdict == "unrelated" and result.to_json()["confirmed"]["verdict"] == "unrelated"
     # Nothing found, nothing to confirm.
     assert which_seed(CFG, initialization(9_999), range(0, 8)).to_json()["confirmed"] is None
 
@@ -215,10 +215,10 @@ def test_the_command(tmp_path, capsys):
     target = tmp_path / "found.json"
     call = ["whichseed", at, "--model", "llama-tiny", *settings, "--seeds", "0:40", "--json", str(target), "--quiet"]
     assert run(call) == 0
-    found = json.loads(target.read_text())
-    assert found["seed"] == 21 and found["num_seeds"] == 40 and found["p_value"] < 1e-100
-    assert found["runner_up"]["seed"] != 21 and found["corrected_for"] == 2**32
-    assert found["confirmed"]["verdict"] == "same-lineage" and found["confirmed"]["corrected_for"] == 2**32
+    report = json.loads(target.read_text())
+    assert report["seed"] == 21 and report["num_seeds"] == 40 and report["p_value"] < 1e-100
+    assert report["runner_up"]["seed"] != 21 and report["corrected_for"] == 2**32
+    assert report["confirmed"]["verdict"] == "same-lineage" and report["confirmed"]["corrected_for"] == 2**32
     said = capsys.readouterr().out
     assert "seed 21" in said and "confirms it: the initial weights of seed 21" in said
     # Without --model initializations have the suspect's own architecture.

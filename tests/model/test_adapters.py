@@ -1,4 +1,4 @@
-"""Adapters beside a frozen model: what they compute, where they begin, and how many numbers they train."""
+"""Adapters of a frozen model: what they compute, where they begin, and how many numbers they train."""
 
 import jax
 import jax.numpy as jnp

@@ -143,10 +143,10 @@ def close(actual, expected):
 
 def test_values_equal_the_formulas(case):
     cfg, flat, x_BTD = case
-    out, found = ours(cfg, flat, x_BTD)
+    out, captured = ours(cfg, flat, x_BTD)
     expected, o, weights = reference(cfg, {k: v.astype(np.float64) for k, v in flat.items()}, x_BTD.astype(float))
-    close(found["attention_weights"], weights)
-    close(found["attention_output"], o)
+    close(captured["attention_weights"], weights)
+    close(captured["attention_output"], o)
     close(out, expected)
 
 
@@ -155,10 +155,10 @@ def test_a_mask_restricts_what_each_query_sees(case):
     mask = np.tril(np.ones((T, T), bool))
     mask[5, :5] = False
     mask[7:, 2] = False
-    out, found = ours(cfg, flat, x_BTD, mask)
+    out, captured = ours(cfg, flat, x_BTD, mask)
     wide = {k: v.astype(np.float64) for k, v in flat.items()}
     expected, _, weights = reference(cfg, wide, x_BTD.astype(float), mask)
-    close(found["attention_weights"], weights)
+    close(captured["attention_weights"], weights)
     close(out, expected)
 
 
@@ -270,10 +270,10 @@ def test_masked_keys_have_zero_weight(name):
 def test_huge_logits_stay_finite(name):
     scores = np.zeros((ROWS, ROWS))
     scores[:, 1], scores[:, 2] = 3e4, -3e4
-    found = weights(name, scores)
-    assert np.all(np.isfinite(found))
+    rows = weights(name, scores)
+    assert np.all(np.isfinite(rows))
     # The key with the huge logit takes everything that there is to take.
-    np.testing.assert_allclose(found[-1, 1], 1 - 1 / ROWS if name == "centred" else 1.0, rtol=1e-6)
+    np.testing.assert_allclose(rows[-1, 1], 1 - 1 / ROWS if name == "centred" else 1.0, rtol=1e-6)
 
 
 def test_equal_logits():

@@ -267,10 +267,10 @@ def test_fused_attention(name, monkeypatch):
     if other is None:
         assert name == "rope_local_theta", "a field of patterned layers, which the kernel does not take"
         return
-    found = asked(other)
+    kernel_calls = asked(other)
     # The module asks the same table, so what the kernel's one formula cannot compute is said here once more.
     assert (policy.kind == "refused") == (name in NOT_THE_KERNELS)
     if policy.kind == "refused":
-        assert found == []
+        assert kernel_calls == []
     else:
-        assert (found != asked(LLAMA)) == (policy.kind == "used")
+        assert (kernel_calls != asked(LLAMA)) == (policy.kind == "used")

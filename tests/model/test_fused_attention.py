@@ -130,10 +130,12 @@ def test_masks_and_last_queries_stay_plain(hopper):
     assert kernels(lowered(alone, parameter_shapes(CFG), tokens(5))) == (0, 0)
 
 
-@pytest.mark.parametrize(("found", "expected"), [("9.0", (9, 0)), ("12.1", (12, 1)), ("gfx90a", (0,)), (None, (0,))])
-def test_capability_of_foreign_devices_is_none(monkeypatch, found, expected):
+@pytest.mark.parametrize(
+    ("capability", "expected"), [("9.0", (9, 0)), ("12.1", (12, 1)), ("gfx90a", (0,)), (None, (0,))]
+)
+def test_capability_of_foreign_devices_is_none(monkeypatch, capability, expected):
     class Device:
-        compute_capability = found
+        compute_capability = capability
 
     monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
     assert attention._capability() == expected

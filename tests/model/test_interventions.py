@@ -87,15 +87,15 @@ def test_a_mask_in_one_block_acts_there_alone(model):
     cfg, params, tokens = model
     names = ("residual", "attention_weights", "attention_output", "values")
     edit = self_only(T, [7], num_layers=3, blocks=[2])
-    found = apply(cfg, params, tokens, options=ForwardOptions(edit=edit), capture=names).layers
+    layers = apply(cfg, params, tokens, options=ForwardOptions(edit=edit), capture=names).layers
     plain = apply(cfg, params, tokens, capture=names).layers
-    np.testing.assert_array_equal(found["residual"][0], plain["residual"][0])
-    row_BHS = np.asarray(found["attention_weights"])[1, :, :, 6]
+    np.testing.assert_array_equal(layers["residual"][0], plain["residual"][0])
+    row_BHS = np.asarray(layers["attention_weights"])[1, :, :, 6]
     np.testing.assert_array_equal(row_BHS, np.broadcast_to(np.arange(T) == 6, row_BHS.shape))
-    np.testing.assert_array_equal(found["attention_output"][1, :, 6], found["values"][1, :, 6])
-    assert np.asarray(found["attention_weights"])[2, :, :, 6, 0].min() > 0
+    np.testing.assert_array_equal(layers["attention_output"][1, :, 6], layers["values"][1, :, 6])
+    assert np.asarray(layers["attention_weights"])[2, :, :, 6, 0].min() > 0
     others = np.delete(np.arange(T), 6)
-    np.testing.assert_array_equal(found["residual"][1][:, others], plain["residual"][1][:, others])
+    np.testing.assert_array_equal(layers["residual"][1][:, others], plain["residual"][1][:, others])
 
 
 def test_a_sweep_compiles_once(model):
@@ -229,8 +229,8 @@ def test_sinks_appear_where_they_are_made_and_the_control_makes_none():
 
     def score(position, edit=None):
         options = SinkOptions(position=position, convention="rows_from_k")
-        found = measure_sinks(cfg, params, tokens, options, edit=edit)
-        return found["score_LH"][1, 0], found["sink_rate"]
+        sinks = measure_sinks(cfg, params, tokens, options, edit=edit)
+        return sinks["score_LH"][1, 0], sinks["sink_rate"]
 
     # The first token is a sink of the second layer's head, as built: half of all heads.
     first, rate = score(1)

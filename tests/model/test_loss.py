@@ -93,14 +93,14 @@ def test_blocks_written_out_are_the_loop_over_them(monkeypatch):
     params = init_seed(CFG, 0)
     batch = tokens(4, 9)
     assert unrolled_blocks(CFG) == 2 and unrolled_blocks(CFG, remat=True) == 1
-    found = []
+    results = []
     for deepest, remat in ((2, False), (1, False), (2, True)):
         monkeypatch.setattr(loss_module, "MAX_UNROLLED", deepest)
         grad = jax.value_and_grad(lambda params, remat=remat: loss_sum(CFG, params, batch, remat=remat)[0])
-        found.append(jax.jit(grad)(params))
+        results.append(jax.jit(grad)(params))
     assert unrolled_blocks(CFG.replace(num_layers=3)) == 1
-    for other in found[1:]:
-        for ours, theirs in zip(jax.tree.leaves(other), jax.tree.leaves(found[0]), strict=True):
+    for other in results[1:]:
+        for ours, theirs in zip(jax.tree.leaves(other), jax.tree.leaves(results[0]), strict=True):
             # Gradients of order one over 32 tokens, summed in another order.
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(jnp.abs(theirs).max()))
 

@@ -1,4 +1,4 @@
-"""What is estimated before anything is allocated, beside what the compiler plans."""
+"""What is estimated before anything is allocated, against what the compiler plans."""
 
 import functools
 import resource
@@ -57,7 +57,7 @@ def test_a_cache_and_the_largest_tensor_are_counted():
 
 
 def test_a_shared_expert_is_counted_for_every_token():
-    """Beside the same mixture without one: three matrices of its width and a column for its gate in every block."""
+    """Against the same mixture without one: three matrices of its width and a column for its gate in every block."""
     cfg = preset("qwen2moe-tiny", **SIZES, shared_expert_width=1000)
     routed = cfg.replace(shared_expert_width=None)
     numbers = cfg.num_layers * (3 * 1000 + 1) * cfg.d_model
@@ -141,5 +141,5 @@ def test_a_limit_of_the_process_counts():
         "size = 2**33; resource.setrlimit(resource.RLIMIT_AS, (size, size));"
         "print(hardware.available_memory() < size)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "True\n"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert child.stdout == "True\n"

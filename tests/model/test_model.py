@@ -324,10 +324,10 @@ def operations(jaxpr):
 
 def halves(function, *arguments):
     """Names of operations on floats narrower than float32, and whether logits are products into float32."""
-    found = list(operations(jax.make_jaxpr(function)(*arguments).jaxpr))
-    names = {row.primitive.name for row in found}
-    narrow = {row.primitive.name for row in found if any(var.aval.dtype == jnp.bfloat16 for var in row.invars)}
-    products = [row.outvars[0].aval for row in found if row.primitive.name == "dot_general"]
+    primitives = list(operations(jax.make_jaxpr(function)(*arguments).jaxpr))
+    names = {row.primitive.name for row in primitives}
+    narrow = {row.primitive.name for row in primitives if any(var.aval.dtype == jnp.bfloat16 for var in row.invars)}
+    products = [row.outvars[0].aval for row in primitives if row.primitive.name == "dot_general"]
     logits = [aval.dtype for aval in products if 64 in aval.shape]
     return names, narrow, logits
 

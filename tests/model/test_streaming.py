@@ -90,12 +90,12 @@ def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
     ids_N = np.random.default_rng(0).integers(0, 256, 200)
     text, tokenizer = ["A text of ninety bytes and more. " * 3], ByteTokenizer()
-    found = [
+    reports = [
         evaluate(form.cfg, form.weights, text, tokenizer, num_sequences=3, context=30, batch_size=2)
         | report_on_ids(form.cfg, form.weights, ids_N, ReportOptions(lengths=[8], num_sequences=3), batch_size=2)
         for form in (opened, whole)
     ]
-    ours, theirs = map(numbers, found)
+    ours, theirs = map(numbers, reports)
     assert len(ours) == len(theirs) > 200
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 

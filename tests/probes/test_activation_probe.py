@@ -18,14 +18,14 @@ def test_statistics_equal_numpy(name, batch_size):
     params = init_seed(cfg, 0)
     tokens = np.random.default_rng(0).integers(0, 61, (5, 6))
     edges = np.linspace(-0.4, 0.4, 9)
-    found = preactivation(cfg, params, tokens, edges=edges, batch_size=batch_size)
+    statistics = preactivation(cfg, params, tokens, edges=edges, batch_size=batch_size)
     out = apply(cfg, params, tokens, capture=("mlp_preactivation",))
     u = np.asarray(out.layers["mlp_preactivation"], np.float64).reshape(2, -1)
-    np.testing.assert_allclose(found.mean_L, u.mean(1), atol=1e-6)
-    np.testing.assert_allclose(found.std_L, u.std(1), rtol=1e-5)
+    np.testing.assert_allclose(statistics.mean_L, u.mean(1), atol=1e-6)
+    np.testing.assert_allclose(statistics.std_L, u.std(1), rtol=1e-5)
     for layer in range(2):
         bins = np.histogram(u[layer], edges)[0]
-        mine = found.histogram_LE[layer] * u.shape[1] * np.diff(edges)
+        mine = statistics.histogram_LE[layer] * u.shape[1] * np.diff(edges)
         # A value within float32 rounding of an edge may fall on either side of it.
         assert np.abs(mine - bins).max() <= 1 + 1e-3
 
@@ -46,12 +46,12 @@ def test_figure_6_with_and_without_norm():
             norm=norm,
             norm_eps=1e-8,
         )
-        found = preactivation(cfg, init_seed(cfg, 0), x)
+        statistics = preactivation(cfg, init_seed(cfg, 0), x)
         # Σ u² over (tokens × neurons) of rank-d products: relative variance of the mean square is
         # 2/(tokens·f) + 2/(d·tokens) + 2/(d·f); half of its root is that of the std.
         error = 0.5 * np.sqrt(2 / (tokens * f) + 2 / (d * tokens) + 2 / (d * f))
-        assert abs(found.std_L[0] / expected - 1) < 4.5 * error
-        assert abs(found.mean_L[0]) < 4.5 * expected / np.sqrt(min(tokens, f))
+        assert abs(statistics.std_L[0] / expected - 1) < 4.5 * error
+        assert abs(statistics.mean_L[0]) < 4.5 * expected / np.sqrt(min(tokens, f))
     assert expected == pytest.approx(0.011, abs=2e-4)
 
 

@@ -181,8 +181,8 @@ def test_random_windows_depend_on_seed_and_index_alone(book):
     made, whole = drawn(30, 1), book.read_text()
     assert np.array_equal(drawn(10, 1).batch(0, 10), made.batch(0, 10))
     assert drawn(30, 2).digest != made.digest and made.describe()["seed"] == 1
-    found = [whole.index(BYTES.decode(window)) for window in made.batch(0, 30)]
-    assert len(set(found)) > 20
+    starts = [whole.index(BYTES.decode(window)) for window in made.batch(0, 30)]
+    assert len(set(starts)) > 20
     # The only window of the whole text, end mark included, is the text.
     assert BYTES.decode(drawn(3, 5, len(whole) + 1).batch(2, 3)[0]) == whole + "\0"
     # Of windows one shorter there are two, and both are drawn.

@@ -48,21 +48,21 @@ def test_effective_rank():
 def test_statistics_equal_numpy(model, batch_size, monkeypatch):
     monkeypatch.setattr(outliers, "_RANK_ROWS", 5 * T)
     cfg, params, tokens = model
-    found = measure_outliers(cfg, params, tokens, batch_size=batch_size)
+    actual = measure_outliers(cfg, params, tokens, batch_size=batch_size)
     h = np.asarray(apply(cfg, params, tokens, capture=("residual",)).layers["residual"], np.float64)
     size = np.abs(h)
-    np.testing.assert_allclose(found.largest_L, size.max((1, 2, 3)), rtol=1e-5)
-    for layer, at in enumerate(found.largest_at_L3):
-        assert size[layer][tuple(at)] == pytest.approx(found.largest_L[layer], rel=1e-5)
-    np.testing.assert_allclose(found.dom_ratio_LT, dom_ratio(h).mean(1), rtol=1e-5)
-    np.testing.assert_allclose(found.first_LD, size[:, :, 0].mean(1), rtol=1e-4)
-    np.testing.assert_allclose(found.rest_LD, size[:, :, 1:].mean((1, 2)), rtol=1e-4)
-    assert found.rank_rows == 5 * T
+    np.testing.assert_allclose(actual.largest_L, size.max((1, 2, 3)), rtol=1e-5)
+    for layer, at in enumerate(actual.largest_at_L3):
+        assert size[layer][tuple(at)] == pytest.approx(actual.largest_L[layer], rel=1e-5)
+    np.testing.assert_allclose(actual.dom_ratio_LT, dom_ratio(h).mean(1), rtol=1e-5)
+    np.testing.assert_allclose(actual.first_LD, size[:, :, 0].mean(1), rtol=1e-4)
+    np.testing.assert_allclose(actual.rest_LD, size[:, :, 1:].mean((1, 2)), rtol=1e-4)
+    assert actual.rank_rows == 5 * T
     for layer in range(L):
         rows = h[layer, :5].reshape(-1, D)
         # Singular values in float64 of states that agree to float32 rounding.
-        assert found.effective_rank_L[layer] == pytest.approx(effective_rank(rows.T @ rows), rel=1e-4)
-    assert not found.massive_L.any()
+        assert actual.effective_rank_L[layer] == pytest.approx(effective_rank(rows.T @ rows), rel=1e-4)
+    assert not actual.massive_L.any()
 
 
 def test_a_planted_massive_activation_is_found(model):
@@ -75,9 +75,9 @@ def test_a_planted_massive_activation_is_found(model):
     small = {**params, "embed": {"embedding": table}}
     blocks = jax.tree.map(lambda leaf: leaf * 0.1, params["blocks"])
     small["blocks"] = {**blocks, "attention_norm": params["blocks"]["attention_norm"]}
-    found = measure_outliers(cfg, small, tokens, batch_size=3)
-    np.testing.assert_allclose(found.massive_L, 2 / N)
-    for at in found.largest_at_L3:
+    outliers = measure_outliers(cfg, small, tokens, batch_size=3)
+    np.testing.assert_allclose(outliers.massive_L, 2 / N)
+    for at in outliers.largest_at_L3:
         assert tuple(at[1:]) in ((4, 9), (2, 9)) and at[0] in (1, 5)
 
 
@@ -123,10 +123,10 @@ def planted(gated: bool):
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_planted_super_neuron_is_found(gated, monkeypatch):
     cfg, params, tokens = planted(gated)
-    found = super_neurons(cfg, params, tokens, batch_size=3)
-    best = found[0]
+    neurons = super_neurons(cfg, params, tokens, batch_size=3)
+    best = neurons[0]
     assert (best["block"], best["neuron"], best["channel"]) == (2, 11, 6)
-    assert best["super"] and [neuron["super"] for neuron in found[1:]] == [False] * 9
+    assert best["super"] and [neuron["super"] for neuron in neurons[1:]] == [False] * 9
     # 10·1 − 6 = 4 at the first position (16 when the gate multiplies), nothing where 10/i < 6.
     fires = 16.0 if gated else 4.0
     assert best["first"] == pytest.approx(fires) and best["rest"] == 0.0 and best["firing_ratio"] is None
@@ -168,8 +168,8 @@ def test_massive_means_above_100_and_a_thousand_medians(largest, median, massive
     seen = {"largest": np.array([[1.0, 1.0], [largest, 1.0]]), "median": np.array([[1.0, 1.0], [median, 1.0]])}
     seen |= {"at": np.zeros((2, 2), int), "ratio": quiet, "first": np.ones((2, 4)), "all": np.ones((2, 4))}
     monkeypatch.setattr(batching, "forward_batches", lambda *arguments: iter([seen]))
-    found = measure_outliers(cfg, {}, np.ones((2, 2), int))
-    assert found.massive_L.tolist() == [0.0, 0.5 if massive else 0.0]
+    outliers = measure_outliers(cfg, {}, np.ones((2, 2), int))
+    assert outliers.massive_L.tolist() == [0.0, 0.5 if massive else 0.0]
 
 
 @pytest.mark.parametrize(

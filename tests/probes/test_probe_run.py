@@ -53,9 +53,9 @@ def by_hand(seed, tokens_NT):
 
 @pytest.mark.parametrize("seed", [0, 42])
 def test_equals_counting_by_hand(seed, inputs):
-    (found,) = probe(untrained(CFG, fixed_embedding_seed=0), [seed], inputs)
+    (record,) = probe(untrained(CFG, fixed_embedding_seed=0), [seed], inputs)
     expected = by_hand(seed, np.asarray(inputs.batch(0, N)))
-    preference, contraction = found["preference"], found["contraction"]
+    preference, contraction = record["preference"], record["contraction"]
     order = np.argsort(-expected["counts"], kind="stable")
     assert preference["top1_id"] == order[0]
     assert preference["ranked_ids"] == [int(i) for i in order[:30] if expected["counts"][i]]
@@ -69,8 +69,8 @@ def test_equals_counting_by_hand(seed, inputs):
     np.testing.assert_allclose(contraction["inter_cosine_by_layer"], expected["mean"][:-1], rtol=0, atol=1e-5)
     np.testing.assert_allclose(contraction["inter_cosine_final"], expected["mean"][-1], rtol=0, atol=1e-5)
     np.testing.assert_allclose(contraction["inter_cosine_std_final"], expected["std"][-1], rtol=0, atol=1e-4)
-    assert found["direction_token"] == expected["direction"]
-    assert found["direction_matches_top1"] == (expected["direction"] == order[0])
+    assert record["direction_token"] == expected["direction"]
+    assert record["direction_matches_top1"] == (expected["direction"] == order[0])
 
 
 @pytest.mark.slow

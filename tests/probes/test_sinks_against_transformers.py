@@ -38,21 +38,21 @@ def check(checkpoint, tokens_NT, weights_LNHTT, convention, position):
     for query in range(position, T + 1):
         score_LNH += weights_LNHTT[..., query - 1, position - 1] / rows
     epsilon = between_scores(score_LNH)
-    found = measure_sinks(
+    sinks = measure_sinks(
         checkpoint.cfg,
         checkpoint.params(),
         tokens_NT,
         options=SinkOptions(epsilon=epsilon, convention=convention, position=position),
         batch_size=1,
     )
-    np.testing.assert_allclose(found["score_LH"], score_LNH.mean(axis=1), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found["profile_LHT"][..., position - 1], score_LNH.mean(axis=1), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(sinks["score_LH"], score_LNH.mean(axis=1), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(sinks["profile_LHT"][..., position - 1], score_LNH.mean(axis=1), rtol=0, atol=1e-5)
     exact = dict(rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found["rate_LH"], (score_LNH > epsilon).mean(axis=1), **exact)
-    np.testing.assert_allclose(found["sink_rate"], (score_LNH > epsilon).mean(), **exact)
-    np.testing.assert_allclose(found["sink_rate_of_average"], (score_LNH.mean(axis=1) > epsilon).mean(), **exact)
+    np.testing.assert_allclose(sinks["rate_LH"], (score_LNH > epsilon).mean(axis=1), **exact)
+    np.testing.assert_allclose(sinks["sink_rate"], (score_LNH > epsilon).mean(), **exact)
+    np.testing.assert_allclose(sinks["sink_rate_of_average"], (score_LNH.mean(axis=1) > epsilon).mean(), **exact)
     per_sequence = (score_LNH > epsilon).mean(axis=(0, 2))
-    np.testing.assert_allclose(found["sink_rate_std"], per_sequence.std(ddof=1), **exact)
+    np.testing.assert_allclose(sinks["sink_rate_std"], per_sequence.std(ddof=1), **exact)
 
 
 @pytest.mark.parametrize("name", NAMES)

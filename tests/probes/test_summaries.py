@@ -98,25 +98,25 @@ def rayleigh(cosine):
 
 @pytest.mark.parametrize(("remove", "mean_L"), [(True, KEPT_L), (False, ALL_L)])
 def test_contraction_of_hand_made_sums(remove, mean_L):
-    found = contraction.summarize(SUMS, d_model=d, intra=True, remove_same_last=remove)
-    assert found["num_inputs"] == n
-    np.testing.assert_allclose([*found["inter_cosine_by_layer"], found["inter_cosine_final"]], mean_L, rtol=1e-12)
-    every = [*found["inter_cosine_all_pairs_by_layer"], found["inter_cosine_all_pairs_final"]]
+    summary = contraction.summarize(SUMS, d_model=d, intra=True, remove_same_last=remove)
+    assert summary["num_inputs"] == n
+    np.testing.assert_allclose([*summary["inter_cosine_by_layer"], summary["inter_cosine_final"]], mean_L, rtol=1e-12)
+    every = [*summary["inter_cosine_all_pairs_by_layer"], summary["inter_cosine_all_pairs_final"]]
     np.testing.assert_allclose(every, ALL_L, rtol=1e-12)
-    assert found["pairs_sharing_last_token"] == pytest.approx(8 / 90 if remove else 0.0)
+    assert summary["pairs_sharing_last_token"] == pytest.approx(8 / 90 if remove else 0.0)
     # Rayleigh's test at N − 1, of the means that are reported.
-    np.testing.assert_allclose(found["log10_p_by_layer"], [rayleigh(c) for c in mean_L[:-1]], rtol=1e-9)
-    assert found["log10_p"] == pytest.approx(rayleigh(mean_L[-1]), rel=1e-9)
-    std = [*found["inter_cosine_std_by_layer"], found["inter_cosine_std_final"]]
+    np.testing.assert_allclose(summary["log10_p_by_layer"], [rayleigh(c) for c in mean_L[:-1]], rtol=1e-9)
+    assert summary["log10_p"] == pytest.approx(rayleigh(mean_L[-1]), rel=1e-9)
+    std = [*summary["inter_cosine_std_by_layer"], summary["inter_cosine_std_final"]]
     np.testing.assert_allclose(std, np.sqrt((MOMENT_L - 10) / 90 - ALL_L**2), rtol=1e-12)
-    np.testing.assert_allclose(found["intra_cosine_by_layer"], [0.2, 0.6], rtol=1e-12)
-    np.testing.assert_allclose(found["intra_cosine_std_by_layer"], np.sqrt([0.09 - 0.04, 0.41 - 0.36]), rtol=1e-9)
-    assert len(found) == 12
+    np.testing.assert_allclose(summary["intra_cosine_by_layer"], [0.2, 0.6], rtol=1e-12)
+    np.testing.assert_allclose(summary["intra_cosine_std_by_layer"], np.sqrt([0.09 - 0.04, 0.41 - 0.36]), rtol=1e-9)
+    assert len(summary) == 12
 
 
 def test_contraction_leaves_out_what_was_not_summed():
-    found = contraction.summarize(SUMS._replace(moment_L=np.zeros(3)), d_model=d, intra=False)
-    assert not [name for name in found if "std" in name or "intra" in name]
+    summary = contraction.summarize(SUMS._replace(moment_L=np.zeros(3)), d_model=d, intra=False)
+    assert not [name for name in summary if "std" in name or "intra" in name]
     # Where every pair shares its last token there is nothing to leave out: the mean is over all of them.
     alike = contraction.summarize(SUMS._replace(same_last_pairs=90.0), d_model=d, intra=False)
     assert alike["inter_cosine_by_layer"] == alike["inter_cosine_all_pairs_by_layer"]

@@ -38,8 +38,8 @@ def measure(changes, seed=0):
     cfg = ModelConfig(**ATTENTION, **changes)
     params = init_seed(cfg, seed)
     x_NTD = np.random.default_rng(seed).standard_normal((N, T, D)).astype(np.float32)
-    found = position_moments(cfg, params, x_NTD, quantities=("attention_output",), batch_size=250)
-    return found["attention_output"].pooled_LT[0]
+    moments = position_moments(cfg, params, x_NTD, quantities=("attention_output",), batch_size=250)
+    return moments["attention_output"].pooled_LT[0]
 
 
 def predict(changes):
@@ -100,12 +100,12 @@ def test_moments_equal_numpy(model, batch_size):
     cfg, params, tokens = model
     names = ("attention_output", "residual", "values", "mlp_update")
     seen = []
-    found = position_moments(cfg, params, tokens, quantities=names, batch_size=batch_size, advance=seen.append)
+    moments = position_moments(cfg, params, tokens, quantities=names, batch_size=batch_size, advance=seen.append)
     assert sum(seen) == 7
     out = apply(cfg, params, tokens, capture=names)
     for name in names:
         x_LNTW = np.asarray(out.layers[name], np.float64).reshape(3, 7, 6, -1)
-        one = found[name]
+        one = moments[name]
         largest = np.square(x_LNTW).max()
         close = dict(rtol=1e-5, atol=1e-6 * largest)
         np.testing.assert_allclose(one.mean_LTW, x_LNTW.mean(1), rtol=1e-5, atol=1e-6 * np.sqrt(largest))
@@ -118,10 +118,10 @@ def test_a_large_shared_mean_costs_no_digits(model):
     cfg, params, _ = model
     silent = jax.tree.map(np.zeros_like, params)
     x = np.random.default_rng(0).standard_normal((50, 3, 32)) + 1000.0
-    found = position_moments(cfg, silent, x, quantities=("residual",), batch_size=20)["residual"]
+    moments = position_moments(cfg, silent, x, quantities=("residual",), batch_size=20)["residual"]
     expected = x.astype(np.float32).astype(np.float64).var(axis=0, ddof=1).mean(-1)
     # Rounding of the batch's mean near 1000: 1000·2⁻²⁴ each, squared and against a spread of one: below 1e-3.
-    np.testing.assert_allclose(found.across_LT[0], expected, rtol=1e-3)
+    np.testing.assert_allclose(moments.across_LT[0], expected, rtol=1e-3)
 
 
 def test_discrepancy():

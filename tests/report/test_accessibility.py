@@ -64,10 +64,10 @@ addEventListener("load", () => axe.run(document).then(found => parent.postMessag
 
 @pytest.fixture(scope="module")
 def chromium():
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
         pytest.skip("Chromium is absent")
-    return found
+    return browser
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,9 @@ def looked_at(chromium, text, folder, width, dark, axe):
          f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()],
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found is not None and found[1], done.stderr[-500:]
-    return json.loads(html.unescape(found[1]))
+    match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert match is not None and match[1], done.stderr[-500:]
+    return json.loads(html.unescape(match[1]))
 
 
 @pytest.mark.slow
@@ -114,12 +114,12 @@ def looked_at(chromium, text, folder, width, dark, axe):
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_axe_finds_nothing_and_nothing_runs_off_the_page(chromium, axe, section, tmp_path, width, dark):  # noqa: F811
     for name, text in pages(section).items():
-        found = looked_at(chromium, text, tmp_path, width, dark, axe)
-        assert found["dark"] is dark and found["passes"] > 10, name
-        assert not found["violations"], (name, found["violations"])
-        assert found["excess"] <= 0, (name, found["excess"])
+        report = looked_at(chromium, text, tmp_path, width, dark, axe)
+        assert report["dark"] is dark and report["passes"] > 10, name
+        assert not report["violations"], (name, report["violations"])
+        assert report["excess"] <= 0, (name, report["excess"])
         # A figure scrolls, by the keyboard too, before its letters become too small to read; an audit has none.
-        assert found["hidden"] == 0 and (found["letters"] is None or found["letters"] > 9), (name, found["letters"])
+        assert report["hidden"] == 0 and (report["letters"] is None or report["letters"] > 9), (name, report["letters"])
 
 
 @pytest.mark.slow
@@ -132,14 +132,14 @@ def test_axe_finds_nothing_on_the_site(chromium, axe, tmp_path, page, width, dar
         pytest.skip("the site is not built: make docs")
     # What the page loads lies next to it, not next to the frame.
     text = path.read_text().replace("<head>", f'<head><base href="{path.as_uri()}">', 1)
-    found = looked_at(chromium, text, tmp_path, width, dark, axe)
-    assert found["dark"] is dark and found["passes"] > 10
-    assert not found["violations"], found["violations"]
-    assert found["excess"] <= 0
+    report = looked_at(chromium, text, tmp_path, width, dark, axe)
+    assert report["dark"] is dark and report["passes"] > 10
+    assert not report["violations"], report["violations"]
+    assert report["excess"] <= 0
 
 
 @pytest.mark.slow
 def test_a_fault_of_the_page_is_found(chromium, axe, section, tmp_path):  # noqa: F811
     broken = pages(section)["audit"].replace("<h1>", '<img src="data:,"><h1 style="width:3000px">')
-    found = looked_at(chromium, broken, tmp_path, 390, False, axe)
-    assert "image-alt" in {rule for rule, _ in found["violations"]} and found["excess"] > 0
+    report = looked_at(chromium, broken, tmp_path, 390, False, axe)
+    assert "image-alt" in {rule for rule, _ in report["violations"]} and report["excess"] > 0

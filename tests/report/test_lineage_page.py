@@ -32,20 +32,20 @@ def test_the_map_has_a_row_a_block_and_a_column_a_matrix():
 
 
 def test_colors_of_z_mean_the_same_on_every_page_and_nothing_below_four():
-    found = []
+    colors = []
     for largest in (9.0, 300.0):
         z = [largest, 20.0, 3.9, -3.9, 4.5, -20.0]
         by_module = [{"module": f"blocks/{block}/mlp/up", "z": value} for block, value in enumerate(z, 1)]
         (image,) = module_map(by_module).axes[0].images
-        found.append(image.to_rgba(np.array(z))[1:, :3])
-    np.testing.assert_array_equal(*found)
-    is_gray = np.ptp(found[0], axis=1) == 0
+        colors.append(image.to_rgba(np.array(z))[1:, :3])
+    np.testing.assert_array_equal(*colors)
+    is_gray = np.ptp(colors[0], axis=1) == 0
     assert is_gray.tolist() == [False, True, True, False, False]
     # Red above, blue below.
-    assert found[0][0][0] > found[0][0][2] and found[0][4][0] < found[0][4][2]
+    assert colors[0][0][0] > colors[0][0][2] and colors[0][4][0] < colors[0][4][2]
 
 
-def test_blocks_stand_beside_their_partners_with_the_evidence_that_decides():
+def test_blocks_stand_next_to_their_partners_with_the_evidence_that_decides():
     rows = [
         {"component": "all", "evidence": "heads in token space", "z": 9.0},
         {"component": "blocks/2", "evidence": "neurons in token space", "z": 30.0},

@@ -20,11 +20,11 @@ class Reader(HTMLParser):
         self.open, self.ids, self.links, self.text, self.tags = [], [], [], [], []
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        self.tags.append((tag, found))
-        if "id" in found:
-            self.ids.append(found["id"])
-        self.links += [found[name] for name in ("href", "src", "xlink:href") if name in found]
+        values = dict(attributes)
+        self.tags.append((tag, values))
+        if "id" in values:
+            self.ids.append(values["id"])
+        self.links += [values[name] for name in ("href", "src", "xlink:href") if name in values]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -144,13 +144,13 @@ def test_anchors_exist_and_ids_are_unique(section):
     assert {"top", "counting", "other"} <= inside <= set(reader.ids)
 
 
-def test_tables_set_the_sources_side_by_side_and_mark_other_configurations(section):
+def test_tables_compare_the_sources_and_mark_other_configurations(section):
     html = page.render("Title", "", [section])
     rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', html[html.index('id="counting"') :], flags=re.DOTALL)
     cells = {}
     for kind, row in rows:
-        found = re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.DOTALL)
-        cells[kind] = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in found]
+        row_cells = re.findall(r"<t[hd].*?</t[hd]>", row, flags=re.DOTALL)
+        cells[kind] = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row_cells]
     assert cells["paper"] == ["gpt2-nano", "42", "2.60%", "2.61%", "2.40% ± 0.90%", "4.57 × 10⁻¹³⁷"]
     assert cells["other"] == ["gpt2-tiny other configuration", "42", "—", "50.0%", "—", "—"]
     assert cells["ours"][0] == "no counterpart"

@@ -34,7 +34,7 @@ def folder(tmp_path):
         shards |= dict.fromkeys(part, shard)
     index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": shards}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    # What trainers leave beside the weights is none of them.
+    # What trainers leave next to the weights is none of them.
     (path / "training_args.bin").write_bytes(b"0" * 1000)
     os.utime(path / "model-00001-of-00002.safetensors", (CHANGED, CHANGED))
     os.utime(path / "model-00002-of-00002.safetensors", (CHANGED + 86_400, CHANGED + 86_400))

@@ -181,5 +181,5 @@ def test_status_sentence_counts_remaining_chunks(done, failed, word):
 
 
 def test_the_p_of_a_finding_is_written_in_digits_that_say_something():
-    found = [lineage_reports._p(value) for value in (None, 0.0002, 5.7e-88, 1e-300)]
-    assert found == ["", " (p = 0.0002)", " (p = 5.7 × 10⁻⁸⁸)", " (p < 10⁻³⁰⁰)"]
+    texts = [lineage_reports._p(value) for value in (None, 0.0002, 5.7e-88, 1e-300)]
+    assert texts == ["", " (p = 0.0002)", " (p = 5.7 × 10⁻⁸⁸)", " (p < 10⁻³⁰⁰)"]

@@ -124,9 +124,9 @@ def options_of(path: str) -> list[click.Parameter]:
     command: click.Command = cli
     for name in path.split():
         assert isinstance(command, click.Group)
-        found = command.get_command(click.Context(command), name)
-        assert found is not None
-        command = found
+        subcommand = command.get_command(click.Context(command), name)
+        assert subcommand is not None
+        command = subcommand
     return [parameter for parameter in command.params if not parameter.is_eager]
 
 
@@ -135,9 +135,9 @@ def extremes(parameter: click.Parameter) -> tuple[str, ...]:
     if getattr(parameter, "is_flag", False):
         return ("",)
     if isinstance(parameter.type, Ranged):
-        found = ends(parameter.type.kind)
-        assert found is not None
-        kind, least, most = found
+        limits = ends(parameter.type.kind)
+        assert limits is not None
+        kind, least, most = limits
         if kind is int:
             # So many inputs are a long job, which an interrupt ends.
             largest = () if parameter.name in WORK else (most,)
@@ -168,7 +168,7 @@ def line(seed: int, path: str | None = None) -> list[str]:
     rng = random.Random(f"{path} {seed}")
     calls = extreme_calls(path or rng.choice(list(CALLS)))
     words, other = rng.choice(calls), rng.choice(calls)
-    # Beside --overwrite a path may be no place of the user's: what is in the way goes.
+    # With --overwrite a path may be no place of the user's: what is in the way goes.
     is_apart = other[-1].startswith("--") and "--overwrite" not in (words[-1], other[-1])
     return [*words, other[-1]] if is_apart and len(other) == len(words) and rng.random() < 0.3 else words
 

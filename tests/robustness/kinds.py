@@ -177,9 +177,9 @@ def _signed(folder: Path, path: Path) -> Any:
     facts = path.read_bytes().decode(errors="replace")
     metadata = {"format": prints.FORMAT, "facts": facts, "digest": prints._digest(outputs, facts)}
     save_file({"outputs": outputs}, folder / "b.fingerprint", metadata)
-    found = prints.load_outputs(folder / "b.fingerprint")
-    prints.check_comparable(found, found)
-    return found
+    stored = prints.load_outputs(folder / "b.fingerprint")
+    prints.check_comparable(stored, stored)
+    return stored
 
 
 def _chunk(folder: Path) -> str:
@@ -207,7 +207,7 @@ def _noted(name: str) -> Callable[[Path], str]:
 
 
 CHUNK = Chunk(7, 0, 3)
-TOY = "tests.store.toy:compute"
+TOY = "tests.toy_task:compute"
 
 
 def _text(name: str, text: str) -> Callable[[Path], str]:

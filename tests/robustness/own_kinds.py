@@ -1,4 +1,4 @@
-"""What the project keeps for itself beside a user's files: markers, passes block by block, tokens, values, records."""
+"""What the project keeps for itself next to a user's files: markers, passes block by block, tokens, values, records."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def read_streamed(folder: Path, path: Path) -> Any:
 
 def _ids(folder: Path) -> list[list[int]]:
     (folder / "a.txt").write_text(TEXT)
-    found = prepare(str(folder / "a.txt"), ByteTokenizer(), folder=folder / "tokens", processes=1, quiet=True)
-    return [split.read(0, len(split)).tolist() for split in (found.train, found.validation)]
+    data = prepare(str(folder / "a.txt"), ByteTokenizer(), folder=folder / "tokens", processes=1, quiet=True)
+    return [split.read(0, len(split)).tolist() for split in (data.train, data.validation)]
 
 
 @functools.cache
@@ -102,9 +102,9 @@ def _compute(folder: Path) -> dict[str, float]:
 
 def read_value(folder: Path, path: Path) -> Any:
     """The value: found, or computed again."""
-    found = cached(folder / "births/tiny", {"seed": 1}, _compute)
-    assert found == {"found": 0.5}, found
-    return found
+    value = cached(folder / "births/tiny", {"seed": 1}, _compute)
+    assert value == {"found": 0.5}, value
+    return value
 
 
 def record(folder: Path) -> str:

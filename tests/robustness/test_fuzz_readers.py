@@ -9,7 +9,7 @@ from tests.robustness.readers import damaged, fault_of, good, kept
 from tests.tiers import NIGHTLY
 
 FEW = range(5)
-# In `make test-all`: two thousand files of weights and of what stands beside them, a few dozen of other kinds.
+# In `make test-all`: two thousand files of weights and of what stands next to them, a few dozen of other kinds.
 OF_WEIGHTS = (*weight_kinds.KINDS, "config.json", "model.safetensors", "index of shards")
 MANY = {name: range(5, 175 if name in OF_WEIGHTS else 40) for name in KINDS}
 

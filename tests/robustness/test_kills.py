@@ -49,8 +49,8 @@ def probed(place: Path) -> Any:
 
 
 def reproduced(place: Path) -> Any:
-    found = {path.name: lasting(json.loads(path.read_text())) for path in (place / "out" / "records").glob("*.json")}
-    return found, (place / "out" / "index.html").exists()
+    records = {path.name: lasting(json.loads(path.read_text())) for path in (place / "out" / "records").glob("*.json")}
+    return records, (place / "out" / "index.html").exists()
 
 
 def trained(place: Path) -> Any:
@@ -121,15 +121,15 @@ class Calm(NamedTuple):
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """Each command undisturbed; run when asked for."""
-    found: dict[str, Calm] = {}
+    outcomes: dict[str, Calm] = {}
 
     def of(name: str) -> Calm:
-        if name not in found:
+        if name not in outcomes:
             place = tmp_path_factory.mktemp(name)
             seconds = finish(COMMANDS[name], place)
             sizes = {path.stat().st_size for path in place.rglob("*") if path.is_file()} - {0}
-            found[name] = Calm(COMMANDS[name].outcome(place), seconds, sorted(sizes))
-        return found[name]
+            outcomes[name] = Calm(COMMANDS[name].outcome(place), seconds, sorted(sizes))
+        return outcomes[name]
 
     return of
 

@@ -36,15 +36,15 @@ def end(process: subprocess.Popen[bytes]) -> int:
 
 def workers(process: subprocess.Popen[bytes]) -> list[int]:
     """The worker processes that a driver started (Linux)."""
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == process.pid and b"spawn_main" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
+                processes.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def alive(number: int) -> bool:

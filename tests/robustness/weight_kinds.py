@@ -132,7 +132,7 @@ def quantized_config(folder: Path) -> str:
 
 
 def quantization_state(folder: Path) -> str:
-    """The JSON text that stands beside a tensor of bitsandbytes, alone in a file."""
+    """The JSON text that stands next to a tensor of bitsandbytes, alone in a file."""
     tensors = quantized(folder)
     state = next(name for name in tensors if "quant_state" in name)
     (folder / "state.json").write_bytes(tensors[state].tobytes())

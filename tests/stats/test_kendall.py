@@ -16,11 +16,11 @@ def test_equals_counting_every_pair(columns):
     x, y = columns.T
     first, second = np.triu_indices(len(x), 1)
     a, b = np.sign(x[first] - x[second]), np.sign(y[first] - y[second])
-    found = tau_b(x[:, None], y[:, None])[0]
+    tau = tau_b(x[:, None], y[:, None])[0]
     if not a.any() or not b.any():
-        assert np.isnan(found)
+        assert np.isnan(tau)
     else:
-        assert found == pytest.approx((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()), abs=1e-13)
+        assert tau == pytest.approx((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()), abs=1e-13)
 
 
 def test_constant_column_has_no_tau():

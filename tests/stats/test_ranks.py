@@ -12,13 +12,13 @@ def test_matrix_is_spearmans_correlation(num_inputs, dtype):
     rng = np.random.default_rng(num_inputs)
     base = rng.standard_normal((num_inputs, 20)).astype(dtype)
     suspect = np.round(rng.standard_normal((num_inputs, 17)) * 2).astype(dtype)
-    found = rank_correlation(base, suspect)
+    correlations = rank_correlation(base, suspect)
     for j, k in [(0, 0), (19, 16), (3, 11)]:
         if len(set(suspect[:, k])) == 1:
-            assert found[j, k] == 0.0
+            assert correlations[j, k] == 0.0
             continue
         ours, theirs = (stats.rankdata(column.astype(float)) for column in (base[:, j], suspect[:, k]))
-        assert found[j, k] == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=1e-12)
+        assert correlations[j, k] == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=1e-12)
 
 
 def test_average_ranks_match_scipy_with_many_ties():
@@ -39,8 +39,8 @@ def test_constant_coordinate_correlates_with_nothing():
     rng = np.random.default_rng(1)
     base, suspect = rng.standard_normal((50, 4)), rng.standard_normal((50, 3))
     base[:, 2] = 7.0
-    found = rank_correlation(base, suspect)
-    assert (found[2] == 0).all() and (found[[0, 1, 3]] != 0).all()
+    correlations = rank_correlation(base, suspect)
+    assert (correlations[2] == 0).all() and (correlations[[0, 1, 3]] != 0).all()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_training_is_deterministic_across_processes():
         "import json, sys; from bornbiased_jax.text import bpe; "
         "print(bpe.train_bpe(json.loads(sys.stdin.read()), 300).digest)"
     )
-    found = {bpe.train_bpe(CORPUS, 300).digest, bpe.train_bpe(iter(CORPUS), 300).digest}
+    digests = {bpe.train_bpe(CORPUS, 300).digest, bpe.train_bpe(iter(CORPUS), 300).digest}
     root = str(Path(bpe.__file__).parents[2])
     for threads, hash_seed in (("1", "1"), ("4", "2")):
         environment = {
@@ -47,8 +47,8 @@ def test_training_is_deterministic_across_processes():
             text=True,
             check=True,
         )
-        found.add(done.stdout.strip())
-    assert len(found) == 1
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
 
 
 def test_training_refuses_sizes_it_cannot_reach():

@@ -125,9 +125,9 @@ def test_documentation_is_found_wherever_it_stands(tmp_path):
     ''')
     path = tmp_path / "module.py"
     path.write_text(source)
-    found = list(corpora._module_paragraphs(path))
+    paragraphs = list(corpora._module_paragraphs(path))
     wanted = ["docstring", "call", "topic", "function", "class", "method"]
-    assert found == [sentence.format(word) for word in wanted]
+    assert paragraphs == [sentence.format(word) for word in wanted]
 
 
 def test_broken_sources_are_passed_over(tmp_path):

@@ -137,9 +137,9 @@ def test_wikitext_is_cut_at_article_headings(tmp_path, suffix):
 def test_wikitext_has_its_known_number_of_articles(shared):
     folder = shared / "data" / "wikitext-2"
     for name, count in (("valid.txt", 60), ("test.txt", 60), ("train.txt.gz", 600)):
-        found = list(read_documents(folder / name))
-        assert len(found) == count
-        assert "".join(found) == read_text(folder / name, most=2**30)
+        documents = list(read_documents(folder / name))
+        assert len(documents) == count
+        assert "".join(documents) == read_text(folder / name, most=2**30)
 
 
 def test_every_shared_source_is_read(shared):
@@ -164,23 +164,23 @@ def test_every_shared_source_is_read(shared):
 )
 def test_plain_text_is_cut_without_loss(tmp_path_factory, text, longest):
     path = write(tmp_path_factory.mktemp("d") / "a.txt", text)
-    found = list(read_documents(path, longest=longest))
-    joined = "".join(found)
+    documents = list(read_documents(path, longest=longest))
+    joined = "".join(documents)
     # Blank pieces between documents are the only thing left out.
     assert joined.split() == text.split()
     assert text.rstrip().startswith(joined.rstrip()) or longest is not None
     if longest is None:
-        assert found == [text]
+        assert documents == [text]
     else:
-        assert all(len(piece) <= 9 * longest for piece in found)
+        assert all(len(piece) <= 9 * longest for piece in documents)
 
 
 def test_plain_text_is_cut_at_blank_lines(tmp_path):
     paragraphs = [f"Paragraph {i} of a text.\nIt has two lines.\n\n" for i in range(100)]
     path = write(tmp_path / "a.txt", "".join(paragraphs))
-    found = list(read_documents(path, longest=200))
-    assert "".join(found) == "".join(paragraphs)
-    assert all(piece.endswith("\n\n") and 200 <= len(piece) < 300 for piece in found[:-1])
+    documents = list(read_documents(path, longest=200))
+    assert "".join(documents) == "".join(paragraphs)
+    assert all(piece.endswith("\n\n") and 200 <= len(piece) < 300 for piece in documents[:-1])
     assert len(list(read_documents(path))) == 1
 
 
@@ -209,9 +209,9 @@ def test_documents_without_end_are_cut(tmp_path, monkeypatch, separator):
     monkeypatch.setattr(documents, "_BLOCK", 100)
     monkeypatch.setattr(documents, "_LOOK", 10_000)
     text = " = First = \n\n" + "a line of words \n" * 300 + separator + "b" * 300
-    found = list(read_documents(write(tmp_path / "a.txt", text)))
-    assert len(found) > 3 and max(map(len, found)) < 1200
-    kept = "".join(found)
+    parts = list(read_documents(write(tmp_path / "a.txt", text)))
+    assert len(parts) > 3 and max(map(len, parts)) < 1200
+    kept = "".join(parts)
     assert kept == text.replace(END_OF_TEXT, "")
 
 

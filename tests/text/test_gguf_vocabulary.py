@@ -66,12 +66,12 @@ def test_byte_level_bpe(tmp_path, trained):
 
 
 def test_words_are_cut_as_the_file_says(tmp_path, trained):
-    found = {}
+    pieces = {}
     for pre in ("gpt-2", "smollm", "llama-bpe", "qwen2"):
         loaded = load_tokenizer(write(tmp_path / f"{pre}.gguf", **parts(trained), pre=pre, eos_token_id=0))
         cut = loaded.backend.pre_tokenizer.pre_tokenize_str("a'S 12345!\n\nb")
-        found[pre] = [word.replace("Ġ", " ").replace("Ċ", "\n") for word, _ in cut]
-    assert found == {
+        pieces[pre] = [word.replace("Ġ", " ").replace("Ċ", "\n") for word, _ in cut]
+    assert pieces == {
         "gpt-2": ["a", "'", "S", " 12345", "!", "\n", "\n", "b"],
         "smollm": ["a", "'", "S", " ", "1", "2", "3", "4", "5", "!", "\n", "\n", "b"],
         "llama-bpe": ["a", "'S", " ", "123", "45", "!\n\n", "b"],

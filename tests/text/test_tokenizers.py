@@ -107,9 +107,9 @@ def test_tokenizer_digests_differ():
 
 def test_documents_end_with_the_end_of_document(tokenizer):
     texts = [f"the dog {i}" for i in range(70)]
-    found = list(encode_documents(tokenizer, texts))
+    documents = list(encode_documents(tokenizer, texts))
     plain = [tokenizer.encode(text).tolist() for text in texts]
-    assert [ids.tolist() for ids in found] == [[*ids, tokenizer.eos_id] for ids in plain]
+    assert [ids.tolist() for ids in documents] == [[*ids, tokenizer.eos_id] for ids in plain]
     assert [ids.tolist() for ids in encode_documents(tokenizer, texts, separate=False)] == plain
 
 

@@ -1,4 +1,4 @@
-"""Runs that train an adapter: the model beside it stays, they resume bit for bit, and they open as models."""
+"""Runs that train an adapter: the model below it stays, they resume bit for bit, and they open as models."""
 
 import hashlib
 import json
@@ -117,8 +117,8 @@ def test_in_memory_and_with_seeds_at_once(calm, place):
     measured = []
     for mode in ("map", "vmap"):
         state, step = begin(make(place, "unused", method, seeds_mode=mode), frozen)
-        _, found = step(state, tokens)
-        measured.append(np.asarray(found["loss"]))
+        _, metrics = step(state, tokens)
+        measured.append(np.asarray(metrics["loss"]))
     np.testing.assert_allclose(*measured, rtol=1e-6)
     assert abs(measured[0][0] - first[0]) < 0.1
     with pytest.raises(ValueError, match="go together"):
@@ -152,19 +152,19 @@ def test_corrupted_or_mismatched_adapter_run_refused(place, calm):
 
 @pytest.mark.slow
 def test_an_audit_takes_no_frozen_tensor_for_a_copy(calm):
-    """Two seeds, three checkpoints each beside one model: all begin as that model, and none is a copy of another.
+    """Two seeds, three checkpoints each on one model: all begin as that model, and none is a copy of another.
 
     But Prefix-Tuning+ begins at zero whatever the seed: there they are, and are told.
     """
     method, config, _ = calm
-    found = audit_folder(config.out)
-    assert len(found["checkpoints"]) == 6
-    copies = {tuple(row["subjects"]) for row in found["findings"] if row["kind"] == "duplicate"}
+    report = audit_folder(config.out)
+    assert len(report["checkpoints"]) == 6
+    copies = {tuple(row["subjects"]) for row in report["findings"] if row["kind"] == "duplicate"}
     steps = (4, 8) if method == "prefix-plus" else ()
     assert copies == {(f"seed=5,step={step}", f"seed=6,step={step}") for step in steps}
-    assert found["clean"] == (not copies), found["findings"]
+    assert report["clean"] == (not copies), report["findings"]
     frozen = set(flatten(BASE.params()))
-    for checkpoint in found["checkpoints"]:
+    for checkpoint in report["checkpoints"]:
         # At the beginning a LoRA's product is zero, and the model is its base.
         changed = {path.rpartition("/")[0] for path in checkpoint["digests"]} & frozen
         assert bool(changed) == (method == "lora" and checkpoint["step"] > 0)

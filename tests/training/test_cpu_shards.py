@@ -85,8 +85,8 @@ def test_the_same_bits_at_every_call():
     program = sharded(initializations(2), batch, 2)
     first, measured = program(initializations(2), batch)
     for _ in range(5):
-        again, found = program(initializations(2), batch)
-        for ours, theirs in zip(jax.tree.leaves((again, found)), jax.tree.leaves((first, measured)), strict=True):
+        again, results = program(initializations(2), batch)
+        for ours, theirs in zip(jax.tree.leaves((again, results)), jax.tree.leaves((first, measured)), strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 

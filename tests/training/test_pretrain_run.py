@@ -142,16 +142,16 @@ def test_tensorboard_reads_the_events(calm):
 
     config, _ = calm
     (path,) = (Path(config.out) / "tensorboard").iterdir()
-    data, found = path.read_bytes(), {}
+    data, values = path.read_bytes(), {}
     while data:
         size = int.from_bytes(data[:8], "little")
         event = Event.FromString(data[12 : 12 + size])
         data = data[16 + size :]
         for value in event.summary.value:
-            found.setdefault(value.tag, []).append((event.step, value.simple_value))
+            values.setdefault(value.tag, []).append((event.step, value.simple_value))
     logged = losses(config.out)
-    assert [step for step, _ in found["loss/seed7"]] == [step for step, _ in logged]
-    np.testing.assert_allclose([v for _, v in found["loss/seed7"]], [pair[1] for _, pair in logged], rtol=1e-6)
+    assert [step for step, _ in values["loss/seed7"]] == [step for step, _ in logged]
+    np.testing.assert_allclose([v for _, v in values["loss/seed7"]], [pair[1] for _, pair in logged], rtol=1e-6)
 
 
 def test_checkpoints_and_listing(calm):

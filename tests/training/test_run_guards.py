@@ -195,7 +195,7 @@ def test_resume_with_changed_logging_settings(calm, place, monkeypatch):
         pretrain(dataclasses.replace(other, data="builtin:code"))
 
 
-def test_runs_are_listed_beside_a_damaged_one(calm, tmp_path, capsys):
+def test_runs_are_listed_next_to_a_corrupted_one(calm, tmp_path, capsys):
     config, _ = calm
     shutil.copytree(config.out, tmp_path / "good")
     (tmp_path / "bad").mkdir()

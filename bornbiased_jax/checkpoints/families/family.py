@@ -78,13 +78,13 @@ class Family:
         refused: fields of ``config.json`` that are not supported unless null or false, to what their refusal says.
         rope: how files state RoPE; None for families without it, or with a way of their own.
         read: what else of our fields a ``config.json`` says.
-        write: the entries of ``config.json`` beside those of ``sizes``, ``rope`` and ``bias_flags``.
+        write: the entries of ``config.json`` besides those of ``sizes``, ``rope`` and ``bias_flags``.
         kernel: how the blocks' matrices lie.
         forms: of modules that lie otherwise, as where several are fused.
         aliases: other names that transformers has given to a tensor.
         gguf: the architecture of its GGUF files; None where those are not read.
         interleaved: whether GGUF files keep the rows of query and key in Meta's order.
-        opts: fields of ``PLAIN`` that the family may have with other values, beside those of ``sizes`` and ``fixed``.
+        opts: fields of ``PLAIN`` that the family may have with other values, besides those of ``sizes`` and ``fixed``.
         offset_norms: whether its files keep norm scales less one.
     """
 

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, kernels [in, out], query, key and value side by side in one matrix."""
+"""GPT-2: learned positions, kernels [in, out], query, key and value concatenated in one matrix."""
 
 from bornbiased_jax.checkpoints.families.family import Family, Want, exactly
 from bornbiased_jax.checkpoints.families.reading import Fields

@@ -26,7 +26,7 @@ from bornbiased_jax.errors import InputError
 _TIED = {"lm_head.weight", "embed_out.weight"}
 # Heads of reward models and of TRL, which stand next to the language model.
 _HEADS = re.compile(r"(v_head|score)\..*")
-# Buffers that older versions of transformers wrote beside the weights; all follow from the configuration.
+# Buffers that older versions of transformers wrote next to the weights; all follow from the configuration.
 _BUFFERS = re.compile(r".*\.(attn|attention)\.(bias|masked_bias)|.*rotary_emb\.inv_freq")
 TRAINING_CONTEXT = "training_context"
 """Where an exported run's config.json says how many tokens a sequence had in training."""

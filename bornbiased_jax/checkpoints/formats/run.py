@@ -38,7 +38,7 @@ RUN_FILE = "run.json"
 FOLDER = "checkpoints"
 TOKENIZER = "tokenizer"
 BASE = "base"
-# Bytes of a run's parameters that are held beside the one that was asked for.
+# Bytes of a run's parameters that are held besides the one that is read.
 _ROOM = 64 << 20
 
 
@@ -187,7 +187,7 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
         return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda _: get(path))]
 
     description = f"run {run_dir}, seed {place.seed}, step {step}"
-    # Loaded all at once, no parameter is held beside its copy on the device.
+    # Loaded all at once, no parameter is held alongside its copy on the device.
     load_all = functools.partial(load_params, StoredModel(place.cfg, description, pieces(load)))
     tokenizer = tokenizer_file(place.folder)
     return StoredModel(
@@ -276,7 +276,7 @@ class RunPlace(NamedTuple):
         steps: ascending; one alone where it was named.
         context: tokens a sequence.
         trained: the architecture that was trained, or whose adapter was.
-        adapter: what was trained beside it; None for the model itself.
+        adapter: the adapter that was trained on it; None for the model itself.
     """
 
     folder: Path

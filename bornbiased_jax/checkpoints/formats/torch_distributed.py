@@ -36,7 +36,7 @@ _ALLOWED = frozenset(
         ("collections", "OrderedDict"),
     }
 )
-# What trainers save beside the model, and under which names they save the model.
+# What trainers save next to the model, and under which names they save the model.
 _NO_MODEL = re.compile(r"(optim|optimizer|lr_scheduler|scheduler|train_state|dataloader|trainer|rng)(\.|_|$)")
 _OF_MODEL = ("model.", "state_dict.", "module.")
 _LARGEST_PICKLE = 64 << 20

@@ -16,12 +16,12 @@ from tests.fixtures.suites import CFG, drifted, initialization, trajectory, writ
 STEPS = (0, 100, 200, 300)
 
 
-def kinds(found):
-    return {finding["kind"] for finding in found["findings"]}
+def kinds(report):
+    return {finding["kind"] for finding in report["findings"]}
 
 
-def only(found, kind):
-    [finding] = [finding for finding in found["findings"] if finding["kind"] == kind]
+def only(report, kind):
+    [finding] = [finding for finding in report["findings"] if finding["kind"] == kind]
     return finding
 
 
@@ -29,13 +29,13 @@ def only(found, kind):
 @pytest.mark.parametrize("seeds", [(1, 2), (7,)])
 def test_a_clean_suite_is_clean(seeds, tmp_path):
     write_suite(tmp_path, seeds, steps=STEPS)
-    found = audit_folder(tmp_path)
-    assert found["clean"] and found["findings"] == []
-    own = [pair for pair in found["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 1]
+    report = audit_folder(tmp_path)
+    assert report["clean"] and report["findings"] == []
+    own = [pair for pair in report["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 1]
     assert all(pair["tied"] and pair["p_value"] < 1e-8 for pair in own)
-    assert not any(pair["tied"] for pair in found["pairs"] if pair not in own)
-    assert {tuple(edge["between"][0].split("-"))[0] for edge in found["graph"]["edges"]} == {f"seed{s}" for s in seeds}
-    assert all(edge["from"] is None for edge in found["graph"]["edges"]), "names alone give no direction"
+    assert not any(pair["tied"] for pair in report["pairs"] if pair not in own)
+    assert {tuple(edge["between"][0].split("-"))[0] for edge in report["graph"]["edges"]} == {f"seed{s}" for s in seeds}
+    assert all(edge["from"] is None for edge in report["graph"]["edges"]), "names alone give no direction"
 
 
 @pytest.mark.slow
@@ -49,8 +49,8 @@ def test_clean_suites_are_clean(tmp_path):
         for seed in (3 * number, 3 * number + 1, 3 * number + 2)[: 2 + number % 2]:
             for step, flat in trajectory(seed, cfg=cfg, steps=STEPS[: 3 + number % 2]).items():
                 write(place, f"seed{seed}-step{step}", flat, cfg)
-        found = audit_folder(place)
-        wrong += [finding for finding in found["findings"]]
+        report = audit_folder(place)
+        wrong += [finding for finding in report["findings"]]
     assert not wrong
 
 
@@ -58,11 +58,11 @@ def test_clean_suites_are_clean(tmp_path):
 def test_one_branch_under_two_labels(tmp_path):
     runs = write_suite(tmp_path, steps=STEPS)
     write(tmp_path, "seed2-step300", runs[1][300])
-    found = audit_folder(tmp_path)
-    assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed2-step300"]
-    assert "byte for byte" in only(found, "duplicate")["text"]
+    report = audit_folder(tmp_path)
+    assert only(report, "duplicate")["subjects"] == ["seed1-step300", "seed2-step300"]
+    assert "byte for byte" in only(report, "duplicate")["text"]
     # The last checkpoint has no neighbor after it; its initialization tells whose it is.
-    assert only(found, "parentage")["subjects"] == ["seed2-step300"] and not found["clean"]
+    assert only(report, "parentage")["subjects"] == ["seed2-step300"] and not report["clean"]
 
 
 @pytest.mark.parametrize("how", ["signed zeros", "bfloat16"])
@@ -76,19 +76,19 @@ def test_equal_but_for_signed_zeros_or_the_number_format(how, tmp_path):
     else:
         copy = {path: leaf.astype(ml_dtypes.bfloat16) for path, leaf in flat.items()}
     export_hugging_face(CFG, unflatten(copy), tmp_path / "seed9-step300")
-    found = audit_folder(tmp_path)
-    near = only(found, "near-duplicate")
+    report = audit_folder(tmp_path)
+    near = only(report, "near-duplicate")
     assert near["subjects"] == ["seed1-step300", "seed9-step300"] and how.split()[-1] in near["text"]
-    assert "duplicate" not in kinds(found) and not found["clean"]
+    assert "duplicate" not in kinds(report) and not report["clean"]
 
 
 @pytest.mark.slow
 def test_a_checkpoint_with_the_content_of_another_step(tmp_path):
     runs = write_suite(tmp_path, steps=(*STEPS, 400))
     write(tmp_path, "seed1-step300", runs[1][100])
-    found = audit_folder(tmp_path)
-    assert only(found, "duplicate")["subjects"] == ["seed1-step100", "seed1-step300"]
-    assert kinds(found) <= {"duplicate", "break"}
+    report = audit_folder(tmp_path)
+    assert only(report, "duplicate")["subjects"] == ["seed1-step100", "seed1-step300"]
+    assert kinds(report) <= {"duplicate", "break"}
 
 
 @pytest.mark.slow
@@ -96,25 +96,25 @@ def test_a_checkpoint_with_a_part_of_another_model(tmp_path):
     runs = write_suite(tmp_path, steps=STEPS)
     first_shard = ("embed/embedding", "blocks/attention/query/kernel")
     write(tmp_path, "seed2-step200", runs[2][200] | {path: runs[1][300][path] for path in first_shard})
-    found = audit_folder(tmp_path)
-    shared = only(found, "duplicate")
+    report = audit_folder(tmp_path)
+    shared = only(report, "duplicate")
     assert set(shared["subjects"]) == {"seed1-step300", "seed2-step200"} and "share 3 of" in shared["text"]
 
 
 def test_content_of_a_seed_that_is_not_here(tmp_path):
     write_suite(tmp_path, (1,), steps=(*STEPS, 400))
     write(tmp_path, "seed1-step200", trajectory(99)[200])
-    found = audit_folder(tmp_path)
-    broken = only(found, "break")
-    assert broken["subjects"] == ["seed1-step200"] and kinds(found) == {"break"}
+    report = audit_folder(tmp_path)
+    broken = only(report, "break")
+    assert broken["subjects"] == ["seed1-step200"] and kinds(report) == {"break"}
     # By its distances, before any test of lineage.
     assert "times as far" in broken["text"]
 
 
 def test_steps_missing_from_the_grid(tmp_path):
     write_suite(tmp_path, (1,), steps=(0, 100, 300, 400))
-    found = audit_folder(tmp_path)
-    assert only(found, "gap")["subjects"] == ["seed1-step200"] and kinds(found) == {"gap"} and not found["clean"]
+    report = audit_folder(tmp_path)
+    assert only(report, "gap")["subjects"] == ["seed1-step200"] and kinds(report) == {"gap"} and not report["clean"]
 
 
 @pytest.mark.slow
@@ -123,19 +123,19 @@ def test_a_seed_whose_steps_are_not_from_its_own_untrained_model(tmp_path):
     for step, flat in trajectory(1, data=5, steps=STEPS).items():
         if step:
             write(tmp_path, f"seed2-step{step}", flat)
-    found = audit_folder(tmp_path)
-    wrong = only(found, "parentage")
+    report = audit_folder(tmp_path)
+    wrong = only(report, "parentage")
     assert wrong["subjects"] == ["seed2-step100", "seed2-step200", "seed2-step300"] and wrong["p_value"] < 1e-8
-    assert "seed1-step0" in wrong["text"] and kinds(found) == {"parentage"} and runs
+    assert "seed1-step0" in wrong["text"] and kinds(report) == {"parentage"} and runs
 
 
 def test_untrained_model_that_is_not_here_is_not_decided(tmp_path):
     """A test controls false ties, never false differences."""
     write_suite(tmp_path, (1,), steps=STEPS)
     write(tmp_path, "seed1-step0", initialization(77))
-    found = audit_folder(tmp_path)
-    assert kinds(found) == {"inconclusive"} and found["clean"]
-    assert only(found, "inconclusive")["subjects"] == ["seed1-step100", "seed1-step200", "seed1-step300"]
+    report = audit_folder(tmp_path)
+    assert kinds(report) == {"inconclusive"} and report["clean"]
+    assert only(report, "inconclusive")["subjects"] == ["seed1-step100", "seed1-step200", "seed1-step300"]
 
 
 @pytest.mark.slow
@@ -143,10 +143,10 @@ def test_seeds_of_one_untrained_model_with_other_data(tmp_path):
     for data in (0, 5):
         for step, flat in trajectory(1, data=data, steps=STEPS).items():
             write(tmp_path, f"seed{data}-step{step}", flat)
-    found = audit_folder(tmp_path)
-    assert kinds(found) == {"shared-birth"} and found["clean"]
-    assert only(found, "shared-birth")["subjects"] == ["seed0-step0", "seed5-step0"]
-    assert found["runs"][0]["data"] == "not known"
+    report = audit_folder(tmp_path)
+    assert kinds(report) == {"shared-birth"} and report["clean"]
+    assert only(report, "shared-birth")["subjects"] == ["seed0-step0", "seed5-step0"]
+    assert report["runs"][0]["data"] == "not known"
 
 
 def test_tables_drawn_once_for_all_seeds_are_no_parentage(tmp_path):
@@ -157,9 +157,9 @@ def test_tables_drawn_once_for_all_seeds_are_no_parentage(tmp_path):
         for step in STEPS[:3]:
             write(tmp_path, f"seed{seed}-step{step}", flat)
             flat = drifted(flat, 10 * seed + step)
-    found = audit_folder(tmp_path)
-    assert kinds(found) == {"shared-birth"} and "drawn once" in only(found, "shared-birth")["text"]
-    assert not any(pair["tied"] for pair in found["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 2)
+    report = audit_folder(tmp_path)
+    assert kinds(report) == {"shared-birth"} and "drawn once" in only(report, "shared-birth")["text"]
+    assert not any(pair["tied"] for pair in report["pairs"] if len({name[:5] for name in pair["checkpoints"]}) == 2)
 
 
 @pytest.mark.slow
@@ -192,9 +192,9 @@ def test_untrained_model_with_another_standard_deviation(stated, tmp_path):
     if stated is not None:
         config = json.loads((tmp_path / "step0" / "config.json").read_text())
         (tmp_path / "step0" / "config.json").write_text(json.dumps(config | {"initializer_range": stated}))
-    found = audit_folder(tmp_path)
-    wrong = only(found, "init-law")
-    assert wrong["subjects"] == ["step0"] and wrong["p_value"] < 0.01 and not found["clean"]
+    report = audit_folder(tmp_path)
+    wrong = only(report, "init-law")
+    assert wrong["subjects"] == ["step0"] and wrong["p_value"] < 0.01 and not report["clean"]
     assert "blocks/mlp/up/kernel has standard deviation 0.02" in wrong["text"] and "head" not in wrong["text"]
 
 
@@ -211,8 +211,8 @@ def test_two_schemes_in_one_suite_are_named(tmp_path):
     """As PolyPythias, drawn by NeoX's rules, beside a model of the same suite drawn with 0.02 everywhere."""
     for scheme in ("neox", "normal-0.02"):
         write(tmp_path, f"{scheme}-step0", initialization(1, CFG.replace(init=scheme)))
-    found = audit_folder(tmp_path)
-    named = only(found, "init-law")
+    report = audit_folder(tmp_path)
+    named = only(report, "init-law")
     assert named["subjects"] == ["neox-step0"]
     assert "is drawn by the scheme neox, and its configuration states another" in named["text"]
 
@@ -234,9 +234,9 @@ def test_untrained_model_whose_shards_are_equal_is_named_and_its_standard_deviat
     write(tmp_path, "seed1-step0", flat)
     write(tmp_path, "seed1-step100", drifted(flat, 3))
     write(tmp_path, "seed2-step0", initialization(2))
-    found = audit_folder(tmp_path)
-    assert kinds(found) == {"repeats"} and not found["clean"]
-    repeats = only(found, "repeats")
+    report = audit_folder(tmp_path)
+    assert kinds(report) == {"repeats"} and not report["clean"]
+    repeats = only(report, "repeats")
     assert repeats["subjects"] == ["seed1-step0"] and "the neurons of each block in 8 parts" in repeats["text"]
     # Constants are compared as everyone's are.
     flat["final_norm/scale"] = flat["final_norm/scale"] + np.float32(0.5)

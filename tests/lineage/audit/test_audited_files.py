@@ -14,12 +14,12 @@ from bornbiased_jax.results.lineage_reports import Audit
 from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
 
 
-def kinds(found):
-    return {finding["kind"] for finding in found["findings"]}
+def kinds(report):
+    return {finding["kind"] for finding in report["findings"]}
 
 
-def only(found, kind):
-    [finding] = [finding for finding in found["findings"] if finding["kind"] == kind]
+def only(report, kind):
+    [finding] = [finding for finding in report["findings"] if finding["kind"] == kind]
     return finding
 
 
@@ -41,9 +41,9 @@ def test_pickles_are_digested_and_never_opened(tmp_path):
         place.mkdir()
         (place / "config.json").write_text((tmp_path / "step0" / "config.json").read_text())
         (place / "pytorch_model.bin").write_bytes(pickle.dumps([Bomb(), content]))
-    found = audit_folder(tmp_path)
-    assert only(found, "duplicate")["subjects"] == ["step200", "step300"] and kinds(found) == {"duplicate"}
-    rows = {row["name"]: row for row in found["checkpoints"]}
+    report = audit_folder(tmp_path)
+    assert only(report, "duplicate")["subjects"] == ["step200", "step300"] and kinds(report) == {"duplicate"}
+    rows = {row["name"]: row for row in report["checkpoints"]}
     assert not rows["step100"]["opened"] and "never opened" in rows["step100"]["note"] and rows["step0"]["opened"]
     assert len(rows["step100"]["file_digest"]) == 64
 
@@ -57,11 +57,11 @@ def test_unreadable_checkpoint_reported_and_others_audited(tmp_path):
     (tmp_path / "notes.txt").write_text("no model either")
     (tmp_path / "README.md").write_text("beside checkpoints")
     (tmp_path / "seed1-step500").mkdir()
-    found = audit_folder(tmp_path)
-    unread = [finding for finding in found["findings"] if finding["kind"] == "unreadable"]
+    report = audit_folder(tmp_path)
+    unread = [finding for finding in report["findings"] if finding["kind"] == "unreadable"]
     assert {finding["subjects"][0] for finding in unread} == {
         "seed1-step100", "seed1-step400.gguf", "notes.txt", "seed1-step500"}  # fmt: skip
-    assert only(found, "duplicate")["subjects"] == ["seed1-step200", "seed1-step300"]
+    assert only(report, "duplicate")["subjects"] == ["seed1-step200", "seed1-step300"]
 
 
 def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
@@ -70,12 +70,12 @@ def test_a_checkpoint_of_other_shapes_is_named_and_the_rest_audited(tmp_path):
     write(tmp_path, "seed1-step200", initialization(1, wider), wider)
     write(tmp_path, "seed1-step400", runs[1][300])
     write(tmp_path, "seed2-step0", initialization(2, wider), wider)
-    found = audit_folder(tmp_path)
-    broken = only(found, "break")
+    report = audit_folder(tmp_path)
+    broken = only(report, "break")
     assert broken["subjects"] == ["seed1-step200"] and "other shapes" in broken["text"]
     assert "is [2, 48, 48] here and [2, 32, 32] there" in broken["text"]
-    assert only(found, "duplicate")["subjects"] == ["seed1-step300", "seed1-step400"]
-    [pair] = [pair for pair in found["pairs"] if pair["checkpoints"] == ["seed1-step0", "seed2-step0"]]
+    assert only(report, "duplicate")["subjects"] == ["seed1-step300", "seed1-step400"]
+    [pair] = [pair for pair in report["pairs"] if pair["checkpoints"] == ["seed1-step0", "seed2-step0"]]
     assert not pair["tied"] and "widths differ" in pair["reason"]
 
 
@@ -92,9 +92,9 @@ def test_adapters_are_digested_and_a_corrupted_one_is_named(tmp_path):
         )
         whole = (place / "adapter_model.safetensors").read_bytes()
         (place / "adapter_model.safetensors").write_bytes(whole[: len(whole) - size])
-    found = audit_folder(tmp_path)
-    assert only(found, "unreadable")["subjects"] == ["lora-c"] and "cut short" in only(found, "unreadable")["text"]
-    assert only(found, "duplicate")["subjects"] == ["lora-a", "lora-b"] and len(found["checkpoints"]) == 3
+    report = audit_folder(tmp_path)
+    assert only(report, "unreadable")["subjects"] == ["lora-c"] and "cut short" in only(report, "unreadable")["text"]
+    assert only(report, "duplicate")["subjects"] == ["lora-a", "lora-b"] and len(report["checkpoints"]) == 3
 
 
 @pytest.mark.parametrize("make", ["nothing", "an empty folder", "notes alone"])
@@ -117,9 +117,9 @@ def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
     assert "models`: clean" in capsys.readouterr().out
     write(models, "seed1-step200", runs[1][100])
     assert run([*call, "--report", str(tmp_path / "a.md"), "--page", str(tmp_path / "a.html")]) == 3
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert set(found) >= {"clean", "findings", "checkpoints", "pairs", "graph", "runs"}
-    assert set(found["findings"][0]) == {"kind", "subjects", "text", "p_value"}
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert set(content) >= {"clean", "findings", "checkpoints", "pairs", "graph", "runs"}
+    assert set(content["findings"][0]) == {"kind", "subjects", "text", "p_value"}
     report = (tmp_path / "a.md").read_text()
     assert "### Duplicates" in report and "seed1-step100 and seed1-step200" in report
     page = (tmp_path / "a.html").read_text()
@@ -132,8 +132,8 @@ def test_names_of_another_form(tmp_path, capsys):
     runs = write_suite(tmp_path / "other", (1,), steps=STEPS)
     for step, flat in runs[1].items():
         write(tmp_path / "models", f"model_{step:04d}_it", flat)
-    found = audit_folder(tmp_path / "models", pattern_of(r"(?P<run>model)_(?P<step>\d+)"))
-    assert found["runs"][0]["name"] == "model" and found["runs"][0]["steps"] == list(STEPS)
+    report = audit_folder(tmp_path / "models", pattern_of(r"(?P<run>model)_(?P<step>\d+)"))
+    assert report["runs"][0]["name"] == "model" and report["runs"][0]["steps"] == list(STEPS)
     assert run(["audit", str(tmp_path / "models"), "--pattern", "(\\d+"]) == 2
     assert "is no regular expression" in capsys.readouterr().err
     assert run(["audit", str(tmp_path / "models"), "--pattern", "\\d+"]) == 2
@@ -163,8 +163,8 @@ def test_a_link_back_is_not_followed_for_ever(tmp_path):
     for name in ("again", "and again"):
         (tmp_path / "suite" / name).symlink_to(tmp_path / "suite", target_is_directory=True)
     (tmp_path / "linked").symlink_to(tmp_path / "suite", target_is_directory=True)
-    found = audit_folder(tmp_path / "linked")
-    assert found["clean"] and len(found["checkpoints"]) == len(STEPS)
+    report = audit_folder(tmp_path / "linked")
+    assert report["clean"] and len(report["checkpoints"]) == len(STEPS)
 
 
 def _write_trainer_folder(folder, *, last=300):
@@ -181,9 +181,9 @@ def _write_trainer_folder(folder, *, last=300):
 
 def test_checkpoints_below_the_final_model_of_a_trainer_are_read(tmp_path):
     place = _write_trainer_folder(tmp_path)
-    found = audit_folder(place)
-    assert found["clean"], found["findings"]
-    assert [row["name"] for row in found["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
+    report = audit_folder(place)
+    assert report["clean"], report["findings"]
+    assert [row["name"] for row in report["checkpoints"]] == ["trainer", *(f"checkpoint-{step}" for step in STEPS[1:])]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -194,27 +194,27 @@ def test_numbers_that_are_not_finite_are_found_in_any_checkpoint_of_a_trainer(tm
         flat = drifted(initialization(1), 5 + number)
         flat["blocks/mlp/up/kernel"][1, 0, number] = value
         write(place, name, flat)
-    found = audit_folder(place)
-    unread = {row["subjects"][0]: row["text"] for row in found["findings"] if row["kind"] == "unreadable"}
-    assert unread.keys() == set(names) and not found["clean"]
+    report = audit_folder(place)
+    unread = {row["subjects"][0]: row["text"] for row in report["findings"] if row["kind"] == "unreadable"}
+    assert unread.keys() == set(names) and not report["clean"]
     for name, text in unread.items():
         assert f"of {place / name} holds NaN or infinite values: train or export it again" in text
         assert "layers.1.mlp" in text
     # The others are compared all the same.
     others = {"trainer", *(f"checkpoint-{step}" for step in STEPS[1:])} - set(names)
-    assert found["pairs"] and all(set(row["checkpoints"]) <= others for row in found["pairs"])
+    assert report["pairs"] and all(set(row["checkpoints"]) <= others for row in report["pairs"])
 
 
 def test_one_checkpoint_is_written_in_the_singular(tmp_path):
     write(tmp_path, "checkpoint-100", initialization(1))
-    found = audit_folder(tmp_path)
-    assert "\n1 checkpoint of 1 run; " in Audit(found).report()
+    report = audit_folder(tmp_path)
+    assert "\n1 checkpoint of 1 run; " in Audit(report).report()
 
 
 def test_a_final_model_that_is_an_earlier_checkpoint_contradicts_the_labels(tmp_path):
-    found = audit_folder(_write_trainer_folder(tmp_path, last=200))
-    assert only(found, "duplicate")["subjects"] == ["trainer", "checkpoint-200"]
-    assert "not those of checkpoint-300" in only(found, "duplicate")["text"]
+    report = audit_folder(_write_trainer_folder(tmp_path, last=200))
+    assert only(report, "duplicate")["subjects"] == ["trainer", "checkpoint-200"]
+    assert "not those of checkpoint-300" in only(report, "duplicate")["text"]
 
 
 def test_git_lfs_pointer_named(tmp_path, capsys):
@@ -242,5 +242,5 @@ def test_a_cache_of_the_hub_is_read_by_its_snapshots(tmp_path):
         blob = repository / "blobs" / path.name.replace(".", "")
         path.rename(blob)
         (snapshot / path.name).symlink_to(blob)
-    found = audit_folder(tmp_path / "hub")
-    assert found["clean"] and len(found["checkpoints"]) == 1 and suite
+    report = audit_folder(tmp_path / "hub")
+    assert report["clean"] and len(report["checkpoints"]) == 1 and suite

@@ -25,8 +25,8 @@ def listing(tmp_path, revisions):
     return path
 
 
-def kinds(found):
-    return [finding["kind"] for finding in found["findings"]]
+def kinds(report):
+    return [finding["kind"] for finding in report["findings"]]
 
 
 def suite(seeds=(1, 2), steps=(0, 100, 200, 300)):
@@ -37,8 +37,8 @@ def suite(seeds=(1, 2), steps=(0, 100, 200, 300)):
 
 def test_a_clean_listing_is_clean(tmp_path):
     revisions = suite() | {"main": revision("a1.300", "b1.300")}
-    found = audit_listing(listing(tmp_path, revisions))
-    assert found["clean"] and found["findings"] == [] and len(found["checkpoints"]) == 9
+    report = audit_listing(listing(tmp_path, revisions))
+    assert report["clean"] and report["findings"] == [] and len(report["checkpoints"]) == 9
 
 
 def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
@@ -47,11 +47,11 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
     revisions["seed1-step100"] = revision("a2.100", "other")
     revisions["seed2-step0"] = revisions["seed1-step0"]
     del revisions["seed2-step200"]
-    found = audit_listing(listing(tmp_path, revisions))
-    by_kind = {finding["kind"]: finding for finding in found["findings"]}
+    report = audit_listing(listing(tmp_path, revisions))
+    by_kind = {finding["kind"]: finding for finding in report["findings"]}
     assert by_kind["shared-birth"]["subjects"] == ["seed1-step0", "seed2-step0"]
     assert by_kind["gap"]["subjects"] == ["seed2-step200"]
-    copies = [finding for finding in found["findings"] if finding["kind"] == "duplicate"]
+    copies = [finding for finding in report["findings"] if finding["kind"] == "duplicate"]
     assert {tuple(finding["subjects"]) for finding in copies} == {
         ("seed1-step200", "seed2-step300"),
         ("seed1-step100", "seed2-step100"),
@@ -67,10 +67,10 @@ def test_duplicates_shards_shared_initializations_and_gaps(tmp_path):
 def test_a_first_step_at_a_learning_rate_of_0_is_named_and_no_defect(copies, kind, tmp_path):
     revisions = suite(steps=(0, 1, 2, 3))
     revisions |= {name: revisions[copies[0]] for name in copies}
-    found = audit_listing(listing(tmp_path, revisions))
-    assert kinds(found) == [kind] and found["clean"] == (kind == "idle-step")
-    assert found["findings"][0]["subjects"] == list(copies)
-    assert ("a first step at a learning rate of 0" in found["findings"][0]["text"]) == (kind == "idle-step")
+    report = audit_listing(listing(tmp_path, revisions))
+    assert kinds(report) == [kind] and report["clean"] == (kind == "idle-step")
+    assert report["findings"][0]["subjects"] == list(copies)
+    assert ("a first step at a learning rate of 0" in report["findings"][0]["text"]) == (kind == "idle-step")
 
 
 def test_a_listing_of_154_branches_is_audited_without_weights(tmp_path, capsys):
@@ -99,8 +99,10 @@ def test_invalid_listing_refused(content, sentence, tmp_path, capsys):
 
 
 def test_a_revision_without_weights_is_named(tmp_path):
-    found = audit_listing(listing(tmp_path, {"step0": [entry("config.json", "x")], "main": [], "step5": revision("a")}))
-    assert kinds(found) == ["unreadable"] and found["findings"][0]["subjects"] == ["step0"] and not found["clean"]
+    report = audit_listing(
+        listing(tmp_path, {"step0": [entry("config.json", "x")], "main": [], "step5": revision("a")})
+    )
+    assert kinds(report) == ["unreadable"] and report["findings"][0]["subjects"] == ["step0"] and not report["clean"]
 
 
 @pytest.mark.parametrize(
@@ -169,16 +171,16 @@ def test_gap_and_foreign_content_are_found_under_names_with_counters(tmp_path):
     steps = (0, 1000, 2000, 4000, 5000)
     revisions = {f"step{step}-tokens{step // 250}B": revision(f"a{step}") for step in steps}
     revisions["step5000-tokens20B"] = revision("a2000")
-    found = audit_listing(listing(tmp_path, revisions))
-    assert kinds(found) == ["duplicate", "gap"]
-    assert found["findings"][1]["subjects"] == ["step3000"] and len(found["runs"]) == 1
+    report = audit_listing(listing(tmp_path, revisions))
+    assert kinds(report) == ["duplicate", "gap"]
+    assert report["findings"][1]["subjects"] == ["step3000"] and len(report["runs"]) == 1
 
 
 def test_one_checkpoint_per_run_is_not_clean(tmp_path):
     revisions = {f"v{number}x-step{number}": revision(f"a{number}") for number in range(1, 5)}
-    found = audit_listing(listing(tmp_path, revisions))
-    assert kinds(found) == ["one-per-run"] and not found["clean"]
-    assert "--pattern" in found["findings"][0]["text"]
+    report = audit_listing(listing(tmp_path, revisions))
+    assert kinds(report) == ["one-per-run"] and not report["clean"]
+    assert "--pattern" in report["findings"][0]["text"]
     # Several seeds at one step are no such suite.
     assert audit_listing(listing(tmp_path, suite(steps=(100,))))["clean"]
 
@@ -187,6 +189,6 @@ def test_one_checkpoint_per_run_is_not_clean(tmp_path):
 def test_a_name_that_promises_the_last_step_contradicts_the_labels_where_it_holds_another(
     name, step, is_clean, tmp_path
 ):
-    found = audit_listing(listing(tmp_path, suite(seeds=(1,)) | {name: revision(f"a1.{step}", f"b1.{step}")}))
-    assert found["clean"] == is_clean
-    assert is_clean or f"main holds the same weight files as seed1-step{step}" in found["findings"][0]["text"]
+    report = audit_listing(listing(tmp_path, suite(seeds=(1,)) | {name: revision(f"a1.{step}", f"b1.{step}")}))
+    assert report["clean"] == is_clean
+    assert is_clean or f"main holds the same weight files as seed1-step{step}" in report["findings"][0]["text"]

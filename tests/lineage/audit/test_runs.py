@@ -19,12 +19,12 @@ def trained(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_is_clean_and_its_record_tells(trained):
     for place in (trained, trained.parent):
-        found = audit_folder(place)
-        assert found["clean"], found["findings"]
-        assert [row["steps"] for row in found["runs"]] == [[0, 2, 4, 6]] * 2
-        first, second = (row["name"] for row in found["runs"])
-        assert found["runs"][0]["shares_data_with"] == [second] and found["runs"][0]["data"]["tokens_digest"]
-        directed = [edge for edge in found["graph"]["edges"] if edge["from"] is not None]
+        report = audit_folder(place)
+        assert report["clean"], report["findings"]
+        assert [row["steps"] for row in report["runs"]] == [[0, 2, 4, 6]] * 2
+        first, second = (row["name"] for row in report["runs"])
+        assert report["runs"][0]["shares_data_with"] == [second] and report["runs"][0]["data"]["tokens_digest"]
+        directed = [edge for edge in report["graph"]["edges"] if edge["from"] is not None]
         assert directed and all("step=0" not in edge["to"] and edge["direction"] == "run record" for edge in directed)
 
 
@@ -37,9 +37,9 @@ def test_a_damaged_checkpoint_of_a_run_leaves_the_others(trained, tmp_path):
     for path in (place / "checkpoints" / "4").rglob("*"):
         if path.is_file() and path.stat().st_size > 2000:
             path.write_bytes(path.read_bytes()[:100])
-    found = audit_folder(place)
-    assert {finding["kind"] for finding in found["findings"]} == {"unreadable"}
-    assert {subject for finding in found["findings"] for subject in finding["subjects"]} == {
+    report = audit_folder(place)
+    assert {finding["kind"] for finding in report["findings"]} == {"unreadable"}
+    assert {subject for finding in report["findings"] for subject in finding["subjects"]} == {
         "seed=1,step=4",
         "seed=2,step=4",
     }

@@ -54,11 +54,11 @@ def test_names_and_revisions_match_and_listings_alone_are_fetched(server, tmp_pa
 
 def test_listings_tell_copies_without_weights(server, capsys):
     assert run(["audit", SUITE, "--strict", "--json", "-"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert [(row["kind"], row["subjects"]) for row in found["findings"]] == [
+    report = json.loads(capsys.readouterr().out)
+    assert [(row["kind"], row["subjects"]) for row in report["findings"]] == [
         ("duplicate", ["tiny-seed1@step200", "tiny-seed2@step200"])
     ]
-    assert [row["name"] for row in found["runs"]] == ["tiny-seed1", "tiny-seed2"]
+    assert [row["name"] for row in report["runs"]] == ["tiny-seed1", "tiny-seed2"]
     assert not server.fetched(".safetensors")
 
 
@@ -69,15 +69,15 @@ def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
     (pickled / "config.json").write_text("{}")
     (pickled / "pytorch_model.bin").write_bytes(b"\x80\x04")
     server.add("owner/tiny-seed2", "step300", pickled)
-    found = audit_suite("hf:owner/tiny-seed[12]@step*", weights=True)
-    assert found["basis"] == "all weights, read tensor by tensor"
-    assert [(row["kind"], row["subjects"]) for row in found["findings"] if row["kind"] == "unreadable"] == [
+    report = audit_suite("hf:owner/tiny-seed[12]@step*", weights=True)
+    assert report["basis"] == "all weights, read tensor by tensor"
+    assert [(row["kind"], row["subjects"]) for row in report["findings"] if row["kind"] == "unreadable"] == [
         ("unreadable", ["tiny-seed2@step300"])
     ]
-    assert "no weights in safetensors" in next(row["text"] for row in found["findings"] if row["kind"] == "unreadable")
+    assert "no weights in safetensors" in next(row["text"] for row in report["findings"] if row["kind"] == "unreadable")
     # The copy of another run's checkpoint does not go on from this run's initialization: only weights show it.
-    assert [row["kind"] for row in found["listing"]] == ["duplicate"]
-    by_weights = {row["kind"]: row["subjects"] for row in found["findings"]}
+    assert [row["kind"] for row in report["listing"]] == ["duplicate"]
+    by_weights = {row["kind"]: row["subjects"] for row in report["findings"]}
     assert by_weights["duplicate"] == ["tiny-seed1@step200", "tiny-seed2@step200"]
     assert by_weights["parentage"] == ["tiny-seed2@step200"]
     assert not server.fetched(".bin")

@@ -171,6 +171,6 @@ def test_the_cache_knows_the_tokenizer_and_the_split(tmp_path):
     texts = tmp_path / "b.jsonl"
     texts.write_text("".join(json.dumps({"text": str(number)}) + "\n" for number in range(100)))
     for fraction in (0.1, 0.5):
-        found = prepare(str(texts), BYTES, folder=tmp_path / "cache", validation_fraction=fraction).validation
+        validation = prepare(str(texts), BYTES, folder=tmp_path / "cache", validation_fraction=fraction).validation
         held = [b"%d\0" % number for number in range(100) if in_validation(b"%d" % number, fraction)]
-        assert everything(found) == b"".join(held)
+        assert everything(validation) == b"".join(held)

@@ -115,7 +115,7 @@ def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monke
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["newer"]
 
 
-def test_an_older_folder_beside_its_successor_is_removed_and_beside_another_named(tmp_path, monkeypatch):
+def test_an_older_folder_next_to_its_successor_is_removed_and_next_to_another_named(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
     with replace_folder(target, "bornbiased x") as made:
         (made / "old").write_text("kept")

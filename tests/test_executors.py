@@ -57,12 +57,12 @@ def called(name, place, *further):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    found = {}
+    values = {}
 
     def of(name):
-        if name not in found:
-            found[name] = called(name, tmp_path_factory.mktemp("alone"))
-        return found[name]
+        if name not in values:
+            values[name] = called(name, tmp_path_factory.mktemp("alone"))
+        return values[name]
 
     return of
 
@@ -78,8 +78,8 @@ TRIED = [
 def test_every_engine_writes_what_one_process_does(engine, name, alone, tmp_path):
     if engine in ("submitit", "ray") and importlib.util.find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed: pip install {engine}")
-    found = called(name, tmp_path, *ENGINES[engine])
-    assert found == alone(name) and len(found[1]) >= 4
+    values = called(name, tmp_path, *ENGINES[engine])
+    assert values == alone(name) and len(values[1]) >= 4
 
 
 @pytest.mark.nightly

@@ -62,12 +62,12 @@ def test_against_a_second_implementation(bits, granularity, shape, keep):
     x = np.random.default_rng(bits).standard_normal(shape).astype(np.float32)
     x[:, 0] *= 100  # a sink token
     x[0, -1] = 0.0
-    found = FakeQuantizer(bits, granularity, keep)(jnp.asarray(x))
+    rounded = FakeQuantizer(bits, granularity, keep)(jnp.asarray(x))
     expected = by_hand(x, bits, granularity, keep)
     # Float32 may round x/s to the other side of a half: such values differ by one step and are rare.
-    close = np.isclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(x).max())
+    close = np.isclose(rounded, expected, rtol=1e-6, atol=1e-6 * np.abs(x).max())
     step = np.abs(x).max() / (2 ** (bits - 1) - 1)
-    assert np.abs(np.asarray(found) - expected).max() <= 1.001 * step
+    assert np.abs(np.asarray(rounded) - expected).max() <= 1.001 * step
     assert close.mean() > (1 - 2e-2 if bits == 16 else 1 - 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Theory beside measurement: what `probe --theory` adds to records and tables."""
+"""Theory and measurement: what `probe --theory` adds to records and tables."""
 
 import json
 
@@ -27,7 +27,7 @@ def small():
 
 
 @pytest.mark.slow
-def test_cosines_stand_beside_their_interval(tmp_path, capsys):
+def test_cosines_stand_next_to_their_interval(tmp_path, capsys):
     records = probed(tmp_path, "contraction")
     told = predict(small(), 8, num_inputs=60)
     for record in records:
@@ -76,7 +76,7 @@ def test_a_checkpoints_architecture_is_predicted(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "is_said"), nightly_except([(0, False), (1, True)], (1, True)))
-def test_theory_beside_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
+def test_theory_of_a_trained_model_says_that_it_is_about_initial_weights(step, is_said, tmp_path, capsys):
     train = ["--data", "builtin:prose", "--tokenizer", "bytes", "--context", "8", "--batch-size", "2", "--steps", "1"]
     changed = [word.replace("vocab_size=64", "vocab_size=257") for word in SMALL]
     assert run(["pretrain", *changed, *train, "--seeds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0

@@ -21,10 +21,10 @@ from bornbiased_jax.executors import BrokenExecutor, InProcessExecutor, engine_n
 from bornbiased_jax.folders import MARKER
 from bornbiased_jax.progress import Bar
 from bornbiased_jax.store import Request, compute_chunks, compute_in_worker, fulfill, status
-from tests.store import toy
+from tests import toy_task
 from tests.test_io import an_ordinary_user
 
-FUNCTION = "tests.store.toy:compute"
+FUNCTION = "tests.toy_task:compute"
 CHUNKS = [Chunk(seed, start, start + 10) for start in (0, 10) for seed in (0, 7, 4_000_000_000)]
 
 
@@ -42,7 +42,7 @@ def computed(tasks, chunks=CHUNKS, *, engine=local, block=1, advance=None):
     seen = []
 
     def compute(settings, sources, some):
-        for chunk, tree in zip(some, toy.compute(settings, sources, some), strict=True):
+        for chunk, tree in zip(some, toy_task.compute(settings, sources, some), strict=True):
             seen.append(chunk)
             yield tree
 
@@ -74,14 +74,14 @@ class HookedExecutor(InProcessExecutor):
 
 def test_results_come_back_and_only_what_is_missing_is_computed(tmp_path):
     tasks = task_store(tmp_path)
-    seen, found = computed(tasks, CHUNKS[:2])
+    seen, values = computed(tasks, CHUNKS[:2])
     assert sorted(seen) == sorted(CHUNKS[:2])
-    seen, found = computed(tasks, CHUNKS)
-    assert sorted(seen) == sorted(CHUNKS[2:]) and list(found) == CHUNKS
+    seen, values = computed(tasks, CHUNKS)
+    assert sorted(seen) == sorted(CHUNKS[2:]) and list(values) == CHUNKS
     for chunk in CHUNKS:
         inputs_N = np.arange(chunk.start, chunk.stop, dtype=np.float32)
-        np.testing.assert_array_equal(found[chunk]["nested"]["inputs"], inputs_N)
-        assert found[chunk]["sum"] == 2 * chunk.seed + inputs_N.sum()
+        np.testing.assert_array_equal(values[chunk]["nested"]["inputs"], inputs_N)
+        assert values[chunk]["sum"] == 2 * chunk.seed + inputs_N.sum()
     before = kept(tasks)
     assert computed(tasks)[0] == []
     other = task_store(tmp_path / "other")
@@ -119,11 +119,11 @@ def test_a_damaged_chunk_is_named_set_aside_and_computed_again(tmp_path, damage,
         "of another page": (strange.path / path.name).read_bytes(),
     }[damage]
     path.write_bytes(bad)
-    seen, found = computed(tasks)
+    seen, values = computed(tasks)
     assert seen == CHUNKS[:1] and path.read_bytes() == data
     assert f"{path} is corrupted" in capsys.readouterr().err
     assert path.with_name(f"{path.name}.damaged").read_bytes() == bad
-    np.testing.assert_equal(found, before)
+    np.testing.assert_equal(values, before)
 
 
 def test_two_processes_divide_the_work(tmp_path):
@@ -135,8 +135,8 @@ def test_two_processes_divide_the_work(tmp_path):
             by_other.extend(computed(task_store(tmp_path))[0])
 
     engine = lambda folder, num_jobs: HookedExecutor(meanwhile)  # noqa: E731
-    seen, found = computed(tasks, engine=engine, advance=counter)
-    assert len(seen) == 1 and sorted(seen + by_other) == sorted(CHUNKS) and set(found) == set(CHUNKS)
+    seen, values = computed(tasks, engine=engine, advance=counter)
+    assert len(seen) == 1 and sorted(seen + by_other) == sorted(CHUNKS) and set(values) == set(CHUNKS)
     assert counter.stored == 10 * len(by_other)
 
 
@@ -243,8 +243,8 @@ def test_chunks_removed_during_listing_are_skipped(tmp_path, monkeypatch):
             pass
 
     def entries(path):
-        with real(path) as found:
-            listed = Entries(found)
+        with real(path) as listing:
+            listed = Entries(listing)
         for name in (note, CHUNKS[0].name):
             (tasks.path / name).unlink(missing_ok=True)
         return listed
@@ -324,8 +324,8 @@ def test_processes_give_the_same_files_and_survive_a_killed_worker(tmp_path, cap
     _, expected = computed(calm)
     request = Request(FUNCTION, tasks.task.settings, CHUNKS, sources={"once": str(tmp_path / "once")})
     counter = Counter()
-    found = fulfill(request, tasks.store.path, engine_named("processes", workers=2), counter)
-    np.testing.assert_equal(dict(zip(CHUNKS, found, strict=True)), expected)
+    values = fulfill(request, tasks.store.path, engine_named("processes", workers=2), counter)
+    np.testing.assert_equal(dict(zip(CHUNKS, values, strict=True)), expected)
     assert (tmp_path / "once").exists() and "a worker died" in capsys.readouterr().err
     assert tasks.chunks() == set(CHUNKS) and counter.computed <= 60
 
@@ -338,9 +338,9 @@ def test_status_tells_progress_rate_and_failures(tmp_path, capsys):
     now = time.time()
     for seconds, chunk in zip((7200, 120, 60, 0), CHUNKS, strict=False):
         os.utime(tasks.path / chunk.name, (now - seconds, now - seconds))
-    found = status(place)
-    assert (found["done"], found["asked"], found["failed"]) == (4, 6, 1)
-    (row,) = found["pages"]
+    progress = status(place)
+    assert (progress["done"], progress["asked"], progress["failed"]) == (4, 6, 1)
+    (row,) = progress["pages"]
     assert row["per_minute"] == pytest.approx(1.0) and row["seconds_left"] == pytest.approx(120.0)
     assert row["same_code"] and row["failures"] == {CHUNKS[5].name: "OSError: no room"}
     assert run(["status", place]) == 0

@@ -90,15 +90,15 @@ CUT = {
 
 def _callers() -> set[str]:
     """Return every function of the package that calls :func:`bornbiased_jax.errors.cut_short`."""
-    found = set()
+    callers = set()
     for path in PACKAGE.rglob("*.py"):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef):
                 calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
                 if any(isinstance(call, ast.Name) and call.id == "cut_short" for call in calls):
-                    found.add(f"{module}.{function.name}")
-    return found
+                    callers.add(f"{module}.{function.name}")
+    return callers
 
 
 def test_every_refusal_of_a_cut_file_is_driven_here():
@@ -128,13 +128,13 @@ def test_a_header_that_is_cut_short_is_seen(tmp_path):
 def test_no_other_message_advises_to_fetch_a_file_again():
     advice = re.compile(r".*fetch [\w' ]*again")
     guides = PACKAGE.parent / "docs" / "guides"
-    found = {
+    advised = {
         path.name: advice.findall(path.read_text())
         for path in (*PACKAGE.rglob("*.py"), *guides.glob("*.py"))
         if advice.search(path.read_text())
     }
-    assert found.keys() == {"errors.py", "convert_llama2c.py"}
-    assert all(len(lines) == 1 and "cut short: fetch it again" in lines[0] for lines in found.values())
+    assert advised.keys() == {"errors.py", "convert_llama2c.py"}
+    assert all(len(lines) == 1 and "cut short: fetch it again" in lines[0] for lines in advised.values())
 
 
 WHOLE = {
