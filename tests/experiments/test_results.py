@@ -82,7 +82,7 @@ def test_differences_are_those_beyond_the_tolerance_and_not_of_the_machine(resul
 def test_compare_runs_again_and_prints_what_moved(tmp_path, monkeypatch):
     ran = []
 
-    def again(names, scale, out, data, quiet, mesh, overwrite, engine):
+    def again(names, scale, out, data, quiet, mesh, overwrite, computing):
         ran.append((names, scale, str(out)))
         for name in names:
             path = runner.record_path(out, name)
