@@ -44,6 +44,9 @@ Grouping = Callable[[np.ndarray, np.ndarray], Iterator[Iterator[Groups]]]
 """Yields each way of cutting two tensors of two axes: all groups of one way must be equal, of any way."""
 
 
+_Cast = Callable[[np.ndarray], np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True)
 class Rounding:
     """A way to round a tensor.
@@ -187,35 +190,35 @@ class _Steps(NamedTuple):
     Attributes:
         low_G1: the least number of each group, which counts as code 0 here.
         scale_G1: a step.
-        count: steps up to the largest number.
+        num_steps: steps up to the largest number.
         least_G1, largest_G1: ends of the numbers that may have been rounded to the steps.
     """
 
     low_G1: np.ndarray
     scale_G1: np.ndarray
-    count: int
+    num_steps: int
     least_G1: np.ndarray
     largest_G1: np.ndarray
 
     @classmethod
-    def from_ends(cls, grid_ends_2G1: np.ndarray, other_ends_2G1: np.ndarray, count: int) -> _Steps:
+    def from_ends(cls, grid_ends_2G1: np.ndarray, other_ends_2G1: np.ndarray, num_steps: int) -> _Steps:
         """Return the steps of groups whose ends lie so many steps apart."""
         low_G1, high_G1 = grid_ends_2G1
-        scale_G1 = np.maximum((high_G1 - low_G1) / np.float32(count), _TINY)
-        return cls(low_G1, scale_G1, count, *other_ends_2G1)
+        scale_G1 = np.maximum((high_G1 - low_G1) / np.float32(num_steps), _TINY)
+        return cls(low_G1, scale_G1, num_steps, *other_ends_2G1)
 
     def of_groups(self, groups: np.ndarray | slice) -> _Steps:
         """Return the steps of some of the groups."""
-        low_G1, scale_G1, count, *ends = self
+        low_G1, scale_G1, num_steps, *ends = self
         least_G1, largest_G1 = (end_G1[groups] for end_G1 in ends)
-        return _Steps(low_G1[groups], scale_G1[groups], count, least_G1, largest_G1)
+        return _Steps(low_G1[groups], scale_G1[groups], num_steps, least_G1, largest_G1)
 
     def zeros(self) -> np.ndarray:
         """Return the code of zero in each group: most formats have one."""
         zero_G1: np.ndarray = np.rint(-self.low_G1 / self.scale_G1)
         return zero_G1
 
-    def own_scale(self, cast: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    def own_scale(self, cast: _Cast) -> np.ndarray:
         """Return the scale by the other numbers: a file may keep its own in fewer bits than it was rounded by."""
         own_G1 = np.maximum((cast(self.largest_G1) - cast(self.least_G1)) / np.float32(_STEPS[0]), _TINY)
         return np.where(np.abs(own_G1 / self.scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, self.scale_G1)
@@ -238,22 +241,35 @@ def _sources_of_steps(unused: int) -> list[_Source]:
     # Of a copy in 16 bits, and divided in them.
     for cast in (_bfloat16, _float16):
         sources += [
-            lambda other_GN, steps, cast=cast: cast(other_GN) / steps.scale_G1 + steps.zeros(),
-            lambda other_GN, steps, cast=cast: cast(other_GN) / steps.own_scale(cast) + steps.zeros(),
-            lambda other_GN, steps, cast=cast: cast(cast(other_GN) / steps.scale_G1) + steps.zeros(),
+            functools.partial(_of_16_bits, cast=cast),
+            functools.partial(_by_own_scale, cast=cast),
+            functools.partial(_divided_in_16_bits, cast=cast),
         ]
         # Some add the zero point in 16 bits too, to codes from 0 to 255 or from −128 to 127.
         for first in (np.float32(lowest + cut) for lowest in (0, -128) for cut in range(unused + 1)):
-            sources.append(functools.partial(_sums_in_16_bits, cast=cast, first=first))
+            sources.append(functools.partial(_added_in_16_bits, cast=cast, first=first))
     return sources
 
 
-def _sums_in_16_bits(
-    other_GN: np.ndarray, steps: _Steps, cast: Callable[[np.ndarray], np.ndarray], first: np.float32
-) -> np.ndarray:
+def _of_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
+    numbers_GN: np.ndarray = cast(other_GN) / steps.scale_G1 + steps.zeros()
+    return numbers_GN
+
+
+def _by_own_scale(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
+    numbers_GN: np.ndarray = cast(other_GN) / steps.own_scale(cast) + steps.zeros()
+    return numbers_GN
+
+
+def _divided_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
+    numbers_GN: np.ndarray = cast(cast(other_GN) / steps.scale_G1) + steps.zeros()
+    return numbers_GN
+
+
+def _added_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast, first: np.float32) -> np.ndarray:
     quotient_GN = cast(cast(other_GN) / steps.scale_G1)
-    sums_GN: np.ndarray = cast(quotient_GN + (steps.zeros() + first)) - first
-    return sums_GN
+    numbers_GN: np.ndarray = cast(quotient_GN + (steps.zeros() + first)) - first
+    return numbers_GN
 
 
 def _lies_on_steps(grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
@@ -304,7 +320,7 @@ def _have_steps(
             missing_G = is_equal_G & ~rounds_G
             left = slice(None) if missing_G.all() else np.flatnonzero(missing_G)
             numbers_gn = source(other_GN[left, columns], steps.of_groups(left))
-            rounds_G[left] = rounds_g = _round_to_steps(numbers_gn, codes_Gn[left], steps.count)
+            rounds_G[left] = rounds_g = _round_to_steps(numbers_gn, codes_Gn[left], steps.num_steps)
             fits[source] = int(rounds_g.sum())
             if rounds_G[is_equal_G].all():
                 break
