@@ -2,7 +2,9 @@
 
 With scales, one of two tensors is what 8 bits gave of the other: its numbers lie on a grid (whole numbers, or floats of
 8 bits, times a scale for each group), and the other's, rounded to that grid, are the same. The scale of a group follows
-from its largest number, which formats map to the largest code.
+from its largest number, which formats map to the largest code; with a zero point, from its least and its largest, which
+they map to both ends of 255 steps. Two numbers lie on any such grid and thirty do not, so that noise fits none; the
+codes of a tensor in fewer bits, which noise could leave in place, have a common divisor (17 of 4 bits).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +27,14 @@ _SCALE_TOLERANCE = 2.0**-8
 _LAST_BITS = 2.0**-22
 _TINY = np.float32(1e-30)
 _MOST_FLOAT8 = 448.0
+# Steps between the least and the largest number of a group with a zero point: one or two may be cut off at an end.
+_STEPS = (255, 254, 253)
+# How far a number may lie from its step, and from halfway between two, in steps: what float32 leaves of 255 of them.
+_STEP_TOLERANCE = 2e-4
+# Steps beyond the ends that are cut off, where a zero point was rounded in 16 bits.
+_CUT = 2.0
+# Numbers on steps that are handled together: they stay in a core's cache.
+_BLOCK = 1 << 17
 # Numbers of a tensor that fits one form alone.
 _LARGE = 1 << 20
 
@@ -31,6 +42,9 @@ Groups = tuple[np.ndarray, np.ndarray]
 """Two tensors cut alike into groups that share a scale, [G, N] both."""
 Grouping = Callable[[np.ndarray, np.ndarray], Iterator[Iterator[Groups]]]
 """Yields each way of cutting two tensors of two axes: all groups of one way must be equal, of any way."""
+
+
+_Cast = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +59,7 @@ class Rounding:
         largest: codes that the largest number of a group may have.
         widest: half the largest step, as a fraction of the largest number of a tensor, with room for a rounding to 16
             bits before.
+        has_zero: whether a group has a zero point too: its grid is 255 steps from its least to its largest number.
     """
 
     name: str
@@ -53,6 +68,7 @@ class Rounding:
     grouping: Grouping | None = None
     largest: tuple[float, ...] = ()
     widest: float = 0.0
+    has_zero: bool = False
 
     def makes_equal(self, base: np.ndarray, suspect: np.ndarray, difference: float) -> bool:
         """Return whether two tensors of one shape are equal after this rounding.
@@ -103,6 +119,10 @@ class Rounding:
         """Check that one tensor lies on a grid of its own, group by group, and the other rounds to it."""
         num_groups, size = grid_GN.shape
         for groups in _parts(num_groups, size):
+            if self.has_zero:
+                if not _lies_on_steps(grid_GN[groups], other_GN[groups]):
+                    return False
+                continue
             largest = _largest_of_groups(grid_GN[groups]), _largest_of_groups(other_GN[groups])
             is_equal_g = np.zeros(len(largest[0]), bool)
             for code in self.largest:
@@ -162,6 +182,164 @@ class Rounding:
             is_equal_GN[groups, columns] = (ends[0] == codes_n) | (ends[1] == codes_n)
         is_equal_G: np.ndarray = is_equal_GN.all(axis=1)
         return is_equal_G
+
+
+class _Steps(NamedTuple):
+    """Equal steps of groups with a zero point.
+
+    Attributes:
+        low_G1: the least number of each group, which counts as code 0 here.
+        scale_G1: a step.
+        num_steps: steps up to the largest number.
+        least_G1, largest_G1: ends of the numbers that may have been rounded to the steps.
+    """
+
+    low_G1: np.ndarray
+    scale_G1: np.ndarray
+    num_steps: int
+    least_G1: np.ndarray
+    largest_G1: np.ndarray
+
+    @classmethod
+    def from_ends(cls, grid_ends_2G1: np.ndarray, other_ends_2G1: np.ndarray, num_steps: int) -> _Steps:
+        """Return the steps of groups whose ends lie so many steps apart."""
+        low_G1, high_G1 = grid_ends_2G1
+        scale_G1 = np.maximum((high_G1 - low_G1) / np.float32(num_steps), _TINY)
+        return cls(low_G1, scale_G1, num_steps, *other_ends_2G1)
+
+    def of_groups(self, groups: np.ndarray | slice) -> _Steps:
+        """Return the steps of some of the groups."""
+        low_G1, scale_G1, num_steps, *ends = self
+        least_G1, largest_G1 = (end_G1[groups] for end_G1 in ends)
+        return _Steps(low_G1[groups], scale_G1[groups], num_steps, least_G1, largest_G1)
+
+    def zeros(self) -> np.ndarray:
+        """Return the code of zero in each group: most formats have one."""
+        zero_G1: np.ndarray = np.rint(-self.low_G1 / self.scale_G1)
+        return zero_G1
+
+    def own_scale(self, cast: _Cast) -> np.ndarray:
+        """Return the scale by the other numbers: a file may keep its own in fewer bits than it was rounded by."""
+        own_G1 = np.maximum((cast(self.largest_G1) - cast(self.least_G1)) / np.float32(_STEPS[0]), _TINY)
+        return np.where(np.abs(own_G1 / self.scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, self.scale_G1)
+
+
+_Source = Callable[[np.ndarray, _Steps], np.ndarray]
+"""Returns what the codes of a file may have been rounded from, of the other's numbers."""
+
+
+def _sources_of_steps(unused: int) -> list[_Source]:
+    """List what the codes of a file with zero points may have been rounded from, the likeliest first.
+
+    Args:
+        unused: codes of 256 that no number has, at either end.
+    """
+    sources: list[_Source] = [
+        lambda other_GN, steps: (other_GN - steps.low_G1) / steps.scale_G1,
+        lambda other_GN, steps: other_GN / steps.own_scale(np.asarray) + steps.zeros(),
+    ]
+    # Of a copy in 16 bits, and divided in them.
+    for cast in (_bfloat16, _float16):
+        sources += [
+            functools.partial(_of_16_bits, cast=cast),
+            functools.partial(_by_own_scale, cast=cast),
+            functools.partial(_divided_in_16_bits, cast=cast),
+        ]
+        # Some add the zero point in 16 bits too, to codes from 0 to 255 or from −128 to 127.
+        for first in (np.float32(lowest + cut) for lowest in (0, -128) for cut in range(unused + 1)):
+            sources.append(functools.partial(_added_in_16_bits, cast=cast, first=first))
+    return sources
+
+
+def _of_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
+    numbers_GN: np.ndarray = cast(other_GN) / steps.scale_G1 + steps.zeros()
+    return numbers_GN
+
+
+def _by_own_scale(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
+    numbers_GN: np.ndarray = cast(other_GN) / steps.own_scale(cast) + steps.zeros()
+    return numbers_GN
+
+
+def _divided_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
+    numbers_GN: np.ndarray = cast(cast(other_GN) / steps.scale_G1) + steps.zeros()
+    return numbers_GN
+
+
+def _added_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast, first: np.float32) -> np.ndarray:
+    quotient_GN = cast(cast(other_GN) / steps.scale_G1)
+    numbers_GN: np.ndarray = cast(quotient_GN + (steps.zeros() + first)) - first
+    return numbers_GN
+
+
+def _lies_on_steps(grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
+    """Check that groups lie on 255 equal steps from their least to their largest number, and others round to these."""
+    sources = {count: _sources_of_steps(_STEPS[0] - count) for count in _STEPS}
+    step = max(1, _BLOCK // max(1, grid_GN.shape[1]))
+    for start in range(0, len(grid_GN), step):
+        tensors = grid_GN[start : start + step], other_GN[start : start + step]
+        ends = [np.stack([end(axis=1, keepdims=True) for end in (part.min, part.max)]) for part in tensors]
+        left: np.ndarray | slice = slice(None)
+        is_equal_g = np.zeros(len(tensors[0]), bool)
+        for count in _STEPS:
+            steps = _Steps.from_ends(ends[0][:, left], ends[1][:, left], count)
+            is_equal_g[left] = _have_steps(
+                tensors[0][left], tensors[1][left], steps, sources[count], is_first=start == 0
+            )
+            if is_equal_g.all():
+                break
+            left = np.flatnonzero(~is_equal_g) if is_equal_g.any() else slice(None)
+        else:
+            return False
+    return True
+
+
+def _have_steps(
+    grid_GN: np.ndarray, other_GN: np.ndarray, steps: _Steps, sources: list[_Source], *, is_first: bool
+) -> np.ndarray:
+    """Return of each group whether both tensors have the same codes on its steps.
+
+    ``sources`` are put in the order in which they fit the most groups: those of a file are alike.
+    """
+    is_equal_G = np.ones(len(grid_GN), bool)
+    for start in range(0, grid_GN.shape[1], _BLOCK):
+        columns = slice(start, start + _BLOCK)
+        numbers_Gn = (grid_GN[:, columns] - steps.low_G1) / steps.scale_G1
+        codes_Gn = np.rint(numbers_Gn)
+        numbers_Gn -= codes_Gn
+        is_equal_G &= np.abs(numbers_Gn, out=numbers_Gn).max(axis=1) <= _STEP_TOLERANCE
+        if not is_equal_G.any():
+            break
+        # Codes of fewer bits have a common divisor.
+        if is_first and start == 0:
+            codes_N = codes_Gn[is_equal_G].reshape(-1)[:_FIRST].astype(np.int64)
+            if np.gcd.reduce(codes_N) > 1:
+                return np.zeros(len(grid_GN), bool)
+        fits, rounds_G = dict.fromkeys(sources, 0), np.zeros(len(grid_GN), bool)
+        for source in sources:
+            missing_G = is_equal_G & ~rounds_G
+            left = slice(None) if missing_G.all() else np.flatnonzero(missing_G)
+            numbers_gn = source(other_GN[left, columns], steps.of_groups(left))
+            rounds_G[left] = rounds_g = _round_to_steps(numbers_gn, codes_Gn[left], steps.num_steps)
+            fits[source] = int(rounds_g.sum())
+            if rounds_G[is_equal_G].all():
+                break
+        sources.sort(key=fits.__getitem__, reverse=True)
+        is_equal_G &= rounds_G
+    return is_equal_G
+
+
+def _round_to_steps(numbers_GN: np.ndarray, codes_GN: np.ndarray, count: int) -> np.ndarray:
+    """Return of each group whether numbers round to codes; halfway between two, to either, and at the ends cut off."""
+    distances_GN = np.abs(numbers_GN - codes_GN)
+    is_equal_G: np.ndarray = distances_GN.max(axis=1) <= 0.5 + _STEP_TOLERANCE
+    far = np.flatnonzero(~is_equal_G)
+    if far.size:
+        distances_gN, numbers_gN, codes_gN = distances_GN[far], numbers_GN[far], codes_GN[far]
+        is_below_gN, is_above_gN = (codes_gN == 0) & (numbers_gN < 0), (codes_gN == count) & (numbers_gN > count)
+        limit_gN = np.where(is_below_gN | is_above_gN, _CUT, 0.5 + _STEP_TOLERANCE)
+        is_equal_G[far] = (distances_gN <= limit_gN).all(axis=1)
+    return is_equal_G
 
 
 def pieces(base: np.ndarray, suspect: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -258,8 +436,8 @@ def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Group
 
 def _by_channel(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
     # Rows of a file are columns of a matrix here, and rows of a table are rows.
-    yield iter([(first, second)])
-    yield iter([(first.T, second.T)])
+    for left, right in ((first, second), (first.T, second.T)):
+        yield ((left[part], right[part]) for part in _parts(*left.shape))
 
 
 def _by_rows_of(size: int) -> Grouping:
@@ -309,6 +487,7 @@ _LARGEST_INT8 = (127.0, 128.0, 126.0)
 _LARGE_INT8 = (127.0, 128.0, *(float(code) for code in range(126, 63, -1)))
 _LARGE_FLOAT8 = tuple(float(code) for code in (*range(448, 255, -32), *range(240, 127, -16)))
 
+_WITH_ZERO = "8 bits with a scale and a zero point for each"
 _E4M3 = "8 bits (e4m3) with a scale for each"
 ROUNDINGS: dict[str, Rounding] = {
     rounding.name: rounding
@@ -320,6 +499,14 @@ ROUNDINGS: dict[str, Rounding] = {
         Rounding("8 bits with a scale for each tensor", _int8, 8, _by_tensor, _LARGE_INT8, 1 / 100),
         Rounding("8 bits with a scale for each channel", _int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
         Rounding("8 bits with a scale for each block of 32", _int8, 8, _by_rows_of(32), _LARGEST_INT8, 1 / 128),
+        *(
+            Rounding(f"{_WITH_ZERO} {group}", _int8, 8, grouping, widest=1 / 64, has_zero=True)
+            for group, grouping in (
+                ("tensor", _by_tensor),
+                ("channel", _by_channel),
+                *((f"block of {size}", _by_rows_of(size)) for size in (128, 64, 32)),
+            )
+        ),
         Rounding(f"{_E4M3} tensor", _float8, 8, _by_tensor, _LARGE_FLOAT8, 1 / 14),
         Rounding(f"{_E4M3} channel", _float8, 8, _by_channel, (_MOST_FLOAT8,), 1 / 25),
         *(

@@ -16,18 +16,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy import linalg
 
+from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.lineage.sheet_reading import (
-    WIDEST,
-    WIDEST_PRODUCT,
     Reading,
     Records,
     VectorPair,
     probe_ids,
     read_model,
 )
+from bornbiased_jax.lineage.sheet_sample import WIDEST, sample_pair
 from bornbiased_jax.lineage.sheet_tokens import Labels, shared_numbers, token_statistics
 from bornbiased_jax.lineage.spectra import SPECTRA, assigned_cosine
 from bornbiased_jax.parameters import parameter_table
@@ -158,6 +158,7 @@ class Row:
             defined are missing.
         reason: why there is no value; "" where there is one.
         is_calibrated: whether both models have the architecture and a size of the unrelated models.
+        sample: the part of both models that the value was taken from, "" for all of them.
     """
 
     key: str
@@ -165,6 +166,7 @@ class Row:
     ranges: Mapping[str, tuple[float, ...]]
     reason: str = ""
     is_calibrated: bool = True
+    sample: str = ""
 
     @property
     def place(self) -> Literal["above", "inside", "below"] | None:
@@ -215,8 +217,10 @@ def evidence_sheet(
     is_calibrated = checkpoints is not None and all(_is_calibrated(model.config, calibration) for model in checkpoints)
     # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
-    with ThreadPoolExecutor(2) as pool:
-        readings = list(pool.map(read_model, (base, suspect), (first, second), (ids_ST, ids_ST), records or ({}, {})))
+    samples = sample_pair(base, suspect)
+    with hardware.one_blas_thread(), ThreadPoolExecutor(2) as pool:
+        sources, models, of_both = (base, suspect), (first, second), (samples.base, samples.suspect)
+        readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), of_both))
     values = compare(*readings)
     synthetic = synthetic_releases()
     rows = []
@@ -225,7 +229,8 @@ def evidence_sheet(
         if key in synthetic:
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
         reason = "" if values[key] is not None else _reason(key, *readings)
-        rows.append(Row(key, values[key], ranges, reason, is_calibrated))
+        sample = samples.matrices if key == "spectra" else samples.products if key in SPECTRA else ""
+        rows.append(Row(key, values[key], ranges, reason, is_calibrated, sample))
     return Sheet(tuple(rows), calibration["sizes"])
 
 
@@ -395,13 +400,13 @@ def _reason(key: str, base: Reading, suspect: Reading) -> str:
     if key == "std_profile":
         return "fewer than three matrices of attention in both"
     if key == "spectra":
-        return f"no matrices of one shape, up to {WIDEST:,} wide, in both"
+        return f"no matrices of one shape, with a side up to {WIDEST:,}, in both"
     if key == "equal_tensors":
         return "every tensor of the base is constant"
     if key in ("tokenizer_overlap", "shared_merges", "id_shift"):
         return _reason_of_tokens(key, base, suspect)
     if key in SPECTRA:
-        return f"no attention up to {WIDEST_PRODUCT} wide in both models"
+        return f"no attention of a rank up to {WIDEST:,} in both models"
     if key.startswith("embedding") or key == "mdir_trace":
         return _reason_of_embeddings(base, suspect)
     # The rest needs configurations: of outputs, the same tokens as well.

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from scipy import linalg
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
@@ -20,18 +19,14 @@ from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.weight_files import find_tokenizers
 from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.same_model import logits_memory, probe_logits
+from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
 from bornbiased_jax.lineage.sheet_tokens import Labels, Vocabulary, vocabulary
-from bornbiased_jax.lineage.spectra import SPECTRA, attention_products
+from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
 from bornbiased_jax.text import load_tokenizer
 
 VectorPair = tuple[np.ndarray, np.ndarray]
 Records = Mapping[str, TensorRecord]
 """Records of the tensors of a model, by path."""
-WIDEST = 1024
-"""Widest matrix of which singular values are computed."""
-WIDEST_PRODUCT = 512
-"""Widest model of whose attention eigenvalues are computed: two products a block, a third of a second each."""
-_ATTENTION = ("query", "key", "value", "output")
 # Random sequences that both models are run on, and their length.
 _SEQUENCES, _LENGTH = 8, 16
 
@@ -45,9 +40,9 @@ class Reading:
         embedding: the role of its embedding; None where it has none.
         vectors: norm scales and biases of queries, keys and values, by path.
         stds: standard deviations of Q, K, V, O, by path.
-        spectra: singular values by path, of matrices up to 1,024 wide.
-        products: sorted values of both products of attention, block by block, by the key of the method
-            (:data:`bornbiased_jax.lineage.spectra.SPECTRA`); up to a width of 512.
+        spectra: singular values of the matrices of a sample, by path.
+        products: sorted values of both products of attention, block by block of the sample, by the key of the method
+            (:data:`bornbiased_jax.lineage.spectra.SPECTRA`).
         digests: of all tensors that are not constant, by path.
         settings: fields of the configuration; None where this package does not run the model.
         logits_PV: on random tokens; None likewise.
@@ -94,6 +89,7 @@ def read_model(
     checkpoint: Checkpoint | None,
     ids_ST: np.ndarray | None,
     records: Records = MappingProxyType({}),
+    sample: Sample | None = None,
 ) -> Reading:
     """Read all that the statistics need of one model.
 
@@ -103,39 +99,46 @@ def read_model(
         ids_ST: what it is run on; None runs nothing.
         records: digests and statistics of its tensors by path, of those that are known; such a tensor is read only
             where its numbers are asked for.
+        sample: the matrices and blocks that spectra are taken of; of all by default.
     """
     vectors: dict[str, np.ndarray] = {}
     stds: dict[str, float] = {}
     spectra: dict[str, np.ndarray] = {}
-    attention: dict[int, dict[str, np.ndarray]] = {}
+    attention: dict[str, np.ndarray] = {}
+    products: dict[str, list[VectorPair]] = {key: [] for key in SPECTRA}
     digests: dict[str, str] = {}
-    embedding = None
+    embedding, block = None, None
     for role in source.roles:
         if role.component != LANGUAGE:
             continue
         # Norm scales and biases of attention drift little: kept as they are.
-        is_vector = role.leaf == "scale" or (role.leaf == "bias" and role.module in _ATTENTION[:3])
-        is_block_kernel = role.leaf == "kernel" and role.block is not None
-        shape = source.array_shape(role)
-        has_spectrum = is_block_kernel and len(shape) == 2 and max(shape) <= WIDEST
+        is_vector = role.leaf == "scale" or (role.leaf == "bias" and role.module in MATRICES[:3])
+        is_matrix = is_block_matrix(source, role)
+        has_spectrum = is_matrix and (sample is None or role.path in sample.paths)
+        has_product = is_matrix and role.group in MATRICES and (sample is None or role.block in sample.blocks)
         # One tensor at a time: its digest, and by kind its values, scale and spectrum.
         record = records.get(role.path)
-        is_read = record is None or is_vector or has_spectrum
+        is_read = record is None or is_vector or has_spectrum or has_product
         tensor = source.read(role) if is_read else np.empty(0, np.float32)
         is_constant = tensor.min() == tensor.max() if record is None else record.minimum == record.maximum
-        if math.prod(shape) > 1 and not is_constant:
+        if math.prod(source.array_shape(role)) > 1 and not is_constant:
             digests[role.path] = tensor_digest(tensor) if record is None else record.digest
         if role.group == "embedding":
             embedding = role
-        if is_block_kernel and role.group in _ATTENTION:
+        if role.leaf == "kernel" and role.block is not None and role.group in MATRICES:
             stds[role.path] = float(tensor.std()) if record is None else record.std
         if is_vector:
             vectors[role.path] = tensor.reshape(-1).astype(np.float64)
         if has_spectrum:
-            spectra[role.path] = linalg.svdvals(tensor)
-        if is_block_kernel and role.block is not None and role.group in _ATTENTION and max(shape) <= WIDEST_PRODUCT:
-            attention.setdefault(role.block, {})[role.group] = tensor
-    products = _product_spectra(source, attention)
+            spectra[role.path] = singular_values(tensor)
+        if has_product:
+            # Blocks follow one another: of each the products, once its four matrices are there.
+            attention = {**(attention if role.block == block else {}), role.group: tensor}
+            block = role.block
+            if attention.keys() >= set(MATRICES):
+                for key, values in _product_spectra(source, attention).items():
+                    products[key].append(values)
+                attention = {}
     settings = None if checkpoint is None else checkpoint.config.to_dict()
     logits_PV = None if checkpoint is None or ids_ST is None else probe_logits(checkpoint, ids_ST)
     return Reading(
@@ -152,20 +155,16 @@ def read_model(
     )
 
 
-def _product_spectra(
-    source: RoleSource, attention: Mapping[int, Mapping[str, np.ndarray]]
-) -> dict[str, list[VectorPair]]:
-    """Compute the sorted values of attention's products of every block that has them, by method."""
-    values: dict[str, list[VectorPair]] = {key: [] for key in SPECTRA}
-    shape = source.shape(LANGUAGE) if attention else None
-    if shape is None or shape.num_heads is None or shape.num_kv_heads is None:
-        return values
-    for kernels in attention.values():
-        products = attention_products(kernels, shape.num_heads, shape.num_kv_heads)
-        if products is not None:
-            for key, sorted_values in SPECTRA.items():
-                values[key].append((sorted_values(products[0]), sorted_values(products[1])))
-    return values
+def _product_spectra(source: RoleSource, kernels: Mapping[str, np.ndarray]) -> dict[str, VectorPair]:
+    """Compute the sorted values of the products of one block's attention, by method; empty where it has none."""
+    shape = source.shape(LANGUAGE)
+    if shape.num_heads is None or shape.num_kv_heads is None:
+        return {}
+    factors = attention_factors(kernels, shape.num_heads, shape.num_kv_heads)
+    if factors is None:
+        return {}
+    values = [product_spectra(product) for product in factors]
+    return {key: (values[0][key], values[1][key]) for key in SPECTRA}
 
 
 def _tokenizer_file(source: RoleSource, checkpoint: Checkpoint | None) -> Path | None:

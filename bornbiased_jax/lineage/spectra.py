@@ -6,6 +6,12 @@ singular values (GhostSpec) and its eigenvalues (SELF adds them). Here two model
 values, which orders pairs as the mean squared difference of spectra of unit norm does; blocks are assigned so that the
 sum is largest, so that depths may differ.
 
+Products are never larger than they must be: heads that share keys or values are summed first, so that a product has the
+rank of its narrower factor, and its eigenvalues and singular values are those of a matrix of that size (of L R those of
+R L, and of R₁ R₂ᵀ with the triangular factors of both). Above a width of 512 all is in float32, and singular values of
+large matrices are the roots of the eigenvalues of a Gram matrix, in a third of the time. That moves the cosine of two
+spectra by less than 1e-5 where they are alike, and by up to 0.002 between a matrix of rank one and a flat spectrum.
+
 Not run: GhostSpec's penalty for gaps in the alignment of blocks and its threshold, and SELF's network, which
 was trained to tell fingerprints of related models.
 """
@@ -13,9 +19,11 @@ was trained to tell fingerprints of related models.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
+from scipy.linalg import blas
 from scipy.optimize import linear_sum_assignment
 
 MATRICES = ("query", "key", "value", "output")
@@ -30,29 +38,87 @@ SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-def attention_products(kernels: Mapping[str, np.ndarray], num_heads: int, num_kv_heads: int) -> Pair | None:
-    """Return W_Q W_Kᵀ and W_V W_O of one block, [D, D] both, summed over heads.
+class Factors(NamedTuple):
+    """A product of two matrices: ``left_DC`` [D, C] times ``right_CD`` [C, D]."""
+
+    left_DC: np.ndarray
+    right_CD: np.ndarray
+
+
+# Up to this width spectra are taken in float64, of products as they are defined.
+_NARROW = 512
+# Up to this side singular values of a matrix are computed directly.
+_DIRECT = 1024
+
+
+def attention_factors(
+    kernels: Mapping[str, np.ndarray], num_heads: int, num_kv_heads: int
+) -> tuple[Factors, Factors] | None:
+    """Return W_Q W_Kᵀ and W_V W_O of one block as products, summed over heads.
 
     Args:
         kernels: :data:`MATRICES` by name: [D, heads · width] of the first three, [heads · width, D] of the last.
         num_heads, num_kv_heads: of queries, and of keys and values.
 
     Returns:
-        None where a matrix is missing or the widths of heads do not fit together.
+        float64. None where a matrix is missing or the widths of heads do not fit together.
     """
     if not kernels.keys() >= set(MATRICES) or num_heads % num_kv_heads:
         return None
-    full = {name: kernels[name].astype(np.float64) for name in MATRICES}
-    # Each key and value serves the queries of its group.
-    for name in ("key", "value"):
-        width, columns = full[name].shape
-        if columns % num_kv_heads:
+    group = num_heads // num_kv_heads
+    pairs = (kernels["query"], kernels["key"]), (kernels["output"].T, kernels["value"])
+    factors = []
+    for of_heads, of_groups in pairs:
+        width, columns = of_groups.shape
+        if columns % num_kv_heads or of_heads.shape != (width, columns * group):
             return None
-        heads_DGK = full[name].reshape(width, num_kv_heads, columns // num_kv_heads)
-        full[name] = heads_DGK.repeat(num_heads // num_kv_heads, axis=1).reshape(width, -1)
-    if full["query"].shape != full["key"].shape or full["value"].shape[1] != full["output"].shape[0]:
+        # Each key and value serves the heads of its group, which add up: a factor with the columns of the groups.
+        heads_DGHK = of_heads.reshape(width, num_kv_heads, group, columns // num_kv_heads)
+        factors.append((heads_DGHK.sum(axis=2, dtype=np.float64).reshape(width, columns), of_groups.astype(np.float64)))
+    (query_DC, key_DC), (output_DC, value_DC) = factors
+    return Factors(query_DC, key_DC.T), Factors(value_DC, output_DC.T)
+
+
+def attention_products(kernels: Mapping[str, np.ndarray], num_heads: int, num_kv_heads: int) -> Pair | None:
+    """Return W_Q W_Kᵀ and W_V W_O of one block, [D, D] both: the products of :func:`attention_factors`."""
+    factors = attention_factors(kernels, num_heads, num_kv_heads)
+    if factors is None:
         return None
-    return full["query"] @ full["key"].T, full["value"] @ full["output"]
+    query_key, value_output = factors
+    return query_key.left_DC @ query_key.right_CD, value_output.left_DC @ value_output.right_CD
+
+
+def product_spectra(factors: Factors) -> dict[str, np.ndarray]:
+    """Compute the values that each of :data:`SPECTRA` sorts, of a product in factors: [D] by key."""
+    width, rank = factors.left_DC.shape
+    if width <= _NARROW:
+        product_DD = factors.left_DC @ factors.right_CD
+        return {key: values(product_DD) for key, values in SPECTRA.items()}
+    left_DC, right_CD = (factor.astype(np.float32) for factor in factors)
+    # The smaller of both products has all eigenvalues that are not zero.
+    square_rr = right_CD @ left_DC if rank < width else left_DC @ right_CD
+    eigenvalues_r = np.sort(np.abs(linalg.eigvals(square_rr, check_finite=False)))[::-1]
+    if rank < width:
+        # Orthogonal factors keep singular values: what is left of L R are the triangular ones.
+        triangles = [linalg.qr(factor, mode="r", check_finite=False)[0][:rank] for factor in (left_DC, right_CD.T)]
+        square_rr = triangles[0] @ triangles[1].T
+    values = {"ghostspec": singular_values(square_rr), "self": eigenvalues_r}
+    return {key: np.pad(values_r, (0, width - len(values_r))) for key, values_r in values.items()}
+
+
+def singular_values(matrix: np.ndarray) -> np.ndarray:
+    """Compute the singular values of a float32 matrix, largest first: [shorter side]."""
+    values: np.ndarray
+    if max(matrix.shape) <= _DIRECT:
+        values = linalg.svdvals(matrix)
+        return values
+    short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    # The lower half of the Gram matrix, without a copy of either layout.
+    is_by_columns = short.flags.f_contiguous
+    gram_nn = blas.ssyrk(1.0, short if is_by_columns else short.T, trans=0 if is_by_columns else 1, lower=1)
+    squares_n = linalg.eigvalsh(gram_nn, lower=True, driver="evr", overwrite_a=True, check_finite=False)
+    values = np.sqrt(np.maximum(squares_n[::-1], 0))
+    return values
 
 
 def assigned_cosine(base: Sequence[Pair], suspect: Sequence[Pair]) -> float:

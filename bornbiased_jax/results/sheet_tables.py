@@ -34,6 +34,8 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
         "statistics that are evidence, between models of the architecture and a size that unrelated ones were "
         "measured at."
     )
+    if any(row.sample for row in sheet.rows):
+        note += " Spectra of wide models are those of some matrices, in brackets; the ranges are over all matrices."
     listings = [Listing("What is this evidence worth?", columns, worth, note)]
     # Ranges stand apart: next to the sentences no page is wide enough for them.
     kinds = (*KINDS, SYNTHETIC)
@@ -43,8 +45,10 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
 
 
 def value_text(row: Row) -> str:
-    """Write the value of a pair, or why there is none."""
-    return f"none: {row.reason}" if row.value is None else number_text(row.value)
+    """Write the value of a pair and the part of the models that it is of, or why there is none."""
+    if row.value is None:
+        return f"none: {row.reason}"
+    return number_text(row.value) + (f" ({row.sample})" if row.sample else "")
 
 
 def place_text(row: Row) -> str:

@@ -51,6 +51,8 @@ _CHUNK = 1 << 16
 _SCALINGS = 10
 _EPS = float(np.finfo(np.float64).eps)
 _SINGLE_EPS, _SINGLE_TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).tiny)
+# Nats above the floor 1/n! from which on a bound is as good as any: of scaling, and of wide groups' columns too.
+_AT_FLOOR, _AT_FLOOR_WIDE = 0.01, 0.05
 # The search over λ stops where another step promises less than this many nats.
 _ENOUGH = 1e-4
 _MAX_STEPS = 40
@@ -126,7 +128,9 @@ def joint_bound(groups: Sequence[Rows]) -> Bound:
 def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = True) -> Rows:
     """Sort one group's rows for the bound: by rows or by columns, scaled or not, whichever gives the least bound.
 
-    A group's own best choice is made at its own λ; in a sum it is valid at any.
+    A group's own best choice is made at its own λ; in a sum it is valid at any. No bound is below 1/n!, so that of wide
+    groups no more is tried where one is within a twentieth of a nat of it: log₁₀ p of copies, −13,020 at n = 4,096, is
+    larger by up to 0.02 for a sixth of the time.
 
     Args:
         scores_nn: [n, n], of any float type; centered here, in float64, a few rows at a time.
@@ -148,7 +152,7 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
     if top is None:
         top = size if size <= FULL_WIDTH else TOP
     best: Rows | None = None
-    least = math.inf
+    least, floor = math.inf, -math.lgamma(size + 1)
     for orientation, oriented_nn in (("rows", scores_nn), ("columns", scores_nn.T)):
         centered = _Centered(oriented_nn)
         plain = _sort(centered, np.zeros(size), min(top, size), orientation, scaled=False)
@@ -156,7 +160,9 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
         if best is None or log_p < least:
             best, least = plain, log_p
         # Below the floor 1/n! nothing is to be won, and without a λ there is nothing to scale by.
-        if scale and tilt > 0 and log_p > -math.lgamma(size + 1) + 0.01:
+        if size > FULL_WIDTH and least <= floor + _AT_FLOOR_WIDE:
+            break
+        if scale and tilt > 0 and log_p > floor + _AT_FLOOR:
             moved = _sort(centered, _scaling(centered, tilt), min(top, size), orientation, scaled=True)
             log_p, _ = _minimized([moved])
             if log_p < least:

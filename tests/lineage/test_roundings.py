@@ -144,6 +144,147 @@ def test_rows_may_be_cut_into_blocks_of_128():
     assert explained(base_OI.T, suspect_OI.T) == "8 bits (e4m3) with a scale for each block of 128"
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Zero points
+
+
+def affine(groups_GN, scale_type=np.float32, cast=np.float32, bits=8, lowest=0):
+    """Round groups as asymmetric quantizers do: least and largest number to both ends of the codes, zero to a code.
+
+    ``scale_type`` is that of the scales in the file, ``cast`` rounds what is computed before, and ``lowest`` is the
+    least code, to which the zero point is added before rounding.
+    """
+    groups_GN = cast(groups_GN).astype(np.float32)
+    low_G1 = np.minimum(groups_GN.min(axis=1, keepdims=True), 0)
+    high_G1 = np.maximum(groups_GN.max(axis=1, keepdims=True), 0)
+    steps = 2**bits - 1
+    scale_G1 = cast((high_G1 - low_G1) / np.float32(steps)).astype(np.float32)
+    zero_G1 = np.clip(np.rint(cast(lowest - cast(low_G1 / scale_G1))).astype(np.float32), lowest, lowest + steps)
+    sums_GN = cast(cast(groups_GN / scale_G1).astype(np.float32) + zero_G1).astype(np.float32)
+    codes_GN = np.clip(np.rint(sums_GN), lowest, lowest + steps)
+    return (codes_GN - zero_G1) * scale_G1.astype(scale_type).astype(np.float32)
+
+
+def by_groups(size, weight_OI, **options):
+    groups_GN = weight_OI if size is None else weight_OI.reshape(-1, size or weight_OI.size)
+    return affine(groups_GN, **options).reshape(weight_OI.shape)
+
+
+ZEROS = {
+    "tensor": 0,
+    "channel": None,
+    "block of 128": 128,
+    "block of 64": 64,
+    "block of 32": 32,
+}
+WITH_ZERO = "8 bits with a scale and a zero point for each "
+
+
+def skewed(seed=0):
+    """Rows of several sizes and means, 384 numbers each."""
+    draws = np.random.default_rng(seed)
+    rows = draws.standard_normal((256, 384)) + draws.normal(size=(256, 1)) / 4
+    return (rows * np.exp(draws.normal(size=(256, 1)) / 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("group", ZEROS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale_type": np.float16},
+        {"cast": bfloat16},
+        {"cast": bfloat16, "lowest": -128},
+        {"cast": lambda array: np.asarray(array, np.float16).astype(np.float32)},
+    ],
+    ids=["float32", "scales in float16", "in bfloat16", "in bfloat16 from -128", "in float16"],
+)
+def test_each_form_of_8_bits_with_zero_points_is_told(group, options):
+    base_OI = skewed()
+    suspect_OI = by_groups(ZEROS[group], base_OI, **options)
+    assert explained(base_OI, suspect_OI) == WITH_ZERO + group
+    assert explained(suspect_OI.T, base_OI.T) == WITH_ZERO + group
+
+
+@pytest.mark.parametrize("group", ZEROS)
+@pytest.mark.parametrize("scale_type", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_a_copy_in_bfloat16_may_have_been_rounded_with_zero_points(group, scale_type):
+    base_OI = skewed()
+    suspect_OI = by_groups(ZEROS[group], bfloat16(base_OI), scale_type=scale_type)
+    assert explained(base_OI, suspect_OI) == WITH_ZERO + group
+
+
+@pytest.mark.parametrize("group", ZEROS)
+def test_an_offset_need_not_be_a_code(group):
+    """As formats that store scale and offset as floats: the least number is code 0 exactly."""
+    base_OI = skewed()
+    groups_GN = base_OI if ZEROS[group] is None else base_OI.reshape(-1, ZEROS[group] or base_OI.size)
+    low_G1 = groups_GN.min(axis=1, keepdims=True)
+    scale_G1 = (groups_GN.max(axis=1, keepdims=True) - low_G1) / np.float32(255)
+    suspect_OI = (np.rint((groups_GN - low_G1) / scale_G1) * scale_G1 + low_G1).reshape(base_OI.shape)
+    assert explained(base_OI, suspect_OI) == WITH_ZERO + group
+
+
+@pytest.mark.parametrize("group", ZEROS)
+def test_one_number_that_rounds_to_another_step_is_no_equality(group):
+    base_OI = skewed()
+    suspect_OI = by_groups(ZEROS[group], base_OI)
+    for changed, place in ((base_OI.copy(), (130, 70)), (base_OI.copy(), (255, 383))):
+        changed[place] += 0.012 * np.abs(base_OI).max()
+        assert explained(changed, suspect_OI) is None
+    # Nor is a number between two steps.
+    moved_OI = suspect_OI.copy()
+    steps = np.diff(np.unique(suspect_OI[130, 64:96]))
+    moved_OI[130, 70] += steps.min() / 10
+    assert explained(base_OI, moved_OI) is None
+
+
+def bases():
+    """Weights as stored: in float32, in 16 bits, pruned, and in 4, 2 or less bits."""
+    weight_OI = skewed()
+    yield "float32", weight_OI
+    yield "bfloat16", bfloat16(weight_OI)
+    yield "float16", weight_OI.astype(np.float16).astype(np.float32)
+    yield "pruned", weight_OI * (np.random.default_rng(2).random(weight_OI.shape) < 0.1)
+    for bits in (4, 3, 2):
+        yield f"{bits} bits", by_groups(32, weight_OI, bits=bits)
+    yield "three values", np.sign(np.round(weight_OI)) * np.float32(0.1)
+    yield "two values", np.where(weight_OI > 0, np.float32(0.1), np.float32(-0.1))
+
+
+@pytest.mark.parametrize("name", [name for name, _ in bases()])
+@pytest.mark.parametrize("size", [1e-2, 1e-3, 1e-4, 1e-5])
+def test_noise_is_no_rounding_with_zero_points(name, size):
+    """Asked as if the tensors were near, so that the search itself must say no; in 16 bits it does so too."""
+    base_OI = dict(bases())[name].astype(np.float32)
+    noise_OI = np.random.default_rng(3).standard_normal(base_OI.shape).astype(np.float32)
+    noisy_OI = base_OI + np.float32(size) * noise_OI * np.abs(base_OI).std()
+    for suspect_OI in (noisy_OI, bfloat16(noisy_OI), noisy_OI.astype(np.float16).astype(np.float32)):
+        for group in ZEROS:
+            assert not ROUNDINGS[WITH_ZERO + group].makes_equal(base_OI, suspect_OI, 0.0)
+
+
+def test_four_bits_are_not_called_eight():
+    base_OI = skewed()
+    for size in (None, 128, 32):
+        suspect_OI = by_groups(size, base_OI, bits=4)
+        assert explained(base_OI, suspect_OI) is None
+        assert not any(ROUNDINGS[WITH_ZERO + group].makes_equal(base_OI, suspect_OI, 0.0) for group in ZEROS)
+
+
+def test_columns_of_two_numbers_prove_nothing():
+    """Any two numbers are the ends of a grid."""
+    base_OI = np.random.default_rng(0).standard_normal((4096, 2)).astype(np.float32)
+    noisy_OI = base_OI + np.float32(1e-4) * np.random.default_rng(1).standard_normal(base_OI.shape).astype(np.float32)
+    assert explained(base_OI, noisy_OI) is None and explained(base_OI.T, noisy_OI.T) is None
+
+
+def test_symmetric_codes_are_not_said_to_have_zero_points():
+    base_OI = weights()
+    for form in (by_channel, by_tensor, by_32):
+        assert "zero point" not in explained(base_OI, form("int8", base_OI))
+
+
 def test_numbers_halfway_between_two_codes_may_go_either_way():
     base_N = np.array([[127.0, 0.5, 1.5, -2.5]], np.float32)
     for codes in ([127, 0, 2, -2], [127, 1, 1, -3]):
@@ -248,6 +389,50 @@ def test_a_file_in_8_bits_is_equal_after_rounding_to_them(tmp_path, name, change
     suspect = written(tmp_path / "suspect", name, change, quantization_config={"quant_method": "fp8"})
     difference = tensor_difference(base, suspect)
     assert difference is not None and words in difference.sentence, difference.sentence
+
+
+def int8_with_zeros(key, array):
+    """Keep a matrix in integers with a scale and a zero point for each row, as compressed-tensors does."""
+    low_O1, high_O1 = (np.array(end(array, axis=1, keepdims=True)) for end in (np.min, np.max))
+    scale_O1 = ((np.maximum(high_O1, 0) - np.minimum(low_O1, 0)) / 255).astype(np.float32)
+    zero_O1 = np.rint(-128 - np.minimum(low_O1, 0) / scale_O1)
+    codes_OI = np.clip(np.rint(array / scale_O1 + zero_O1), -128, 127)
+    names = (key, f"{key}_scale", f"{key}_zero_point")
+    return dict(zip(names, (codes_OI.astype(np.int8), scale_O1, zero_O1.astype(np.int8)), strict=True))
+
+
+def gptq(key, array, size=32):
+    """Keep a matrix in GPTQ's packing of 8 bits, rounded to the nearest, with a zero point for each group of rows."""
+    weight_IO = array.T
+    groups_GNO = weight_IO.reshape(-1, size, weight_IO.shape[1])
+    low_GO, high_GO = np.minimum(groups_GNO.min(axis=1), 0), np.maximum(groups_GNO.max(axis=1), 0)
+    scale_GO = ((high_GO - low_GO) / 255).astype(np.float16)
+    wide_GO = scale_GO.astype(np.float32)
+    zero_GO = np.clip(np.rint(-low_GO / wide_GO), 1, 255).astype(np.uint8)
+    codes_GNO = np.clip(np.rint(groups_GNO / wide_GO[:, None]) + zero_GO[:, None], 0, 255).astype(np.uint8)
+    codes_IO = codes_GNO.reshape(weight_IO.shape)
+    # Four codes a word: of rows, and of the columns of zero points, which are stored less one.
+    words_IO = np.ascontiguousarray(codes_IO.reshape(-1, 4, codes_IO.shape[1]).swapaxes(1, 2)).view("<i4")[..., 0]
+    base = key.removesuffix(".weight")
+    return {
+        f"{base}.qweight": words_IO,
+        f"{base}.qzeros": np.ascontiguousarray(zero_GO - np.uint8(1)).view("<i4"),
+        f"{base}.scales": scale_GO,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "group"),
+    [
+        (int8_with_zeros, {"quant_method": "compressed-tensors"}, "channel"),
+        (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 32}, "block of 32"),
+    ],
+)
+def test_a_file_in_8_bits_with_zero_points_is_equal_after_rounding_to_them(tmp_path, change, settings, group):
+    base = written(tmp_path / "base", "llama", plain)
+    suspect = written(tmp_path / "suspect", "llama", change, quantization_config=settings)
+    found = tensor_difference(base, suspect)
+    assert found is not None and found.rounding == WITH_ZERO + group
 
 
 def quiet(key, array):

@@ -10,9 +10,11 @@ import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.experiments.results import committed
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage import sheet_sample, spectra
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
@@ -277,6 +279,112 @@ def test_spectra_of_products_survive_a_rotation_and_tell_shapes():
     values = statistics(reader(model), reader(rotated(*model)))
     assert values["ghostspec"] == pytest.approx(1.0, abs=1e-5) and values["self"] == pytest.approx(1.0, abs=1e-4)
     assert statistics(reader(model), untrained(CFG, 2))["ghostspec"] < 0.9999
+
+
+def attention(num_heads, num_kv_heads, width=64, head_dim=8):
+    draws = np.random.default_rng(0)
+    of_heads, of_groups = (width, num_heads * head_dim), (width, num_kv_heads * head_dim)
+    shapes = {"query": of_heads, "key": of_groups, "value": of_groups, "output": of_heads[::-1]}
+    return {name: draws.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(8, 8), (8, 2), (4, 4), (12, 12), (12, 3)])
+def test_spectra_of_wide_products_are_those_of_the_whole_product(monkeypatch, num_heads, num_kv_heads):
+    """Of less rank than width, of as much and of more: each key and value repeated for the heads of its group."""
+    kernels = attention(num_heads, num_kv_heads)
+    query_DH, output_HD = (kernels[name].astype(np.float64) for name in ("query", "output"))
+    repeated = [
+        kernels[name].astype(np.float64).reshape(64, num_kv_heads, 1, 8).repeat(num_heads // num_kv_heads, axis=2)
+        for name in ("key", "value")
+    ]
+    key_DH, value_DH = (array.reshape(64, -1) for array in repeated)
+    monkeypatch.setattr(spectra, "_NARROW", 32)
+    for product_DD, factors in zip(
+        (query_DH @ key_DH.T, value_DH @ output_HD),
+        spectra.attention_factors(kernels, num_heads, num_kv_heads),
+        strict=True,
+    ):
+        values = spectra.product_spectra(factors)
+        assert {array.shape for array in values.values()} == {(64,)}
+        for key, sorted_values in spectra.SPECTRA.items():
+            expected = sorted_values(product_DD)
+            np.testing.assert_allclose(values[key], expected, atol=1e-4 * expected[0])
+
+
+@pytest.mark.parametrize("shape", [(40, 96), (96, 40), (64, 64)])
+def test_singular_values_by_the_gram_matrix_of_either_layout(monkeypatch, shape):
+    monkeypatch.setattr(spectra, "_DIRECT", 16)
+    matrix = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+    for laid_out in (matrix, np.asfortranarray(matrix), np.repeat(matrix, 2, axis=1)[:, ::2]):
+        np.testing.assert_allclose(spectra.singular_values(laid_out), expected, atol=2e-3 * expected[0])
+        values = spectra.singular_values(laid_out).astype(np.float64)
+        assert values @ expected / np.linalg.norm(values) / np.linalg.norm(expected) > 1 - 1e-6
+
+
+class Shapes(RoleSource):
+    """A model of which only the shapes are known: attention and a gated MLP, dense or of experts."""
+
+    def __init__(self, num_layers, width, kv_width, hidden, num_experts=None):
+        super().__init__("", ())
+        experts = [None] if num_experts is None else range(1, num_experts + 1)
+        for block in range(1, num_layers + 1):
+            attention = {"query": (width, width), "key": (width, kv_width)}
+            attention |= {"value": (width, kv_width), "output": (width, width)}
+            mlp = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+            rows = [(group, None, shape) for group, shape in attention.items()]
+            rows += [(group, expert, shape) for expert in experts for group, shape in mlp.items()]
+            for group, expert, shape in rows:
+                self._parts[Role("language", group, "kernel", block, expert, ((), ()))] = Part(shape, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "matrices", "products"),
+    [
+        # 7B with a key for each head: both products of one block take two thirds of the time.
+        ((32, 4096, 4096, 11008), "query, key, value, output of block 16 of 32", "block 16 of 32"),
+        ((32, 4096, 1024, 14336), "block 16 of 32", "block 16 of 32"),
+        ((24, 2048, 2048, 5632), "blocks 2, 6, 10, 14, 18, 22 of 24", "blocks 2, 6, 10, 14, 18, 22 of 24"),
+        ((24, 1024, 1024, 2816), "", ""),
+        ((80, 8192, 1024, 28672), "key, value of 21 of 80 blocks", "21 of 80 blocks"),
+        ((32, 4096, 1024, 14336, 8), "11 of 28 matrices of block 16 of 32", "block 16 of 32"),
+    ],
+)
+def test_wide_models_are_sampled_over_their_depth(sizes, matrices, products):
+    model = Shapes(*sizes)
+    samples = sheet_sample.sample_pair(model, model)
+    assert (samples.matrices, samples.products) == (matrices, products)
+    assert samples.base == samples.suspect and samples.base.paths and samples.base.blocks
+
+
+def test_models_of_two_depths_are_sampled_at_the_same_part_of_each():
+    samples = sheet_sample.sample_pair(Shapes(32, 4096, 4096, 11008), Shapes(40, 4096, 4096, 11008))
+    assert samples.products == "block 16 of 32 and block 20 of 40"
+    assert (samples.base.blocks, samples.suspect.blocks) == ({16}, {20})
+    assert samples.base.paths == samples.suspect.paths  # in the blocks that both have
+    other_width = sheet_sample.sample_pair(Shapes(2, 64, 64, 96), Shapes(2, 32, 32, 48))
+    assert not other_width.base.paths and other_width.suspect.blocks == {1, 2}
+
+
+def test_a_sheet_of_a_sample_has_every_value_and_says_of_what(monkeypatch):
+    cfg = config(num_layers=4, d_model=64, d_ff=96)
+    model, other = untrained(cfg, 1), untrained(cfg, 2)
+    whole = sheet_of_pair(model, other)
+    monkeypatch.setattr(sheet_sample, "_WORK", 2 * 64**3)
+    rows = sheet_of_pair(model, other)
+    assert {key: row.sample for key, row in rows.items() if row.sample} == {
+        "spectra": "query of block 2 of 4",
+        "ghostspec": "block 2 of 4",
+        "self": "block 2 of 4",
+    }
+    for key in ("spectra", "ghostspec", "self"):
+        assert not whole[key].sample
+        assert rows[key].value != whole[key].value and rows[key].value == pytest.approx(whole[key].value, abs=0.01)
+        assert value_text(rows[key]).endswith(f" ({rows[key].sample})")
+    worth, _ = sheet_listings(evidence_sheet(NativeRoles(model), NativeRoles(other), (model, other)))
+    assert "in brackets" in worth.note
+    copy = sheet_of_pair(model, model)
+    assert all(copy[key].value == pytest.approx(1.0) for key in ("spectra", "ghostspec", "self"))
 
 
 @pytest.mark.parametrize("value", [1.0, 0.99996, 0.9997, 0.38354, 0.0, -2.669])

@@ -151,6 +151,27 @@ def test_wide_groups_take_the_top_by_themselves(monkeypatch):
     assert sorted_rows(scores).atoms_nA.shape[1] == 150
 
 
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_wide_copies_are_sorted_once_where_no_bound_is_much_smaller(monkeypatch, is_wide):
+    """1/n! is the least p of any statistic: what columns and scaling could win is known beforehand."""
+    units = np.random.default_rng(5).standard_normal((200, 64))
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    every = sorted_rows(units @ units.T, top=200)
+    monkeypatch.setattr(bound, "FULL_WIDTH", 100 if is_wide else 200)
+    sorts = []
+    sort = bound._sort
+    monkeypatch.setattr(bound, "_sort", lambda *args, **options: sorts.append(args) or sort(*args, **options))
+    rows = sorted_rows(units @ units.T, top=200)
+    assert len(sorts) == 1 if is_wide else len(sorts) > 1
+    floor = -math.lgamma(201) / LN10
+    least, found = joint_bound([every]).log10_p, joint_bound([rows]).log10_p
+    assert floor <= least <= found <= floor + 0.05 / LN10
+    # Half of the copy's own score leaves all of it to be tried.
+    sorts.clear()
+    weak = sorted_rows(units @ units.T - 0.8 * np.eye(200), top=200)
+    assert len(sorts) > 2 and joint_bound([weak]).log10_p > floor + 1
+
+
 def test_constants_of_rows_and_columns_change_nothing():
     rng = np.random.default_rng(5)
     scores = rng.standard_normal((80, 80)) + 1.5 * np.eye(80)

@@ -1,0 +1,166 @@
+"""Which matrices of wide models the sheet takes spectra of, so that two models of 7B cost about a minute and a half.
+
+Work is counted in multiplications, as timed: of a matrix with sides s ≤ l, s² l / 2 for its Gram matrix and 1.7 s³ for
+the eigenvalues of that; of a product of attention of rank r, 10 r³ for all its values (7 r³ of them for the
+eigenvalues), and 4 r² for every coordinate above r. The blocks of a sample lie evenly over the depth. Where one block
+alone exceeds the limit, its attention's products stay, and of its matrices the cheapest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE
+from bornbiased_jax.checkpoints.roles import Role, RoleSource
+from bornbiased_jax.lineage.spectra import MATRICES
+
+WIDEST = 4096
+"""Longest shorter side of a matrix, and highest rank of a product of attention, of which spectra are computed."""
+# Multiplications for one model: a minute and a half of one core, and each of two models has one.
+_WORK = 30 * 4096**3
+# Blocks that are named one by one.
+_NAMED = 6
+
+BlockRoles = Mapping[int, Sequence[Role]]
+"""Roles by the number of their block."""
+
+
+class Sample(NamedTuple):
+    """The part of a model that spectra are taken of.
+
+    Attributes:
+        paths: of matrices whose singular values are computed.
+        blocks: whose products of attention are; numbers from 1.
+    """
+
+    paths: frozenset[str]
+    blocks: frozenset[int]
+
+
+class Samples(NamedTuple):
+    """Samples of two models, with what they leave out.
+
+    Attributes:
+        base, suspect: the sample of each.
+        matrices: which matrices both samples hold, for a reader; "" where they hold all.
+        products: which blocks, likewise.
+    """
+
+    base: Sample
+    suspect: Sample
+    matrices: str
+    products: str
+
+
+def sample_pair(base: RoleSource, suspect: RoleSource) -> Samples:
+    """Choose the matrices and the blocks of two models whose spectra are compared."""
+    sources = (base, suspect)
+    shared = _shared_matrices(*sources)
+    narrow = {
+        block: [role for role in roles if min(base.array_shape(role)) <= WIDEST] for block, roles in shared.items()
+    }
+    work = {role: _matrix_work(base.array_shape(role)) for roles in narrow.values() for role in roles}
+    products = [_product_work(source) for source in sources]
+    # As many blocks as the limit allows, of the model that takes longer.
+    of_block = sum(work.values()) / max(1, len(narrow))
+    of_products = max(sum(by_block.values()) / max(1, len(by_block)) for by_block in products)
+    count = max(1, int(_WORK / max(1.0, of_block + of_products)))
+    chosen = {block: narrow[block] for block in _evenly_over(list(narrow), count)}
+    blocks = [_evenly_over(list(by_block), count) for by_block in products]
+    if count == 1:
+        chosen = {block: _cheapest(roles, work, _WORK - of_products) for block, roles in chosen.items()}
+    paths = frozenset(role.path for roles in chosen.values() for role in roles)
+    texts = [_blocks_text(sampled, by_block) for sampled, by_block in zip(blocks, products, strict=True)]
+    return Samples(
+        Sample(paths, frozenset(blocks[0])),
+        Sample(paths, frozenset(blocks[1])),
+        _matrices_text(chosen, shared),
+        " and ".join(dict.fromkeys(text for text in texts if text)),
+    )
+
+
+def is_block_matrix(source: RoleSource, role: Role) -> bool:
+    """Check whether a role is a matrix of a block of the language model."""
+    is_kernel = role.component == LANGUAGE and role.leaf == "kernel" and role.block is not None
+    return is_kernel and len(source.array_shape(role)) == 2
+
+
+def _shared_matrices(base: RoleSource, suspect: RoleSource) -> BlockRoles:
+    """Return the matrices of blocks that both models have in one shape."""
+    of_suspect = {role.path: suspect.array_shape(role) for role in suspect.roles}
+    shared: dict[int, list[Role]] = {}
+    for role in base.roles:
+        shape = base.array_shape(role)
+        is_shared = is_block_matrix(base, role) and of_suspect.get(role.path) == shape
+        if role.block is not None and is_shared:
+            shared.setdefault(role.block, []).append(role)
+    return shared
+
+
+def _matrix_work(shape: tuple[int, ...]) -> float:
+    short, long = sorted(shape)
+    return short**2 * long / 2 + 1.7 * short**3
+
+
+def _product_work(source: RoleSource) -> dict[int, float]:
+    """Return the work for the products of attention of every block that has them, of a rank that is computed."""
+    kernels: dict[int, dict[str, tuple[int, ...]]] = {}
+    for role in source.roles:
+        if role.block is not None and role.group in MATRICES and is_block_matrix(source, role):
+            kernels.setdefault(role.block, {})[role.group] = source.array_shape(role)
+    work = {}
+    for block, shapes in kernels.items():
+        if shapes.keys() >= set(MATRICES):
+            ranks = [min(shapes[name]) for name in ("key", "value")]
+            width = shapes["key"][0]
+            if max(ranks) <= WIDEST:
+                work[block] = sum(10.0 * rank**3 + 4.0 * (width - rank) * rank**2 for rank in ranks)
+    return work
+
+
+def _evenly_over(blocks: Sequence[int], count: int) -> list[int]:
+    """Choose blocks that lie evenly over the depth, the middle of as many parts.
+
+    >>> _evenly_over(range(1, 33), 1), _evenly_over(range(1, 33), 4), _evenly_over([1, 2], 5)
+    ([16], [4, 12, 20, 28], [1, 2])
+    """
+    if count >= len(blocks):
+        return list(blocks)
+    return [blocks[((2 * part + 1) * len(blocks) - 1) // (2 * count)] for part in range(count)]
+
+
+def _cheapest(roles: Sequence[Role], work: Mapping[Role, float], limit: float) -> list[Role]:
+    """Choose the matrices that take the least, up to a limit; at least one."""
+    chosen: list[Role] = []
+    for role in sorted(roles, key=work.__getitem__):
+        limit -= work[role]
+        if chosen and limit < 0:
+            break
+        chosen.append(role)
+    return chosen
+
+
+def _blocks_text(chosen: Collection[int], blocks: Collection[int]) -> str:
+    """Name blocks of a sample; "" for all.
+
+    >>> _blocks_text([16], range(1, 33)), _blocks_text([4, 12, 20, 28], range(1, 33)), _blocks_text([1, 2], [1, 2])
+    ('block 16 of 32', 'blocks 4, 12, 20, 28 of 32', '')
+    """
+    if len(chosen) == len(blocks):
+        return ""
+    if len(chosen) > _NAMED:
+        return f"{len(chosen)} of {len(blocks)} blocks"
+    return f"block{'s' if len(chosen) > 1 else ''} {', '.join(map(str, chosen))} of {len(blocks)}"
+
+
+def _matrices_text(chosen: BlockRoles, shared: BlockRoles) -> str:
+    blocks = _blocks_text(chosen, shared)
+    counts = [sum(len(roles[block]) for block in chosen) for roles in (chosen, shared)]
+    if counts[0] == counts[1]:
+        return blocks
+    roles = [role for of_block in chosen.values() for role in of_block]
+    # Experts are many: counted.
+    has_experts = any(role.expert is not None for role in roles)
+    names = f"{counts[0]} of {counts[1]} matrices" if has_experts else ", ".join(dict.fromkeys(r.matrix for r in roles))
+    return f"{names} of {blocks or 'all blocks'}"
