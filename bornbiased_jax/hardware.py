@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
-import importlib.util
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bornbiased_jax.errors import InputError
@@ -22,41 +17,6 @@ GIB = 2**30
 def cores() -> int:
     """Count the cores that this process may use: those of its affinity mask where the system has one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Have each call of the OpenBLAS that wheels of numpy and scipy bundle use one thread.
-
-    For work that fills the cores by threads of its own: BLAS threads wait by spinning, and where there are more of them
-    than free cores most of the time goes there. Another BLAS stays as it is.
-    """
-    libraries = _bundled_openblas()
-    before = [count_threads() for count_threads, _ in libraries]
-    for _, set_threads in libraries:
-        set_threads(1)
-    try:
-        yield
-    finally:
-        for (_, set_threads), count in zip(libraries, before, strict=True):
-            set_threads(count)
-
-
-@functools.cache
-def _bundled_openblas() -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
-    """Return what reads and what sets the number of threads of each OpenBLAS that wheels bundle."""
-    found = []
-    for package in ("numpy", "scipy"):
-        spec = importlib.util.find_spec(package)
-        assert spec is not None and spec.origin is not None
-        for path in sorted((Path(spec.origin).parents[1] / f"{package}.libs").glob("*openblas*")):
-            library = ctypes.CDLL(str(path))  # the one that is loaded
-            # That with 64-bit integers has another ending.
-            for ending in ("", "64_"):
-                names = [f"scipy_openblas_{verb}_num_threads{ending}" for verb in ("get", "set")]
-                if all(hasattr(library, name) for name in names):
-                    found.append((getattr(library, names[0]), getattr(library, names[1])))
-    return tuple(found)
 
 
 def device_memory() -> int | None:

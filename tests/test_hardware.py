@@ -33,14 +33,3 @@ def test_a_container_counts_without_its_page_cache(tmp_path, monkeypatch):
     assert hardware.available_memory() == 600_000
     (tmp_path / "memory.max").write_text("max\n")
     assert hardware.available_memory() == 2000 * 1024
-
-
-def test_blas_has_one_thread_inside_and_as_many_as_before_after():
-    libraries = hardware._bundled_openblas()
-    if not libraries:
-        pytest.skip("numpy and scipy bundle no OpenBLAS here")
-    before = [count_threads() for count_threads, _ in libraries]
-    with pytest.raises(KeyError), hardware.one_blas_thread():
-        assert [count_threads() for count_threads, _ in libraries] == [1] * len(libraries)
-        raise KeyError
-    assert [count_threads() for count_threads, _ in libraries] == before

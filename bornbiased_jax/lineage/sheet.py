@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import linalg
+from threadpoolctl import threadpool_limits
 
-from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig, preset
@@ -218,7 +218,8 @@ def evidence_sheet(
     # Both models on the same tokens, then every statistic with its range.
     ids_ST = None if first is None or second is None else probe_ids(first, second)
     samples = sample_pair(base, suspect)
-    with hardware.one_blas_thread(), ThreadPoolExecutor(2) as pool:
+    # A core for each model: threads of BLAS beyond the cores would wait by spinning.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
         sources, models, of_both = (base, suspect), (first, second), (samples.base, samples.suspect)
         readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), of_both))
     values = compare(*readings)
