@@ -113,3 +113,42 @@ class NativeRoles(RoleSource):
     def stored_as(self, role: Role) -> str:
         """Return the storage types of the file, joined: a configuration's file is of one type but for its norms."""
         return self._reader.storage
+
+
+class ComparedRoles(RoleSource):
+    """Roles of a checkpoint that is compared and not run, since something in its configuration is left out.
+
+    Args:
+        source: its roles.
+        naming: what the file's names are.
+        note: what is left out.
+    """
+
+    def __init__(self, source: NativeRoles, naming: str, note: str) -> None:
+        super().__init__(source.description, source._tokenizer_files, source.files, (*source.notes, note))
+        self.naming = naming
+        self._parts = source._parts
+        self._source = source
+
+    def shape(self, component: str) -> Shape:
+        """Return the sizes of the component."""
+        return self._source.shape(component)
+
+    def digest_name(self, role: Role) -> str:
+        """Return path and layer, as of the checkpoint that is run."""
+        return self._source.digest_name(role)
+
+    def stored_in(self, role: Role) -> tuple[str, ...]:
+        """Return the tensor of the file that a role is fused in with others."""
+        return self._source.stored_in(role)
+
+    def read_stored(self, name: str) -> np.ndarray:
+        """Read a tensor with fused roles as float32, its axes as the file has them."""
+        return self._source.read_stored(name)
+
+    def _norm_names(self, role: Role) -> Sequence[str]:
+        return self._source._norm_names(role)
+
+    def stored_as(self, role: Role) -> str:
+        """Return the storage types of the file, joined."""
+        return self._source.stored_as(role)

@@ -13,9 +13,12 @@ from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_c
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
+from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage.fingerprint_pass import weights_digests
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten
 from tests.fixtures.gguf_files import convert
@@ -202,28 +205,72 @@ def test_quantized_tensors_come_back_within_a_step(tmp_path, kind, steps):
     assert error.max() > 0
 
 
-def test_llama3_scaling_is_told_from_its_divisors(tmp_path):
-    scaling = dict(rope_scaling="llama3", rope_scaling_factor=32.0, rope_theta=500_000.0, head_dim=64)
-    cfg, params = initial("llama-tiny", **scaling)
-    # The formula of convert_hf_to_gguf.py (LlamaModel.generate_extra_tensors).
-    base = 1.0 / 500_000.0 ** (np.arange(0, 64, 2, dtype=np.float32) / 64)
+def _llama3_divisors(head_dim, factor, positions):
+    """The formula of convert_hf_to_gguf.py (LlamaModel.generate_extra_tensors)."""
     divisors = []
-    for frequency in base:
+    for frequency in 1.0 / 500_000.0 ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim):
         wavelength = 2 * np.pi / frequency
-        if wavelength < 8192 / 4.0:
+        if wavelength < positions / 4.0:
             divisors.append(1.0)
-        elif wavelength > 8192 / 1.0:
-            divisors.append(32.0)
+        elif wavelength > positions / 1.0:
+            divisors.append(factor)
         else:
-            smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
-            divisors.append(1 / ((1 - smooth) / 32.0 + smooth))
-    tensors = {"rope_freqs.weight": np.asarray(divisors, np.float32)}
+            smooth = (positions / wavelength - 1.0) / (4.0 - 1.0)
+            divisors.append(1 / ((1 - smooth) / factor + smooth))
+    return {"rope_freqs.weight": np.asarray(divisors, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("factor", "positions", "head_dim"),
+    [
+        *((factor, 8192, 64) for factor in (32.0, 8.0, 4.0, 1.6, 16.0)),
+        # Contexts of another length, and heads so small that no wavelength is scaled by the whole factor.
+        *((4.0, 2048, 64), (8.0, 131_072, 128), (4.0, 8192, 4)),
+    ],
+)
+def test_llama3_scaling_of_any_factor_is_told_from_its_divisors(tmp_path, factor, positions, head_dim):
+    scaling = dict(rope_scaling="llama3", rope_scaling_factor=factor, rope_original_max_seq_len=positions)
+    cfg, params = initial("llama-tiny", **scaling, rope_theta=500_000.0, head_dim=head_dim)
+    tensors = _llama3_divisors(head_dim, factor, positions)
     path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", tensors=tensors)
     assert open_checkpoint(path).cfg.replace(init=cfg.init) == cfg
-    tensors["rope_freqs.weight"][10] += 0.5
-    path = write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf", tensors=tensors)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(10, 3.1), (0, 2.0), (-1, 33.0), (-1, np.nan), (-1, np.inf), (3, 0.0), (3, -1.0)]
+)
+def test_a_table_of_rope_that_is_not_of_llama3_is_refused(tmp_path, place, value):
+    cfg, params = initial("llama-tiny", rope_theta=500_000.0, head_dim=64)
+    tensors = _llama3_divisors(64, 32.0, 8192)
+    tensors["rope_freqs.weight"][place] = value
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", tensors=tensors)
     with pytest.raises(InputError, match="rope_freqs.weight"):
         open_checkpoint(path)
+
+
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+YARN |= {"llama.rope.scaling.original_context_length": 64, "llama.rope.scaling.attn_factor": 1.5}
+
+
+@pytest.mark.parametrize("scaling", ["table", "yarn"])
+def test_a_scaling_of_rope_that_is_not_run_is_no_reason_not_to_compare_weights(tmp_path, capsys, scaling):
+    cfg, params = initial("llama-tiny", num_kv_heads=2)
+    extra = {"tensors": {"rope_freqs.weight": np.full(8, 1.5, np.float32)}} if scaling == "table" else {"fields": YARN}
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", **extra)
+    with pytest.raises(InputError, match="rope"):
+        open_checkpoint(path)
+    capsys.readouterr()
+    compared, native = open_role_source(path), open_role_source(tmp_path / "hf")
+    assert (
+        "how RoPE is scaled is not understood" in compared.notes[-1] and compared.notes[-1] in capsys.readouterr().err
+    )
+    assert weights_digests(compared) == weights_digests(native)
+    verdict = trace(tmp_path / "hf", path, num_permutations=99)
+    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "tensors")
+    # Nothing else is overlooked.
+    extra["fields"] = extra.get("fields", {}) | {"llama.attention.sliding_window": 8}
+    with pytest.raises(InputError, match="rope|sliding_window"):
+        open_role_source(write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf2", **extra))
 
 
 def test_linear_scaling(tmp_path):

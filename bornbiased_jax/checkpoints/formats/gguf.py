@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -40,11 +40,12 @@ from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT, unreadable
 
 # What the reader raises on files that are cut or damaged.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
-# Llama 3.1 and 3.2 files give the scaled frequencies as divisors, without the settings that made them.
-_LLAMA3_FACTORS = (8.0, 32.0)
 # Numbers dequantized together.
 _CHUNK = 1 << 20
+# Files of Llama 3.1 and later give the scaled frequencies as divisors, without the settings that made them.
 ROPE_DIVISORS = "rope_freqs.weight"
+# Tables of other scalings, of which Phi-3 has two.
+_ROPE_TABLES = (ROPE_DIVISORS, "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
@@ -68,12 +69,13 @@ def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
     return Fields(values, str(path), HOW_TO_CONVERT, prefix=f"{architecture}.")
 
 
-def read_headers(path: Path, window: int | None = None) -> StoredModel:
+def read_headers(path: Path, window: int | None = None, *, is_rope_ignored: bool = False) -> StoredModel:
     """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
 
     Args:
         path: of the file.
         window: of attention, for the architecture that Mistral shares with LLaMA: files of it never carry one.
+        is_rope_ignored: leave out how RoPE is scaled, for a comparison of weights: such a model is not to be run.
 
     Raises:
         InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
@@ -89,6 +91,10 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
     shapes |= {name: (1, *shapes[name]) for name in gates}
     fields = _fields(reader, path)
+    if is_rope_ignored:
+        kept = {name: value for name, value in fields.values.items() if ".rope.scal" not in name}
+        fields = Fields(kept, fields.where, HOW_TO_CONVERT, prefix=fields.prefix)
+        shapes = {name: shape for name, shape in shapes.items() if name not in _ROPE_TABLES}
     architecture = fields.prefix.removesuffix(".")
     # Mixtral calls itself llama.
     has_experts = fields.get("expert_count", 0) > 0
@@ -109,7 +115,7 @@ def read_headers(path: Path, window: int | None = None) -> StoredModel:
     lacking = _lacking_window(fields, family, window)
     if lacking:
         progress.once(progress.warn, f"{path} {lacking}")
-    if ROPE_DIVISORS in tensors:
+    if ROPE_DIVISORS in shapes:
         cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
     entries = _entries(family, own_shapes)
@@ -384,8 +390,34 @@ def _with_rope_divisors(cfg: ModelConfig, divisors: np.ndarray, path: Path) -> M
     if cfg.rope_scaling == "none" and divisors.shape == plain.shape:
         if np.all(divisors == 1.0):
             return cfg
-        for factor in _LLAMA3_FACTORS:
-            scaled = cfg.replace(rope_scaling="llama3", rope_scaling_factor=factor)
-            if np.allclose(plain / frequencies(scaled), divisors, rtol=1e-5, atol=0.0):
-                return scaled
+        if np.all(np.isfinite(divisors) & (divisors >= 1.0)):
+            for scaled in _llama3_configs(cfg, divisors.astype(np.float64), 2 * np.pi / plain):
+                if np.allclose(plain / frequencies(scaled), divisors, rtol=1e-5, atol=0.0):
+                    return scaled
     raise InputError(f"{path} scales RoPE by a table ({ROPE_DIVISORS}) other than Llama 3's: that is not supported")
+
+
+def _llama3_configs(cfg: ModelConfig, divisors_F: np.ndarray, wavelengths_F: np.ndarray) -> Iterator[ModelConfig]:
+    """Yield configs with Llama 3's scaling that a table may come from: of 8,192 original positions, then of others.
+
+    A divisor d is 1 / (s + (1 - s) / factor), in which s falls from 1 to 0 as wavelengths grow (:func:`frequencies`).
+    """
+    low, high = cfg.rope_low_freq_factor, cfg.rope_high_freq_factor
+    scaled = cfg.replace(rope_scaling="llama3")
+    # The factor, from the longest wavelength: the divisor itself where s is 0 there.
+    smooth = float(np.clip((cfg.rope_original_max_seq_len / wavelengths_F[-1] - low) / (high - low), 0.0, 1.0))
+    remainder = 1 / divisors_F[-1] - smooth
+    if 0 < remainder <= 1 - smooth:
+        yield scaled.replace(rope_scaling_factor=_rounded((1 - smooth) / remainder))
+    # The number of positions, from a wavelength where s lies between 0 and 1.
+    factor = float(divisors_F.max())
+    is_between_F = (divisors_F > 1.0) & (divisors_F < factor)
+    if np.any(is_between_F):
+        smooth = (1 / divisors_F[is_between_F][0] - 1 / factor) / (1 - 1 / factor)
+        positions = round(float(wavelengths_F[is_between_F][0]) * (low + smooth * (high - low)))
+        yield scaled.replace(rope_scaling_factor=_rounded(factor), rope_original_max_seq_len=positions)
+
+
+def _rounded(factor: float) -> float:
+    """Return a factor without the error of single precision."""
+    return float(f"{factor:.5g}")
