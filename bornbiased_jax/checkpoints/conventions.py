@@ -65,7 +65,8 @@ OTHER_HEADS = r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|
 CONVENTIONS: tuple[Convention, ...] = (
     # Attention: fused.
     Convention(_A + "c_attn", "query+key+value", "grouped", "gpt_bigcode"),
-    Convention(_A + "query_key_value", "query+key+value", "joined", "chatglm"),
+    # Not that of the first ChatGLM, whose module is called attention.
+    Convention(r"self_attention\.query_key_value", "query+key+value", "joined", "chatglm"),
     Convention(_A + "(query_key_value|wqkv|linear_qkv)", "query+key+value", "grouped"),
     Convention(_A + "(c_attn|qkv_proj|qkv|Wqkv|W_pack|in_proj)|att_proj", "query+key+value", "joined"),
     Convention(_A + "q_proj", "query+output_gate", "gated", "qwen3_next|qwen3_5.*"),
@@ -74,7 +75,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(_A + "(q_a_layernorm|q_norm_a)", "latent:q_a_norm"),
     Convention(_A + "(q_b_proj|wq_b)", "latent:q_b"),
     Convention(_A + "(kv_a_proj_with_mqa|wkv_a)", "latent:kv_a"),
-    Convention(_A + "kv_a_layernorm", "latent:kv_a_norm"),
+    Convention(_A + "(kv_a_layernorm|kv_norm)", "latent:kv_a_norm"),
     Convention(_A + "(kv_b_proj|wkv_b)", "latent:kv_b"),
     Convention(_A + "(q_proj|c_q|wq|query|query_proj|to_q)", "query"),
     Convention(_A + "(k_proj|c_k|wk|key|key_proj|to_k)", "key"),
@@ -90,16 +91,14 @@ CONVENTIONS: tuple[Convention, ...] = (
     # Experts, stacked or one by one, and MLPs.
     Convention(_X + "gate_up_proj", "gate+up", "interleaved", "gpt_oss"),
     Convention(f"(?:{_X}|{_M})(gate_up_proj|input_linear|gate_and_up_proj)", "gate+up", "halves"),
-    Convention(_M + "(Wi|linear_fc1)", "gate+up", "halves", "modernbert"),
-    Convention(_M + "dense_h_to_4h", "gate+up", "halves", "chatglm"),
+    # Up alone, without a gate, where it is as wide as down.
+    Convention(_M + "(Wi|linear_fc1|dense_h_to_4h)", "gate+up", "halves"),
     Convention("ff_proj", "up+gate", "halves"),
     Convention(_M + "w1", "up", families="qwen"),
     Convention(_M + "w2", "gate", families="qwen"),
     Convention(f"(?:{_X}|{_M})(gate_proj|w1|wi_0)", "gate"),
     Convention(f"(?:{_X}|{_M})(up_proj|w3|wi_1)", "up"),
-    Convention(
-        f"(?:{_M})?(c_fc|fc1|fc_in)|{_M}(dense_h_to_4h|linear_fc1|linear_1|Wi|wi)|intermediate\\.dense|mlp\\.0", "up"
-    ),
+    Convention(f"(?:{_M})?(c_fc|fc1|fc_in)|{_M}(linear_1|wi)|intermediate\\.dense|mlp\\.0", "up"),
     Convention(
         f"(?:{_X}|{_M})(down_proj|w2|wo|output_linear)|{_M}c_proj|(?:{_M})?(fc2|fc_out|ff_out)|"
         f"{_M}(dense_4h_to_h|linear_fc2|linear_2|Wo)|output\\.dense",
@@ -142,14 +141,14 @@ TABLES: tuple[Convention, ...] = (
         "(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings|embeddings|embedding|embed|token_embedder)",
         "embedding",
     ),
-    Convention(r"(embeddings\.word_embeddings|embedding\.word_embeddings)", "embedding"),
-    Convention("(lm_head|embed_out|output|output_layer|logits_dense)|transformer.ff_out", "head"),
+    Convention(r"embeddings?\.(word_embeddings|tok_embeddings)", "embedding"),
+    Convention("(lm_head|embed_out|output|output_layer|logits_dense|ff_out|head)", "head"),
     Convention("(wpe|embed_positions|position_embeddings|pos_embed|positional_embedding)", "positions"),
     Convention(r"embeddings\.position_embeddings?", "positions"),
     Convention(
         "(norm|ln_f|final_layer_norm|final_layernorm|norm_f|final_norm|model_norm|decoder_norm)", "norm:final_norm"
     ),
-    Convention(r"(word_embeddings_layernorm|embeddings\.LayerNorm|embed_norm)", "norm:embedding_norm"),
+    Convention(r"(word_embeddings_layernorm|embeddings\.LayerNorm|embeddings\.norm|embed_norm)", "norm:embedding_norm"),
     Convention(OTHER_HEADS, "other:*", axes="residual channel"),
 )
 # Towers and projectors: their residual axis is the stream that they write to.
@@ -183,13 +182,20 @@ PROJECTOR = re.compile(r"projector|merger|connector|aligner")
 VISION = re.compile(r"vision|visual|image")
 # Families by ``model_type``: whose norms multiply by 1 + g, and whose configuration does not tell which norm they have.
 OFFSET_NORMS = re.compile(r"gemma\w*|qwen3_next|qwen3_5\w*|recurrent_gemma|nemotron|paligemma|shieldgemma2?")
-LAYERNORM = re.compile(r"olmo|mpt|dbrx|cohere2?|nemotron")
-RMSNORM = re.compile(r"mamba2?|falcon_mamba")
+LAYERNORM = re.compile(r"(?:hf_)?olmo|modernbert.*|mpt|dbrx|cohere2?|nemotron")
+RMSNORM = re.compile(r"mamba2?|falcon_mamba|qwen")
 POST_NORMS = re.compile(POST_NORM_FAMILIES)
 """Families whose only norms stand after attention and MLP."""
 # Fields of ``config.json``.
 HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
+KV_HEADS = (
+    "num_key_value_heads",
+    "num_kv_heads",
+    "n_kv_heads",
+    "n_head_kv",
+    "num_query_groups",
+    "multi_query_group_num",
+)
 HEAD_DIM = ("head_dim", "kv_channels", "attention_head_size")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
 ODD_ACTIVATIONS = ("tanh", "linear", "identity")

@@ -29,7 +29,7 @@ from bornbiased_jax.checkpoints.native_roles import LANGUAGE, ComparedRoles, Nat
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
-from bornbiased_jax.checkpoints.sizes import Json, config_of, measure
+from bornbiased_jax.checkpoints.sizes import Json, config_of, measure, settle
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32
 from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_chosen
 from bornbiased_jax.errors import InputError
@@ -63,7 +63,9 @@ class NamedRoles(RoleSource):
             component: measure(config_of(config, component), members, tensors.shapes)
             for component, members in by_component.items()
         }
-        # A part for every role; what does not have the sizes of its role is unread.
+        # What the sizes of a tensor decide, and its name does not; then a part for every role. What does not have the
+        # sizes of its role is unread.
+        named = settle(named, self._sizes, tensors.shapes)
         self.unread = tuple(sorted(unread + self._add_all(named)))
         self._is_tied = self._tie(named)
         if heads := [tensor.name for tensor in named if _is_other_head(tensor)]:

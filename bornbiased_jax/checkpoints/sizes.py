@@ -130,7 +130,7 @@ def measure(config: Json, tensors: Sequence[NamedTensor], shapes: Shapes) -> Siz
     residual = rows_of("norm:attention_norm") or rows_of("norm:mlp_norm")
     if residual is None:
         tables = ("embedding", "head", "positions", "down")
-        table = next((tensor for tensor in tensors if tensor.row.groups in tables), None)
+        table = next((tensor for group in tables for tensor in tensors if tensor.row.groups == group), None)
         shape = (0,) if table is None else shapes[table.name]
         # The second layer of a projector is [out, in].
         writes = table is not None and table.component == "projector" and table.name.endswith("2.weight")
@@ -154,6 +154,44 @@ def measure(config: Json, tensors: Sequence[NamedTensor], shapes: Shapes) -> Siz
     is_conv1d = any(shape[0] == residual != shape[1] for shape in fused)
     experts_in_out = _are_experts_in_out(tensors, shapes, residual)
     return Sizes(residual, heads, kv_heads or heads, head_dim, nope, rope, is_conv1d, experts_in_out)
+
+
+def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: Shapes) -> list[NamedTensor]:
+    """Settle by sizes what a name leaves open: gate and up or up alone, the norm of heads or of latent queries.
+
+    Args:
+        tensors: of the files.
+        sizes: by component.
+        shapes: of the files' tensors by name.
+    """
+
+    def mlp_of(tensor: NamedTensor) -> tuple[str, int | None, int | None, bool]:
+        return tensor.component, tensor.block, tensor.expert, tensor.is_shared
+
+    # Neurons of each MLP, and ranks of latent queries in each block.
+    matrices = [tensor for tensor in tensors if not tensor.is_bias and len(shapes[tensor.name]) >= 2]
+    hidden_sizes = {
+        mlp_of(tensor): sizes[tensor.component].oriented(tensor, shapes[tensor.name])[-2]
+        for tensor in matrices
+        if tensor.group == "down"
+    }
+    ranks = {
+        (tensor.component, tensor.block): shapes[tensor.name][0]
+        for tensor in matrices
+        if tensor.row.groups == "latent:q_a"
+    }
+
+    def settled(tensor: NamedTensor) -> NamedTensor:
+        shape, row = shapes[tensor.name], tensor.row
+        if row.groups == "gate+up" and row.split == "halves":
+            out_size = sizes[tensor.component].oriented(tensor, shape)[-1:]
+            if out_size == (hidden_sizes.get(mlp_of(tensor)),):
+                return tensor._replace(row=row._replace(groups="up", split=""))
+        if tensor.module == "query_norm" and shape == (ranks.get((tensor.component, tensor.block)),):
+            return tensor._replace(row=row._replace(groups="latent:q_a_norm"))
+        return tensor
+
+    return [settled(tensor) for tensor in tensors]
 
 
 def _are_experts_in_out(tensors: Sequence[NamedTensor], shapes: Shapes, residual: int) -> bool:

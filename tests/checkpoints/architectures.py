@@ -46,6 +46,9 @@ LINEAR = dict(
     linear_value_head_dim=8,
     layer_types=["linear_attention", "full_attention"],
 )
+GPT_NEO = dict(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=4, vocab_size=64)
+GPT_NEO |= dict(max_position_embeddings=64, attention_types=[[["global", "local"], 1]], window_size=8)
+MAMBA2 = dict(hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=8, num_heads=8, head_dim=8, n_groups=1)
 FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_hidden_size=64)
 ROPE = dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=1e4))
 # Class of the configuration and its sizes; the row "a name" is not an architecture but one of its layouts.
@@ -92,6 +95,26 @@ MODELS = {
     "bloom": ("Bloom", dict(hidden_size=32, n_layer=2, n_head=4, vocab_size=64)),
     "llava": ("Llava", dict(image_token_id=5)),
     "qwen2_vl": ("Qwen2VL", {}),
+    "gpt_neo": ("GPTNeo", GPT_NEO),
+    "olmo3": ("Olmo3", dict(**SIZES, sliding_window=8)),
+    "olmoe": ("Olmoe", dict(**SIZES, num_experts=4, num_experts_per_tok=2)),
+    "opt": ("OPT", dict(**{**ALL_HEADS, "ffn_dim": 64}, word_embed_proj_dim=32)),
+    "nemotron": ("Nemotron", SIZES),
+    "seed_oss": ("SeedOss", dict(**SIZES, head_dim=8)),
+    "arcee": ("Arcee", SIZES),
+    "ernie4_5": ("Ernie4_5", dict(**SIZES, head_dim=8)),
+    "exaone4": ("Exaone4", dict(**SIZES, head_dim=8)),
+    "hunyuan": ("HunYuanDenseV1", dict(**SIZES, head_dim=8)),
+    "ministral": ("Ministral", dict(**SIZES, head_dim=8)),
+    "cohere2": ("Cohere2", dict(**SIZES, sliding_window=8)),
+    "mamba": ("Mamba", dict(hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=4)),
+    "mamba2": ("Mamba2", MAMBA2),
+}
+# Encoders, and what is made of their parts: before the logits they have layers that no convention names.
+ENCODERS = {
+    "bert": ("Bert", ALL_HEADS),
+    "modernbert": ("ModernBert", dict(**ALL_HEADS, pad_token_id=0)),
+    "modernbert-decoder": ("ModernBertDecoder", dict(**ALL_HEADS, pad_token_id=0)),
 }
 
 
@@ -100,13 +123,20 @@ _WIDTHS = {
     *("hidden_size", "intermediate_size", "n_embd", "n_inner", "moe_intermediate_size", "q_lora_rank", "kv_lora_rank"),
     *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "shared_expert_intermediate_size", "head_dim", "d_model"),
     *("linear_key_head_dim", "linear_value_head_dim", "ffn_hidden_size", "rotary_dim", "embed_dim", "vocab_size"),
-    *("intermediate_size_mlp", "projection_dim", "max_position_embeddings", "mrope_section"),
+    *(
+        "ffn_dim",
+        "word_embed_proj_dim",
+        "intermediate_size_mlp",
+        "projection_dim",
+        "max_position_embeddings",
+        "mrope_section",
+    ),
 }
 
 
 def transformers_config(name, *, scale=1):
     """The configuration of a tiny model of this name, ``scale`` times as wide as 32."""
-    kind, sizes = MODELS[name]
+    kind, sizes = (MODELS | ENCODERS)[name]
     sizes = dict(sizes)
     if name == "llava":
         sizes["vision_config"] = {**VISION, "projection_dim": 16, "model_type": "clip_vision_model"}
@@ -136,6 +166,8 @@ def _scaled(sizes, scale):
 
 def auto_class(name):
     """The class of transformers that opens the model with its head."""
+    if name in ("bert", "modernbert"):
+        return transformers.AutoModelForMaskedLM
     several = name in ("llava", "qwen2_vl")
     return transformers.AutoModelForImageTextToText if several else transformers.AutoModelForCausalLM
 

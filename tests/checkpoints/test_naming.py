@@ -14,7 +14,9 @@ from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
-from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config
+from bornbiased_jax.lineage.fingerprint_pass import weights_digests
+from tests.checkpoints.architectures import ENCODERS, MODELS, auto_class, named_as_internlm2, transformers_config
+from tests.checkpoints.published_names import PUBLISHED, llama_tensors, published_tensors
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -60,7 +62,7 @@ def _logits(name, folder):
 class _Symmetry:
     """A permutation of every axis, applied to the tensors of the files by the roles that they have."""
 
-    def __init__(self, tensors, config, name):
+    def __init__(self, tensors, config, name, fixed=()):
         # Tensors of their own entries' numbers show where in the files an entry of a role lies.
         numbers = {key: np.arange(array.size, dtype=np.float64).reshape(array.shape) for key, array in tensors.items()}
         self.source = _source(tensors, config)
@@ -68,13 +70,13 @@ class _Symmetry:
         self.tensors = tensors
         self.rng = np.random.default_rng(3)
         shape = self.source.shape("language")
-        self.heads = shape.num_heads
+        self.heads, num_groups = shape.num_heads or 1, shape.num_kv_heads or 1
         width = self.source.array_shape(next(role for role in self.source.roles if role.group == "embedding"))[-1]
-        groups = self.rng.permutation(shape.num_kv_heads)
-        per_group = self.heads // shape.num_kv_heads
+        groups = self.rng.permutation(num_groups)
+        per_group = self.heads // num_groups
         order = np.concatenate([group * per_group + self.rng.permutation(per_group) for group in groups])
         if name in FIXED_HEADS:
-            groups, order = np.arange(shape.num_kv_heads), np.arange(self.heads)
+            groups, order = np.arange(num_groups), np.arange(self.heads)
         num_experts = max((role.expert or 0 for role in self.source.roles), default=0)
         self.experts = self.rng.permutation(num_experts)
         self.hidden = {}
@@ -84,6 +86,7 @@ class _Symmetry:
             ("kv_head",): groups,
             ("expert",): self.experts,
         }
+        self.orders |= {(axis,): np.arange(len(self.orders[axis,])) for axis in fixed}
 
     def _order(self, role, names, size):
         if names == ("hidden",):
@@ -128,7 +131,7 @@ def _key(role):
     return role.component, role.block, role.group, role.leaf, role.module, role.is_shared
 
 
-FAST = ("phi3", "gpt_neox", "gpt_oss", "llava")
+FAST = ("phi3", "gpt_neox", "gpt_oss", "llava", "olmoe", "opt", "mamba")
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,30 @@ def test_permuting_the_axes_of_roles_leaves_the_logits_of_transformers(tmp_path,
     safetensors.numpy.save_file(symmetry.permuted(), tmp_path / "model.safetensors", {"format": "pt"})
     after = _logits(name, tmp_path)
     assert np.abs(after - before).max() < 1e-4 * before.std()
+
+
+# What stands beside the blocks of an encoder, and what makes its states logits.
+BESIDE = {
+    "bert": {"bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"}
+    | {f"cls.predictions.transform.{name}.{leaf}" for name in ("dense", "LayerNorm") for leaf in ("weight", "bias")},
+    "modernbert": {"head.dense.weight", "head.norm.weight", "decoder.bias"},
+    "modernbert-decoder": {"lm_head.dense.weight", "lm_head.norm.weight", "decoder.bias"},
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_permuting_heads_and_neurons_of_an_encoder_leaves_its_logits(tmp_path, name):
+    """The residual stream stays as it is: not all that reads it is understood."""
+    tensors, config = _write_model(name, tmp_path)
+    symmetry = _Symmetry(tensors, config, name, fixed=("residual",))
+    assert set(symmetry.source.unread) == BESIDE[name]
+    assert {role.name for role in symmetry.source.roles} == set(tensors) - BESIDE[name]
+    assert symmetry.source.shape("language").is_centered
+    before = _logits(name, tmp_path)
+    permuted = symmetry.permuted()
+    assert any(np.any(permuted[key] != tensors[key]) for key in tensors)
+    safetensors.numpy.save_file(permuted, tmp_path / "model.safetensors", {"format": "pt"})
+    assert np.abs(_logits(name, tmp_path) - before).max() < 1e-4 * before.std()
 
 
 @pytest.mark.parametrize(
@@ -344,3 +371,18 @@ def test_names_of_internlm2_are_those_of_llama_with_queries_keys_and_values_by_g
     assert [role.path for role in source.roles] == [role.path for role in llama.roles]
     for mine, other in zip(source.roles, llama.roles, strict=True):
         np.testing.assert_array_equal(source.read(mine), llama.read(other), err_msg=mine.path)
+
+
+@pytest.mark.parametrize("convention", PUBLISHED)
+def test_names_of_published_code_give_the_roles_of_those_of_transformers(rng, convention):
+    names = PUBLISHED[convention]
+    tensors = llama_tensors(names.kind, rng)
+    published, expected = _source(published_tensors(names, tensors), names.config), _source(tensors, names.kind.config)
+    assert published.unread == expected.unread == ()
+    assert published.shape("language") == expected.shape("language")
+    assert weights_digests(published) == weights_digests(expected)
+    for mine, other in zip(published.roles, expected.roles, strict=True):
+        assert (mine.path, mine.axes) == (other.path, other.axes)
+        np.testing.assert_array_equal(published.read(mine), expected.read(other), err_msg=mine.path)
+        scales = [source.norm_scale(role) for source, role in ((published, mine), (expected, other))]
+        assert (scales[0] is None) == (scales[1] is None) and (scales[0] is None or np.array_equal(*scales)), mine.path
