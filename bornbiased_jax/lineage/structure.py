@@ -18,6 +18,7 @@ from scipy import fft, signal
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels, Repeats
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.sketches import axis_signs
+from bornbiased_jax.parameters import GROUPS
 
 STRUCTURED = 6.0
 """A kind of matrix agrees with a formula from this z on: by chance the largest of thousands of shifts is below it."""
@@ -43,19 +44,28 @@ def formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
 def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, str]:
     """Look for formulas in every kind of matrix.
 
-    Diagonals of whole matrices are in the records of tensors; shifted and reversed diagonals and fixed orthogonal
-    bases are looked for in the sketches of coordinates, whose signs are known.
+    Diagonals of whole matrices are in the records of tensors, and so are digests: all blocks have one where they have
+    one table (Mamba's ``A_log``), whereas a seed draws for each block its own. Shifted and reversed diagonals and fixed
+    orthogonal bases are looked for in the sketches of coordinates, whose signs are known.
     """
     # Main diagonals, from the records of matrices.
     shapes: dict[str, tuple[int, ...]] = {}
     diagonal: dict[str, list[float]] = {}
+    digests: dict[str, list[str]] = {}
     for record in fingerprint.tensors:
-        if not record.path.startswith(f"{component.name}/") or len(record.array_shape) != 2:
+        if not record.path.startswith(f"{component.name}/"):
             continue
         kind = record.path.split("/")[-2]
+        # Matrices of attention and MLPs may be shared by blocks, and are drawn all the same.
+        if record.is_evidence and "/blocks/" in record.path and kind not in GROUPS:
+            digests.setdefault(kind, []).append(record.digest)
+        if len(record.array_shape) != 2:
+            continue
         shapes[kind] = record.array_shape
         diagonal.setdefault(kind, []).append(record.diagonal_z)
     named = {kind: "the identity" for kind, z_values in diagonal.items() if _is_structured(z_values)}
+    one_table = [kind for kind, values in digests.items() if len(values) > 1 and len(set(values)) == 1]
+    named |= dict.fromkeys(one_table, "a table that all blocks share")
     # Other formulas, from the sketches of each kind of matrix.
     sketches: dict[str, list[np.ndarray]] = {}
     for (_, kind), coordinates_D2 in component.heat_map.items():
