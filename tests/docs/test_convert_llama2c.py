@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.evaluation.parity import parity
 from bornbiased_jax.model import apply
 from bornbiased_jax.text import bpe
 from tests.fixtures.llama2c_files import (
@@ -107,6 +108,13 @@ def test_real_models_open(reference_model, name, sizes, vocab_size, digest):
     tokenizer = checkpoint.tokenizer
     assert (tokenizer and tokenizer.vocab_size) == vocab_size
     assert tokenizer is None or (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
+
+
+@pytest.mark.slow
+def test_transformers_gives_the_logits_of_a_real_model(reference_model):
+    pytest.importorskip("transformers", exc_type=ImportError)
+    compared = parity(reference_model("stories260K/stories260K.bin"), num_sequences=2, seq_len=128)
+    assert compared["max_abs_error"] <= 1e-5 * compared["logit_std"] and compared["top1_agreement"] == 1.0
 
 
 def test_copies_in_other_layouts_have_other_weights(tmp_path):
