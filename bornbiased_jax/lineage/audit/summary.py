@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -118,24 +118,27 @@ class Summary:
         return {role.name if self.named is None else role.path: (role.block, role.matrix) for role in roles}
 
     @cached_property
-    def _role_paths(self) -> Mapping[str, str]:
-        """The paths of roles by path, where they are others; experts that are one tensor have none of their own."""
-        if self.reader is None:
-            return {}
-        return {role.name: role.path for role in self.source.roles if role.expert is None}
-
-    @cached_property
     def forms_by_role(self) -> dict[str, dict[str, str]]:
-        """The digests of :attr:`forms` by paths of roles, which checkpoints have in common however they are read."""
-        return {
-            form: {self._role_paths.get(path, path): digest for path, digest in digests.items()}
-            for form, digests in self.forms.items()
-        }
+        """The digests of :attr:`forms` by paths of roles, which checkpoints have in common however they are read.
+
+        Experts that are one tensor are read again, for each has a path of its own.
+        """
+        if self.reader is None:
+            return self.forms
+        source, forms = self.source, {form: dict[str, str]() for form in FORMS}
+        for role in source.roles:
+            if role.name in self.forms["exact"]:
+                digests = {form: self.forms[form][role.name] for form in FORMS}
+                if role.expert is not None:
+                    digests = digests_of(source.read(role))
+                for form in FORMS:
+                    forms[form][role.path] = digests[form]
+        return forms
 
     @cached_property
     def cells_by_role(self) -> dict[str, MatrixCell]:
         """The matrices of :attr:`cells` by paths of roles."""
-        return {self._role_paths.get(path, path): cell for path, cell in self.cells.items()}
+        return {role.path: (role.block, role.matrix) for role in self.source.roles if role.component == LANGUAGE}
 
 
 def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> Summary:

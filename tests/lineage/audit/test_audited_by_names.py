@@ -180,6 +180,18 @@ def test_a_run_that_goes_on_with_another_configuration_is_one_run(tmp_path):
     assert only(audit_folder(native), "duplicate")["subjects"] == ["step200", "step400"]
 
 
+def test_a_copy_whose_experts_are_read_one_by_one_is_whole(tmp_path):
+    cfg = preset("mixtral-tiny", num_layers=2, num_heads=2, d_model=32, d_ff=48, vocab_size=96)
+    for step, flat in trajectory(1, cfg=cfg, steps=STEPS[:3]).items():
+        place = write(tmp_path, f"step{step}", flat, cfg)
+    shutil.copytree(place, tmp_path / "step300")
+    config = json.loads((place / "config.json").read_text())
+    (tmp_path / "step300" / "config.json").write_text(json.dumps(config | {"a_field_of_its_own": 1}))
+    report = audit_folder(tmp_path)
+    copy = only(report, "duplicate")
+    assert copy["subjects"] == ["step200", "step300"] and "the same files" in copy["text"]
+
+
 def test_weights_that_contradict_a_configuration_which_runs_are_named(tmp_path):
     place = write(tmp_path, "step0", initialization(1))
     write(tmp_path, "step100", drifted(initialization(1), 3))
