@@ -130,7 +130,7 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
         "Largest error of any logit, in standard deviations of the logits, random tokens. GGUF: what such files call "
         "the family, where they are read; quantized tensors are dequantized by the `gguf` library. Every other "
         "architecture is comparison only, without a forward pass: read by the names of its tensors for `seedprint`, "
-        "`digest` and `fingerprint`, as Qwen3-Next, DeepSeek V2 and V3, gpt-oss, Llama 4, Falcon, GPT-J, "
+        "`fingerprint`, `digest` and `audit`, as Qwen3-Next, DeepSeek V2 and V3, gpt-oss, Llama 4, Falcon, GPT-J, "
         "StableLM, Phi-1 and 2, GLM-4-MoE, Granite-MoE, InternLM2, MPT, BLOOM, LLaVA and Qwen2-VL are. "
         f"transformers {versions['transformers']}, torch {versions['torch']}."
     )

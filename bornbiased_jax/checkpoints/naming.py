@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.sizes import Json, config_of, measure, settle
-from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32, not_finite
 from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_chosen
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut
@@ -41,9 +41,11 @@ class NamedRoles(RoleSource):
 
     Attributes:
         unread: names that no convention understands, or whose tensors do not have the sizes of their roles.
+        observe: called with path and numbers of each tensor that is read for a role; None where nobody asks.
     """
 
     naming = "names"
+    observe: Callable[[str, np.ndarray], None] | None = None
 
     def __init__(
         self, tensors: NamedTensors, config: Json, *, rows: Sequence[RoleRow] = (), tokenizer_files: Sequence[Path] = ()
@@ -221,6 +223,21 @@ class NamedRoles(RoleSource):
 
     # Reading.
 
+    def read(self, role: Role) -> np.ndarray:
+        """Read one tensor as float32, its axes as the role says.
+
+        Raises:
+            InputError: it holds NaN or infinite values, or its file is corrupted.
+        """
+        array = super().read(role)
+        if self.observe is not None:
+            self.observe(role.path, array)
+        return array
+
+    def release(self) -> None:
+        """Let go of the tensor that was read last, which is held for its other parts."""
+        self._last = None
+
     def stored_in(self, role: Role) -> tuple[str, ...]:
         """Return the tensors that a role of latent attention is a product of, or the matrix that it is fused in.
 
@@ -250,9 +267,7 @@ class NamedRoles(RoleSource):
             self._last = None
             array = as_float32(self._tensors.read(name))
             if not np.all(np.isfinite(array)):
-                raise InputError(
-                    f"tensor {name} of {self._tensors.where} holds NaN or infinite values: train or export it again"
-                )
+                raise not_finite(name, self._tensors.where)
             self._last = name, array
         return self._last[1]
 

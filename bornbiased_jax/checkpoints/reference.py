@@ -24,6 +24,13 @@ FORMS = (
     "initial weights (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
 )
 
+# What trainers and job systems write beside checkpoints.
+_LOG = re.compile(
+    r"events\.out\.tfevents\..*|trainer_state\.json|.*\.log(\.\d+)?|(.*[-_])?logs?\.(txt|jsonl?|csv)"
+    r"|(nohup|slurm-.*)\.(out|err)",
+    re.IGNORECASE,
+)
+
 
 class Reference(NamedTuple):
     """One checkpoint, not yet opened. ``seed`` and ``step`` are an initialization's or a run's, None for its default.
@@ -91,6 +98,15 @@ def parse_ref(text: str | Path) -> Reference:
     if kind != "run":
         raise InputError(f"{text} asks for a seed or step, but {path} is no pretraining run: leave out what follows @")
     return Reference(kind, path, seed=options.get("seed"), step=options.get("step"))
+
+
+def is_log(name: str) -> bool:
+    """Tell whether a file of this name is a log of training.
+
+    >>> is_log("events.out.tfevents.1700000000.host"), is_log("slurm-1.out"), is_log("model.gguf")
+    (True, True, False)
+    """
+    return _LOG.fullmatch(name) is not None
 
 
 def _near(text: str) -> str:
@@ -163,6 +179,9 @@ def _kind_of_directory(path: Path) -> Kind:
     snapshots = sorted(path.glob("snapshots/*/")) or sorted(path.glob("models--*/snapshots/*/"))
     if snapshots:
         raise InputError(f"{path} is a cache of the hub: name the folder of a snapshot, as {snapshots[0]}")
+    logs = sorted(entry.name for entry in path.iterdir() if is_log(entry.name))
+    if logs:
+        raise InputError(f"{path} holds logs of training, as {logs[0]}, and no weights: {FORMS}")
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 
 
@@ -180,6 +199,8 @@ def _kind_of_file(path: Path) -> Kind:
     pickled = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and head[2:3] != b"\x00"
     if pickled or zipfile.is_zipfile(path):
         raise _pickled(path)
+    if is_log(path.name):
+        raise InputError(f"{path} is a log of training, no checkpoint: {FORMS}")
     if path.suffix == ".gguf":
         raise InputError(f"{path} is no GGUF file, as it does not begin with those letters: name one that does")
     if path.suffix == ".safetensors":

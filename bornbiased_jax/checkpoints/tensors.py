@@ -236,6 +236,11 @@ def wrong_type(name: str, where: str, kind: str) -> InputError:
     return InputError(f"tensor {name} of {where} is of type {kind}, not F64, F32, F16 or BF16: save it as a float")
 
 
+def not_finite(name: str, where: str) -> InputError:
+    """Return the error that refuses a tensor with NaN or infinity, for the caller to raise."""
+    return InputError(f"tensor {name} of {where} holds NaN or infinite values: train or export it again")
+
+
 def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None = None) -> np.ndarray:
     """Read one tensor of a file as the file has it.
 
@@ -251,7 +256,7 @@ def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None =
         raise wrong_type(name, source.where, kind)
     tensor = source.read(name) if first is None else source.first(name, *first)
     if not _is_finite(tensor):
-        raise InputError(f"tensor {name} of {source.where} holds NaN or infinite values: train or export it again")
+        raise not_finite(name, source.where)
     return tensor
 
 

@@ -1,4 +1,4 @@
-"""Decoded matrices are those of bitsandbytes and compressed-tensors, bit for bit."""
+"""Decoded matrices are those of bitsandbytes, compressed-tensors and gptqmodel, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def cases_of(library):
 
 
 BITSANDBYTES, COMPRESSED_TENSORS = cases_of("bitsandbytes"), cases_of("compressed_tensors")
+GPTQMODEL = cases_of("gptqmodel")
 
 
 @pytest.mark.parametrize("case", BITSANDBYTES)
@@ -50,6 +51,22 @@ def test_compressed_tensors_decodes_the_same_numbers(case):
     assert np.array_equal(values, expected)
 
 
+@pytest.mark.parametrize("case", GPTQMODEL)
+def test_gptqmodel_decodes_the_same_numbers(case):
+    arrays = dict(GPTQMODEL[case])
+    expected = arrays.pop("decoded")
+    bits, _, kind = case.partition(" bits, ")
+    version = {"checkpoint_format": "gptq_v2"} if kind == "gptq_v2" else {}
+    values = _decoded(arrays, {"bits": int(bits), **version}).read("m.weight")
+    # Products are exact numbers in float32 here; the library rounds them to float16 once more.
+    assert expected.dtype == np.float16 and np.array_equal(values.astype(np.float16), expected)
+    assert not np.array_equal(values, expected)
+
+
 def test_both_tables_blocks_and_every_format_are_there():
     assert len(BITSANDBYTES) == 9 and len(COMPRESSED_TENSORS) == 18
-    assert all(np.ptp(arrays["decoded"]) > 0.1 for arrays in (*BITSANDBYTES.values(), *COMPRESSED_TENSORS.values()))
+    assert set(GPTQMODEL) == {
+        "4 bits, gptq", "4 bits, gptq by activation", "8 bits, gptq", "4 bits, gptq_v2", "4 bits, awq"
+    }  # fmt: skip
+    everything = (*BITSANDBYTES.values(), *COMPRESSED_TENSORS.values(), *GPTQMODEL.values())
+    assert all(np.ptp(arrays["decoded"]) > 0.1 for arrays in everything)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bornbiased_jax import progress
@@ -93,9 +93,14 @@ def audit_items(
     aliases = [
         name for name, row in summaries.items() if row.item.is_above or (is_alias(name) and row.item.label.step is None)
     ]
+    # Paths of roles where some checkpoints have paths of parameters, and others are read by names.
+    kinds_of_paths = {summary.named is None for summary in summaries.values() if summary.is_opened}
+    forms = {
+        name: summary.forms if len(kinds_of_paths) < 2 else summary.forms_by_role for name, summary in summaries.items()
+    }
     copies = Copies(
         labels,
-        {name: summary.forms["exact"] for name, summary in summaries.items()},
+        {name: digests["exact"] for name, digests in forms.items()},
         unit="tensors that are not constant",
         aliases=aliases,
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
@@ -106,7 +111,7 @@ def audit_items(
         },
     )
     # Copies up to signed zeros or number format; their parts are not listed again.
-    near = find_near_copies({name: summary.forms for name, summary in summaries.items()}, aliases)
+    near = find_near_copies(forms, aliases)
     findings += [*find_copies(copies, near), *near]
     # Gaps in the grid of steps, breaks in a trajectory.
     findings += find_gaps(names_by_step) + find_single_checkpoints(names_by_step)
@@ -135,7 +140,7 @@ def audit_items(
         "graph": {"nodes": list(summaries), "edges": edges(summaries, runs, ties)},
         "source": str(source),
         "alpha": ALPHA,
-        "basis": "all weights, read tensor by tensor",
+        "basis": _basis(summaries.values()),
     }
 
 
@@ -144,7 +149,7 @@ def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], l
     runs: dict[str, list[Summary]] = {}
     stepless = []
     for summary in summaries.values():
-        if summary.reader is None:
+        if not summary.is_opened:
             continue
         if summary.item.label.step is None:
             stepless.append(summary)
@@ -155,15 +160,27 @@ def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], l
     }, stepless
 
 
+def _basis(summaries: Iterable[Summary]) -> str:
+    """Say what was read, and once for all checkpoints what is not looked at in those that are read by names."""
+    basis, count = "all weights, read tensor by tensor", sum(summary.named is not None for summary in summaries)
+    if not count:
+        return basis
+    whose = "1 checkpoint" if count == 1 else f"{count} checkpoints"
+    return (
+        f"{basis}, those of {whose} by the names of tensors, as this package does not run their configuration: norms "
+        "and biases of such a step 0 are held against nothing, and no scheme is named"
+    )
+
+
 def _checkpoint(summary: Summary) -> dict[str, object]:
-    item, reader = summary.item, summary.reader
+    item = summary.item
     return {
         "name": item.name,
         "run": item.label.run,
         "step": item.label.step,
-        "opened": reader is not None,
-        "note": item.note,
-        "model": None if reader is None else reader.description,
+        "opened": summary.is_opened,
+        "note": f"read by names: {summary.by_names}" if summary.by_names else item.note,
+        "model": summary.description,
         "file_digest": summary.file_digest or None,
         "digests": summary.forms["exact"],
         "law": [

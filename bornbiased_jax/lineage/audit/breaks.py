@@ -22,7 +22,7 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
     The ratio at t is the median over tensors of d(t−1, t+1) / max(d(t−1, t), d(t, t+1)), d the Euclidean distance.
 
     Args:
-        run: its checkpoints by ascending step, all with readers.
+        run: its checkpoints by ascending step, all opened.
         advance: called when a pair of checkpoints has been read.
     """
     findings = _other_shapes(run)
@@ -50,7 +50,8 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
 
 def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
     """Find checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
-    shapes = [_shapes(summary) for summary in run]
+    by_role = any(summary.named is not None for summary in run)
+    shapes = [_shapes(summary, by_role=by_role) for summary in run]
     kinds = Counter(tuple(own_shapes.items()) for own_shapes in shapes)
     if len(kinds) < 2:
         return []
@@ -72,20 +73,41 @@ def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
     return findings
 
 
-def _shapes(summary: Summary) -> dict[str, tuple[int, ...]]:
+def _shapes(summary: Summary, *, by_role: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of parameters; by role where one of the run is read by names, which lacks biases of zero."""
+    if by_role:
+        source = summary.source
+        return {role.path: source.array_shape(role) for role in source.roles if role.leaf != "bias"}
     assert summary.reader is not None
     return {path: tuple(row.shape) for path, row in parameter_table(summary.reader.cfg).items()}
 
 
 def distances(first: Summary, second: Summary) -> dict[str, float]:
     """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
-    assert first.reader is not None and second.reader is not None
+    if first.reader is None or second.reader is None:
+        return _distances_by_role(first, second)
     first_table, second_table = parameter_table(first.reader.cfg), parameter_table(second.reader.cfg)
     by_tensor = {}
     for name, path, layer in first.reader.tensors():
         if path in second_table and second_table[path].shape == first_table[path].shape:
             difference = first.reader.read(path, layer) - second.reader.read(path, layer)
             by_tensor[name] = float(np.sqrt(np.vdot(difference, difference)))
+    return by_tensor
+
+
+def _distances_by_role(first: Summary, second: Summary) -> dict[str, float]:
+    """Compute distances of tensors by the paths of their roles, each expert by itself."""
+    first_source, second_source = first.source, second.source
+    seconds = {role.path: role for role in second_source.roles}
+    by_tensor = {}
+    for role in first_source.roles:
+        other = seconds.get(role.path)
+        if other is not None and first_source.array_shape(role) == second_source.array_shape(other):
+            difference = first_source.read(role) - second_source.read(other)
+            by_tensor[role.path] = float(np.sqrt(np.vdot(difference, difference)))
+    for summary in (first, second):
+        if summary.named is not None:
+            summary.named.release()
     return by_tensor
 
 

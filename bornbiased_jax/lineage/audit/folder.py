@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints.formats.orbax_tree import METADATA as TREE
 from bornbiased_jax.checkpoints.formats.orbax_tree import tree_of
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
-from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.reference import is_log, parse_ref
 from bornbiased_jax.checkpoints.weight_files import PICKLES, check_pointer
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
@@ -96,7 +96,8 @@ def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tu
             else:
                 findings.append(item)
     if not items:
-        reason = f" ({findings[0].text.rstrip('.')})" if findings else ""
+        logs = [f"{path.name} is a log of training" for path in sorted(root.iterdir()) if is_log(path.name)]
+        reason = next((f" ({text})" for text in (*(row.text.rstrip(".") for row in findings), *logs)), "")
         raise InputError(f"{root} holds no checkpoint{reason}: name a folder of Hugging Face directories or of runs")
     return items, findings
 
@@ -222,7 +223,7 @@ def _run(place: Path, name: str) -> Iterator[Item]:
 
 def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:
     name = path.relative_to(root).as_posix()
-    if not is_weights(name) and (_BESIDE.fullmatch(path.name) or is_training_state(name)):
+    if not is_weights(name) and (_BESIDE.fullmatch(path.name) or is_training_state(name) or is_log(path.name)):
         return
     # A file that opens is a checkpoint; a pickle is digested and never opened.
     label = read_label(name.removesuffix(path.suffix) if is_weights(name) else name, pattern)

@@ -17,6 +17,10 @@ from typing import NamedTuple
 from scipy import special
 
 from bornbiased_jax import io
+from bornbiased_jax.checkpoints.families import FAMILIES
+from bornbiased_jax.checkpoints.naming import NamedRoles
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE
+from bornbiased_jax.checkpoints.sizes import config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.audit.finding import Finding, listed
@@ -34,6 +38,8 @@ ROUNDING = 2.0**-8
 TRUNCATED_BELOW = 4.0
 """Largest |entry| over the standard deviation, of many entries, that tells of a truncation."""
 MANY = 50_000
+# Storage types whose rounding moves no standard deviation by as much as the tolerance.
+_FLOATS = ("float64", "float32", "float16", "bfloat16", "float8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,8 +226,12 @@ def _deviations(summary: Summary) -> list[Deviation]:
     by 1/√(2L) as GPT-2's are.
     """
     # Only initializations whose distribution something states.
+    if summary.item.label.step != 0:
+        return []
+    if summary.named is not None:
+        return _named_deviations(summary, summary.named)
     reader = summary.reader
-    if reader is None or summary.item.label.step != 0:
+    if reader is None:
         return []
     if summary.item.record is not None and not summary.item.record.is_initialized_here:
         return []
@@ -252,6 +262,34 @@ def _deviations(summary: Summary) -> list[Deviation]:
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
         groups.append(_deviation(path, stated, members))
     return groups
+
+
+def _named_deviations(summary: Summary, source: NamedRoles) -> list[Deviation]:
+    """Compare the matrices of an initialization that is read by names with the standard deviation that is stated.
+
+    Norms and biases are left out: where they begin, only a configuration that is understood says. So are matrices that
+    are products of two in the file, and those that were rounded to integers.
+    """
+    file = source.files[0].parent / "config.json"
+    config = config_of(io.read_json(file), LANGUAGE) if file.is_file() else {}
+    default = DEFAULT_STD if str(config.get("model_type")) in FAMILIES else None
+    stated = config.get("initializer_range", default)
+    if isinstance(stated, bool) or not isinstance(stated, (int, float)) or not 0 < stated < math.inf:
+        return []
+    # All blocks and experts of a matrix together.
+    parts: dict[tuple[str, Group], list[Moments]] = defaultdict(list)
+    roles = [role for role in source.roles if role.component == LANGUAGE]
+    for role in roles:
+        is_drawn = len(role.axes) == 2 and role.group not in ("norm", "bias", "other") and "+" not in role.name
+        is_fixed = role.group == "positions" and role.path not in summary.forms["exact"]
+        if is_drawn and not is_fixed and source.stored_as(role) in _FLOATS:
+            parts[role.matrix_name, role.group].append(summary.moments[role.path])
+    num_blocks = len({role.block for role in roles} - {None})
+    scaled = stated / math.sqrt(2 * max(1, num_blocks))
+    return [
+        _deviation(name, (stated, scaled) if group in ("output", "down") else (stated,), members)
+        for (name, group), members in parts.items()
+    ]
 
 
 def find_distributions(
@@ -293,9 +331,10 @@ def _finding(summary: Summary, groups: list[tuple[Deviation, float]]) -> Finding
             parts.append(f"{group.path} has standard deviation {group.measured:.4g} where {stated} is stated")
     more = f" (and {len(parts) - 3} more)" if len(parts) > 3 else ""
     # Name the scheme that fits before the configuration is said to be contradicted.
-    assert summary.reader is not None
-    scheme = init_scheme(summary.reader.cfg, summary.moments)
     text = f"{summary.name} is not drawn as its configuration says: {'; '.join(parts[:3])}{more}."
+    if summary.reader is None:
+        return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups))
+    scheme = init_scheme(summary.reader.cfg, summary.moments)
     if scheme.fits:
         text = f"{summary.name} is drawn by the scheme {scheme.nearest_scheme}, and its configuration states another: "
         text += f"{'; '.join(parts[:3])}{more}."
@@ -318,9 +357,9 @@ def find_repeats(initializations: Sequence[Summary]) -> list[Finding]:
     """Find initializations with fewer random numbers than entries, beyond the paired neurons of the configuration."""
     findings = []
     for initial in initializations:
-        if initial.fingerprint is None or initial.reader is None:
+        if initial.fingerprint is None:
             continue
-        if repeats := repeats_of(initial.fingerprint, initial.reader.cfg):
+        if repeats := repeats_of(initial.fingerprint, None if initial.reader is None else initial.reader.cfg):
             text = (
                 f"{initial.name} repeats itself: {listed(repeats)}. It has fewer random numbers "
                 "than entries, as where every shard of a tensor was given the same draw, so that its standard "
@@ -330,9 +369,16 @@ def find_repeats(initializations: Sequence[Summary]) -> list[Finding]:
     return findings
 
 
-def repeats_of(fingerprint: Fingerprint, cfg: ModelConfig) -> list[str]:
-    """Write what repeats along each axis, but for neurons that were drawn in pairs on purpose."""
-    drawn = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
+def repeats_of(fingerprint: Fingerprint, cfg: ModelConfig | None) -> list[str]:
+    """Write what repeats along each axis, but for neurons that were drawn in pairs on purpose.
+
+    Args:
+        fingerprint: of the initialization.
+        cfg: its architecture; None of one read by names, which draws no pairs.
+    """
+    drawn = set()
+    if cfg is not None:
+        drawn = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
     in_pairs = bool(drawn & {"mirrored", "repeated"})
     return [
         _repeat_text(report)

@@ -1,4 +1,8 @@
-"""A checkpoint once it has been read: digests, how entries are distributed, a fingerprint."""
+"""A checkpoint once it has been read: digests, how entries are distributed, a fingerprint.
+
+Tensors have the paths of the table of parameters where this package runs the configuration ("blocks/mlp/up/kernel/0"),
+and those of their roles where a checkpoint is read by names ("language/blocks/1/up/kernel").
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,25 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Collection
-from functools import cached_property
+from collections.abc import Callable, Collection
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
+from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
+from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
+from bornbiased_jax.checkpoints.reference import parse_ref
+from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.finding import listed
 from bornbiased_jax.lineage.audit.folder import Item
 from bornbiased_jax.lineage.component_pair import MatrixCell
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -28,6 +38,8 @@ FORMS = ("exact", "unsigned", "bfloat16", "float16")
 """Digests of a tensor: as it is, without signs of zeros, and rounded to two formats."""
 # Checkpoints are compared by coordinates, long after their initialization: in more numbers than what is published has.
 _SETTINGS = Settings(dim=64, neurons=8)
+# A table of positions, as checkpoints of either kind have it.
+_POSITIONS = ("positions/embedding", f"{LANGUAGE}/positions/embedding")
 
 
 class Moments(NamedTuple):
@@ -52,12 +64,15 @@ class Summary:
 
     Attributes:
         item: what it is.
-        reader: reads its weights again; None where it may not be opened.
+        reader: reads its weights again; None where it may not be opened, or is read by names.
         fingerprint: of its weights; None where it may not be opened, or the pass over them fails.
         refusal: why that fails, or "".
         file_digest: SHA-256 of its files; "" of a run.
-        forms: digests of the tensors that are evidence, by form and by path ("blocks/mlp/up/kernel/0").
+        forms: digests of the tensors that are evidence, by form and by path.
         moments: of every tensor, by path.
+        named: reads its weights again by the names of its tensors; None where that is not needed.
+        by_names: why it is read by names: what stands in the way of its configuration, and the tensors that no
+            convention understands; else "".
     """
 
     item: Item
@@ -67,18 +82,63 @@ class Summary:
     moments: dict[str, Moments]
     fingerprint: Fingerprint | None = None
     refusal: str = ""
+    named: NamedRoles | None = None
+    by_names: str = ""
 
     @property
     def name(self) -> str:
         """The checkpoint's name."""
         return self.item.name
 
+    @property
+    def description(self) -> str | None:
+        """Where the model came from, in one line; None where it may not be opened."""
+        opened = self.reader or self.named
+        return None if opened is None else opened.description
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether its weights were read, and can be read again."""
+        return self.reader is not None or self.named is not None
+
+    @property
+    def source(self) -> RoleSource:
+        """Its tensors by role."""
+        if self.named is not None:
+            return self.named
+        assert self.reader is not None
+        return NativeRoles(self.reader)
+
     @cached_property
     def cells(self) -> dict[str, MatrixCell]:
-        """The matrices at the residual stream by path, experts of a block as one."""
-        if self.reader is None:
+        """The matrices at the residual stream of the language model by path, experts of a native block as one."""
+        if not self.is_opened:
             return {}
-        return {role.name: (role.block, role.matrix) for role in NativeRoles(self.reader).roles}
+        roles = [role for role in self.source.roles if role.component == LANGUAGE]
+        return {role.name if self.named is None else role.path: (role.block, role.matrix) for role in roles}
+
+    @cached_property
+    def forms_by_role(self) -> dict[str, dict[str, str]]:
+        """The digests of :attr:`forms` by paths of roles, which checkpoints have in common however they are read.
+
+        Experts that are one tensor are read again, for each has a path of its own.
+        """
+        if self.reader is None:
+            return self.forms
+        source, forms = self.source, {form: dict[str, str]() for form in FORMS}
+        for role in source.roles:
+            if role.name in self.forms["exact"]:
+                digests = {form: self.forms[form][role.name] for form in FORMS}
+                if role.expert is not None:
+                    digests = digests_of(source.read(role))
+                for form in FORMS:
+                    forms[form][role.path] = digests[form]
+        return forms
+
+    @cached_property
+    def cells_by_role(self) -> dict[str, MatrixCell]:
+        """The matrices of :attr:`cells` by paths of roles."""
+        return {role.path: (role.block, role.matrix) for role in self.source.roles if role.component == LANGUAGE}
 
 
 def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> Summary:
@@ -100,16 +160,19 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     digest = hasher.hexdigest() if item.files else ""
     if item.reference is None:
         return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
-    reader = open_checkpoint(item.reference)
+    opened, by_names = _open(item.reference)
     by_form: dict[str, dict[str, str]] = {}
     moments: dict[str, Moments] = {}
 
     def observe(name: str, tensor: np.ndarray) -> None:
+        # Norms are read again with each matrix that they stand before.
+        if name in moments:
+            return
         # Digests are evidence only of tensors that are neither constant nor declared frozen.
         measured = moments[name] = moments_of(tensor)
         constant = measured.smallest == measured.largest
         declared = frozen is not None and frozen.search(name) is not None
-        if not constant and not declared and not (name == "positions/embedding" and is_sinusoid(tensor)):
+        if not constant and not declared and not (name in _POSITIONS and is_sinusoid(tensor)):
             digests = digests_of(tensor)
             if digests["exact"] not in unchanged:
                 by_form[name] = digests
@@ -117,19 +180,73 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     # The fingerprint reads every tensor once, and each is measured on the way.
     sketches, refusal = None, ""
     try:
-        sketches = fingerprint(NativeRoles(reader, observe), _SETTINGS)
+        sketches = fingerprint(_observed(opened, observe), _SETTINGS)
         # Sketches that no audit compares are dropped: a folder may have hundreds of checkpoints.
-        language = dataclasses.replace(sketches.components[LANGUAGE], neurons=(), heads=(), routers=(), vectors={})
-        sketches = dataclasses.replace(sketches, components={LANGUAGE: language})
+        language = {
+            name: dataclasses.replace(component, neurons=(), heads=(), routers=(), vectors={})
+            for name, component in sketches.components.items()
+            if name == LANGUAGE
+        }
+        sketches = dataclasses.replace(sketches, components=language)
     except InputError as error:
         refusal = str(error)
-    names = []
-    for name, path, layer in reader.tensors():
-        names.append(name)
-        if name not in moments:  # the pass ended early: at numbers that are not finite, say
-            observe(name, reader.read(path, layer))
-    forms = {form: {name: by_form[name][form] for name in names if name in by_form} for form in FORMS}
-    return Summary(item, reader, digest, forms, {name: moments[name] for name in names}, sketches, refusal)
+    # The pass ends early at numbers that are not finite, say: the rest is measured by itself.
+    reads: dict[str, Callable[[], np.ndarray]] = {}
+    if isinstance(opened, NamedRoles):
+        reads = {role.path: partial(opened.read, role) for role in opened.roles}
+    else:
+        reads = {name: partial(opened.read, path, layer) for name, path, layer in opened.tensors()}
+    for name, read in reads.items():
+        if name not in moments:
+            observe(name, read())
+    if isinstance(opened, NamedRoles):
+        opened.observe = None
+        opened.release()
+    return Summary(
+        item,
+        opened if isinstance(opened, Checkpoint) else None,
+        digest,
+        {form: {name: by_form[name][form] for name in reads if name in by_form} for form in FORMS},
+        {name: moments[name] for name in reads},
+        sketches,
+        refusal,
+        opened if isinstance(opened, NamedRoles) else None,
+        by_names,
+    )
+
+
+def _open(reference: str) -> tuple[Checkpoint | NamedRoles, str]:
+    """Open a checkpoint, by names where its configuration is refused, with the refusal.
+
+    Weights that contradict a configuration which this package runs are not read by names: an audit should say it.
+
+    Raises:
+        InputError: it is corrupted, contradicts its configuration, or has names that no convention fits.
+    """
+    try:
+        return open_checkpoint(reference), ""
+    except InputError as refusal:
+        parsed = parse_ref(reference).fetched()
+        if parsed.kind != "huggingface" or parsed.path is None or _is_configuration_run(parsed.path):
+            raise
+        named = open_by_names(parsed.path)
+        unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
+        return named, f"{refusal}{unread}"
+
+
+def _is_configuration_run(folder: Path) -> bool:
+    try:
+        read_config(io.read_json(folder / "config.json"), str(folder))
+    except InputError:
+        return False
+    return True
+
+
+def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:
+    if isinstance(opened, Checkpoint):
+        return NativeRoles(opened, observe)
+    opened.observe = observe
+    return opened
 
 
 def frozen_digests(run: Path) -> frozenset[str]:

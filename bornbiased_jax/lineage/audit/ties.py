@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
@@ -24,6 +25,9 @@ ALPHA = 0.01
 """Family-wise level of an audit: the probability of one false tie or more among all that are tested."""
 MOST_FOR_ALL = 24
 """So many checkpoints at most are compared pair by pair unless all pairs are asked for."""
+
+# The number of an expert in the path of a role.
+_EXPERT = re.compile(r"/experts/\d+(?=/)")
 
 Pair = tuple[str, str]
 Runs = Mapping[str, Sequence[Summary]]
@@ -111,7 +115,8 @@ def test_ties(
 
 def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
     pair = first.name, second.name
-    if first.forms["exact"] and first.forms["exact"] == second.forms["exact"]:
+    digests = _digests(first, second)
+    if digests[0] and digests[0] == digests[1]:
         return Tie(pair, None, None, None, True, identical=True)
     try:
         both = [certified_sum([term], NUM_PERMUTATIONS) for term in _terms(first, second, left_out)]
@@ -129,6 +134,8 @@ def _terms(first: Summary, second: Summary, left_out: set[MatrixCell]) -> list[T
     """Score residual coordinates over all matrices that are evidence, as they are and squared."""
     if first.fingerprint is None or second.fingerprint is None:
         raise EvidenceError(first.refusal or second.refusal)
+    if any(LANGUAGE not in model.components for model in (first.fingerprint, second.fingerprint)):
+        raise EvidenceError("no tensor of a language model is understood by its name")
     # Tables whose tokens have names of two kinds do not correspond.
     components = [model.components[LANGUAGE] for model in (first.fingerprint, second.fingerprint)]
     if components[0].token_labels != components[1].token_labels:
@@ -159,8 +166,22 @@ def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[MatrixCel
 
 
 def _equal_matrices(first: Summary, second: Summary) -> set[MatrixCell]:
-    exact = second.forms["exact"]
-    return {first.cells[path] for path, digest in first.forms["exact"].items() if exact.get(path) == digest}
+    """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
+    first_digests, second_digests = _digests(first, second)
+    cells = first.cells if first.reader is not None and second.reader is not None else first.cells_by_role
+    is_equal: dict[tuple[MatrixCell, str], bool] = {}
+    for path, digest in first_digests.items():
+        if path in cells:
+            key = cells[path], _EXPERT.sub("", path)
+            is_equal[key] = is_equal.get(key, True) and second_digests.get(path) == digest
+    return {cell for (cell, _), equal in is_equal.items() if equal}
+
+
+def _digests(first: Summary, second: Summary) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the digests of two checkpoints by paths that both of them use."""
+    if first.reader is not None and second.reader is not None:
+        return first.forms["exact"], second.forms["exact"]
+    return first.forms_by_role["exact"], second.forms_by_role["exact"]
 
 
 def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -126,6 +127,24 @@ def test_the_command_its_report_its_page_and_its_exit_codes(tmp_path, capsys):
     assert "<svg" in page and "seed1-step100 and seed1-step200" in page
     assert "1 finding<" in page and "3 checkpoints of 1 run: duplicates (1)." in page
     assert run(call[:-1]) == 0
+
+
+def test_logs_are_named_as_what_they_are_and_make_no_noise(tmp_path, capsys):
+    logs = ("events.out.tfevents.1700000000.host", "slurm-17.out", "train.log.1", "train_log.txt", "trainer_state.json")
+    place = tmp_path / "logs"
+    place.mkdir()
+    for name in logs:
+        (place / name).write_text("{}")
+        assert run(["digest", str(place / name)]) == 2
+        assert f"{name} is a log of training, no checkpoint" in capsys.readouterr().err
+    assert run(["digest", str(place)]) == 2
+    assert f"holds logs of training, as {logs[0]}, and no weights" in capsys.readouterr().err
+    assert run(["audit", str(place)]) == 2
+    assert f"holds no checkpoint ({logs[0]} is a log of training)" in capsys.readouterr().err
+    # Beside checkpoints they are no finding.
+    write(place, "step0", initialization(1))
+    shutil.copy(place / "slurm-17.out", place / "step0")
+    assert audit_folder(place)["findings"] == []
 
 
 def test_names_of_another_form(tmp_path, capsys):
