@@ -11,7 +11,7 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -257,12 +257,19 @@ def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations,
     if difference == 0.0:
         return 0.0
     explanations.see(base, suspect, difference, is_scale=is_scale)
-    # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
-    squares = math.fsum(float(np.square(first, dtype=np.float64).sum()) for first, _ in pieces(base, suspect))
-    size = math.sqrt(squares / base.size) or math.inf
+    # Relative to the tensor's root mean square, of one that was zero to what it became; rounding to a narrower type may
+    # explain more.
+    size = _root_mean_square(first for first, _ in pieces(base, suspect))
+    if size == 0.0:
+        size = _root_mean_square(second for _, second in pieces(base, suspect))
     if difference > NEAR * size and explanations.sentence is None:
         return None
     return difference / size
+
+
+def _root_mean_square(parts: Iterable[np.ndarray]) -> float:
+    sizes, squares = zip(*((part.size, float(np.square(part, dtype=np.float64).sum())) for part in parts), strict=True)
+    return math.sqrt(math.fsum(squares) / sum(sizes))
 
 
 def _differing_vectors(base: RoleSource, suspect: RoleSource) -> list[str]:

@@ -17,8 +17,9 @@ from bornbiased_jax.lineage.same_model import (
     same_logits,
     tensor_difference,
 )
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.model import apply
-from tests.lineage.descendants import config, descend, edited, everything, reader
+from tests.lineage.descendants import config, descend, edited, everything, reader, shuffled
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 
@@ -62,6 +63,28 @@ def test_same_function_recognized_by_logits(base, monkeypatch):
     assert same_logits(*(Checkpoint.from_seed(CFG, seed) for seed in (1, 2))) is None
     monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
     assert same_logits(reader(base), hidden) is None
+
+
+def test_the_same_function_is_not_said_where_only_biases_differ():
+    """A bias of keys moves all scores of a query alike, which the softmax takes out: logits stay, biases do not."""
+    base = descend(config("gpt2-tiny", num_layers=2, d_model=48, d_ff=64, positions="learned"), 3)
+    moved = edited(*base, lambda path, leaf: leaf + 1 if path.endswith("key/bias") else leaf)
+    for suspect in (moved, shuffled(*moved)):
+        verdict = trace(reader(base), reader(suspect), num_permutations=99)
+        assert verdict.detail["identity"] == "logits"
+        assert verdict.reason == "the two models give the same logits on random tokens; biases differ: key"
+        assert "the same function" not in verdict.text()
+    same = trace(reader(moved), reader(shuffled(*moved)), num_permutations=99)
+    assert same.reason.endswith(": the same function, written otherwise")
+
+
+def test_a_tensor_of_zeros_is_not_equal_to_what_became_of_it():
+    base = descend(config("gpt2-tiny", num_layers=2, d_model=48, d_ff=64), 3)
+    # Biases start at zero; a copy whose biases alone were trained.
+    tuned = edited(*base, lambda path, leaf: leaf + np.float32(1e-3) if path.endswith("up/bias") else leaf)
+    for pair in ((base, tuned), (tuned, base)):
+        assert tensor_difference(*(NativeRoles(reader(model)) for model in pair)) is None
+    assert trace(reader(base), reader(tuned), num_permutations=99).detail["identity"] is None
 
 
 BY_BLOCK = {
