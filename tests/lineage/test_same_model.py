@@ -14,6 +14,7 @@ from bornbiased_jax.lineage.same_model import (
     differing_settings,
     expect_logits,
     probe_logits,
+    probe_outputs,
     same_logits,
     tensor_difference,
 )
@@ -105,11 +106,16 @@ BY_BLOCK = {
 def test_logits_block_by_block_are_those_of_the_whole_model(name):
     cfg, params = descend(BY_BLOCK[name], 5)
     ids_ST = np.arange(12, dtype=np.int32).reshape(2, 6)
-    whole_PV = np.asarray(apply(cfg, params, ids_ST).logits_BTV).reshape(12, -1)
+    whole = apply(cfg, params, ids_ST, capture=("residual",))
+    states_PD = np.asarray(whole.layers["residual"][1]).reshape(12, -1)
+    whole_PV = np.asarray(whole.logits_BTV).reshape(12, -1)
     whole_PV = whole_PV - whole_PV.mean(axis=1, keepdims=True)
     for kind in ("memory", "run"):
         streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
         np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
+        # Hidden states after the second of three blocks.
+        middle_PD = probe_outputs(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST).middle_PD
+        np.testing.assert_allclose(middle_PD, states_PD, atol=1e-5 * states_PD.std())
 
 
 def test_tensors_that_are_known_to_be_equal_are_not_read():
@@ -137,13 +143,13 @@ def test_tensors_that_are_known_to_be_equal_are_not_read():
 def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch):
     model = reader(descend(config(num_layers=1, d_model=32, vocab_size=64), 1))
     ids_ST = np.arange(8, dtype=np.int32).reshape(2, 4)
-    computed, compute = [], same_model._all_logits
+    computed, compute = [], same_model._all_outputs
 
     def counted(checkpoint, batches, advance):
         computed.extend(batches)
         return compute(checkpoint, batches, advance)
 
-    monkeypatch.setattr(same_model, "_all_logits", counted)
+    monkeypatch.setattr(same_model, "_all_outputs", counted)
     expect_logits(model, ids_ST)
     probe_logits(model, ids_ST.copy())
     assert len(computed) == 1
