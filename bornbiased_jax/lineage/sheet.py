@@ -138,11 +138,11 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "cka_hidden": Statistic(
         "CKA of hidden states after the middle block, on random tokens",
-        "Weak evidence: its range depends on the inputs and on a few large coordinates.",
+        "Weak evidence: its range depends on the inputs, and is highest between models that nobody trained.",
     ),
     "cka": Statistic(
         "CKA of logits on random tokens",
-        "Weak evidence: its range depends on the inputs, and is highest between models that nobody trained.",
+        "Weak evidence, for the same reason.",
     ),
     "output_agreement": Statistic(
         "equal next tokens on random tokens",
@@ -243,7 +243,7 @@ def evidence_sheet(
     by_block = norms_by_block(*readings)
     rows = []
     for key in STATISTICS:
-        ranges = {kind: tuple(row) for kind, row in calibration["statistics"].get(key, {}).items()}
+        ranges = {kind: tuple(row) for kind, row in calibration["statistics"][key].items()}
         if key in synthetic:
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
         reason = "" if values[key] is not None else _reason(key, *readings)
