@@ -453,6 +453,7 @@ def _all_outputs(
 ) -> list[ProbeOutputs]:
     """Compute what a model makes of several batches of tokens, every parameter read once."""
     cfg = checkpoint.cfg
+    pairs: Sequence[tuple[jax.Array | None, jax.Array | np.ndarray]]
     if checkpoint.kind == "run":
         params = load_params(checkpoint)
         passes = [models.apply(cfg, params, jnp.asarray(ids_ST), capture=("residual",)) for ids_ST in batches]
