@@ -167,7 +167,8 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
         "relabelled_coordinates": None if matching is None else permuted,
         "negated_coordinates": None if matching is None else negated,
     }
-    notes = verdict.notes
+    # Notes of the test are about chance, which is in no identity.
+    notes: list[str] = []
     decision: Decision = "same-lineage"
     identity: str | None = None
     # The plainest fact first; partial identity only withholds "unrelated".
@@ -194,7 +195,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
             f"same function with its coordinates {names}"
         )
     else:
-        decision, reason = verdict.verdict, verdict.reason
+        decision, reason, notes = verdict.verdict, verdict.reason, verdict.notes
         if same or reordered:
             tensors = f"{same} of {total} tensors are identical, bit for bit"
             if reordered:

@@ -11,9 +11,9 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
@@ -55,10 +55,24 @@ _SEQUENCES, _LENGTH = 4, 8
 _CONSTANT = 1e-5
 # Bytes a number takes at worst: as it is read, and a copy of it.
 _BYTES = 8
-# By model, tokens that the next pass over it takes too, and logits that such a pass left: most of its time is reading.
+
+
+class ProbeOutputs(NamedTuple):
+    """What a model computes on tokens, at every position.
+
+    Attributes:
+        logits_PV: less their mean over the vocabulary, [S · T, V].
+        middle_PD: the residual stream after the block of :func:`middle_block`, [S · T, D].
+    """
+
+    logits_PV: np.ndarray
+    middle_PD: np.ndarray
+
+
+# By model, tokens that the next pass over it takes too, and what such a pass left: most of its time is reading.
 _Tokens = tuple[tuple[int, ...], bytes]
 _EXPECTED: WeakKeyDictionary[Checkpoint, list[np.ndarray]] = WeakKeyDictionary()
-_COMPUTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, np.ndarray]] = WeakKeyDictionary()
+_COMPUTED: WeakKeyDictionary[Checkpoint, dict[_Tokens, ProbeOutputs]] = WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,12 +271,19 @@ def _measured(base: np.ndarray, suspect: np.ndarray, explanations: Explanations,
     if difference == 0.0:
         return 0.0
     explanations.see(base, suspect, difference, is_scale=is_scale)
-    # Relative to the tensor's root mean square; rounding to a narrower type may explain more.
-    squares = math.fsum(float(np.square(first, dtype=np.float64).sum()) for first, _ in pieces(base, suspect))
-    size = math.sqrt(squares / base.size) or math.inf
+    # Relative to the tensor's root mean square, of one that was zero to what it became; rounding to a narrower type may
+    # explain more.
+    size = _root_mean_square(first for first, _ in pieces(base, suspect))
+    if size == 0.0:
+        size = _root_mean_square(second for _, second in pieces(base, suspect))
     if difference > NEAR * size and explanations.sentence is None:
         return None
     return difference / size
+
+
+def _root_mean_square(parts: Iterable[np.ndarray]) -> float:
+    sizes, squares = zip(*((part.size, float(np.square(part, dtype=np.float64).sum())) for part in parts), strict=True)
+    return math.sqrt(math.fsum(squares) / sum(sizes))
 
 
 def _differing_vectors(base: RoleSource, suspect: RoleSource) -> list[str]:
@@ -385,7 +406,7 @@ def same_logits(base: Checkpoint, suspect: Checkpoint) -> bool | None:
 
 
 def expect_logits(checkpoint: Checkpoint, ids_ST: np.ndarray) -> None:
-    """Say that logits on these tokens will be asked for: the next pass over the model computes them too."""
+    """Say that outputs on these tokens will be asked for: the next pass over the model computes them too."""
     _EXPECTED.setdefault(checkpoint, []).append(ids_ST)
 
 
@@ -395,37 +416,62 @@ def probe_logits(checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[
     One block is in memory at a time, and the embedding or the head; of a run, which stores all blocks together, all.
     ``advance`` is called after each block that is read by itself.
     """
+    return probe_outputs(checkpoint, ids_ST, advance).logits_PV
+
+
+def probe_outputs(
+    checkpoint: Checkpoint, ids_ST: np.ndarray, advance: Callable[[], None] = lambda: None
+) -> ProbeOutputs:
+    """Compute the logits and the hidden states of a model, as :func:`probe_logits` does."""
     computed = _COMPUTED.get(checkpoint, {}).pop(_tokens(ids_ST), None)
     if computed is not None:
         return computed
     # One pass for these tokens and for others that are expected.
     expected = [ids for ids in _EXPECTED.pop(checkpoint, []) if _tokens(ids) != _tokens(ids_ST)]
     batches = [ids_ST, *expected]
-    asked, *others = _all_logits(checkpoint, batches, advance)
+    asked, *others = _all_outputs(checkpoint, batches, advance)
     _COMPUTED.setdefault(checkpoint, {}).update(zip(map(_tokens, batches[1:]), others, strict=True))
     return asked
+
+
+def middle_block(cfg: ModelConfig) -> int:
+    """Return the number, from 1, of the block whose output lies in the middle of the depth.
+
+    >>> from bornbiased_jax.config import preset
+    >>> [middle_block(preset("llama-tiny", num_layers=count)) for count in (1, 2, 5, 32)]
+    [1, 1, 3, 16]
+    """
+    return (cfg.num_layers + 1) // 2
 
 
 def _tokens(ids_ST: np.ndarray) -> _Tokens:
     return ids_ST.shape, ids_ST.tobytes()
 
 
-def _all_logits(checkpoint: Checkpoint, batches: Sequence[np.ndarray], advance: Callable[[], None]) -> list[np.ndarray]:
-    """Compute the logits of several batches of tokens, every parameter read once."""
+def _all_outputs(
+    checkpoint: Checkpoint, batches: Sequence[np.ndarray], advance: Callable[[], None]
+) -> list[ProbeOutputs]:
+    """Compute what a model makes of several batches of tokens, every parameter read once."""
     cfg = checkpoint.cfg
-    logits: Sequence[jax.Array | None]
+    pairs: Sequence[tuple[jax.Array | None, jax.Array | np.ndarray]]
     if checkpoint.kind == "run":
         params = load_params(checkpoint)
-        logits = [models.apply(cfg, params, jnp.asarray(ids_ST)).logits_BTV for ids_ST in batches]
+        passes = [models.apply(cfg, params, jnp.asarray(ids_ST), capture=("residual",)) for ids_ST in batches]
+        pairs = [(one_pass.logits_BTV, one_pass.layers["residual"][middle_block(cfg) - 1]) for one_pass in passes]
     else:
-        logits = _streamed_logits(cfg, checkpoint.read, batches, advance)
-    rows = [np.asarray(logits_STV).reshape(-1, cfg.vocab_size) for logits_STV in logits]
-    return [logits_PV - logits_PV.mean(axis=1, keepdims=True) for logits_PV in rows]
+        pairs = _streamed(cfg, checkpoint.read, batches, advance)
+    outputs = []
+    for logits_STV, middle_STD in pairs:
+        logits_PV = np.asarray(logits_STV).reshape(-1, cfg.vocab_size)
+        centered_PV = logits_PV - logits_PV.mean(axis=1, keepdims=True)
+        outputs.append(ProbeOutputs(centered_PV, np.asarray(middle_STD).reshape(-1, cfg.d_model)))
+    return outputs
 
 
-def _streamed_logits(
+def _streamed(
     cfg: ModelConfig, read: Callable[..., np.ndarray], batches: Sequence[np.ndarray], advance: Callable[[], None]
-) -> list[jax.Array]:
+) -> list[tuple[jax.Array, np.ndarray]]:
+    """Compute the logits of each batch and the residual stream in the middle of the depth, block by block."""
     # Embed, then block by block, each read when its turn comes.
     positions_TD = read("positions/embedding") if cfg.positions == "learned" else None
     embedding_VD = read("embed/embedding")
@@ -434,6 +480,7 @@ def _streamed_logits(
         for ids_ST in batches
     ]
     del embedding_VD
+    middle: list[np.ndarray] = []
     # Blocks are of one size, and take each other's memory; the next is read once this one is done.
     with reused_memory():
         for layer in range(cfg.num_layers):
@@ -441,10 +488,13 @@ def _streamed_logits(
             states = [_apply_block(cfg, weights, states_STD, np.int32(layer)) for states_STD in states]
             jax.block_until_ready(states)
             del weights
+            if layer + 1 == middle_block(cfg):
+                middle = [np.array(states_STD) for states_STD in states]
             advance()
     outside = [path for path in parameter_table(cfg) if path.startswith("final_norm/")] + [head_path(cfg)]
     head = unflatten({path: read(path) for path in outside})
-    return [_apply_head(cfg, head, states_STD) for states_STD in states]
+    logits = [_apply_head(cfg, head, states_STD) for states_STD in states]
+    return list(zip(logits, middle, strict=True))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -20,6 +20,8 @@ from threadpoolctl import threadpool_limits
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.lineage.same_model import ProbeOutputs
+from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison, compare_fields
 from bornbiased_jax.lineage.sheet_reading import (
     Reading,
     Records,
@@ -134,9 +136,13 @@ STATISTICS: dict[str, Statistic] = {
         "No evidence by itself, for the same reason; a rotation hides neither.",
         is_evidence=False,
     ),
+    "cka_hidden": Statistic(
+        "CKA of hidden states after the middle block, on random tokens",
+        "Weak evidence: its range depends on the inputs, and is highest between models that nobody trained.",
+    ),
     "cka": Statistic(
         "CKA of logits on random tokens",
-        "Weak evidence: its range depends on the inputs, and is highest between models that nobody trained.",
+        "Weak evidence, for the same reason.",
     ),
     "output_agreement": Statistic(
         "equal next tokens on random tokens",
@@ -158,7 +164,8 @@ class Row:
             defined are missing.
         reason: why there is no value; "" where there is one.
         is_calibrated: whether both models have the architecture and a size of the unrelated models.
-        sample: the part of both models that the value was taken from, "" for all of them.
+        sample: the part of both models that the value was taken from, or the counts behind it; "" for all of them.
+        by_block: of a mean over the norm scales of all blocks, the least and the largest mean of one block.
     """
 
     key: str
@@ -167,6 +174,7 @@ class Row:
     reason: str = ""
     is_calibrated: bool = True
     sample: str = ""
+    by_block: tuple[float, float] | None = None
 
     @property
     def place(self) -> Literal["above", "inside", "below"] | None:
@@ -193,10 +201,12 @@ class Sheet:
     Attributes:
         rows: one for each statistic.
         sizes: of the unrelated models, in words.
+        fields: of both ``config.json``; None where not both models have one.
     """
 
     rows: tuple[Row, ...]
     sizes: str
+    fields: FieldComparison | None = None
 
 
 def evidence_sheet(
@@ -223,16 +233,22 @@ def evidence_sheet(
         sources, models, of_both = (base, suspect), (first, second), (samples.base, samples.suspect)
         readings = list(pool.map(read_model, sources, models, (ids_ST, ids_ST), records or ({}, {}), of_both))
     values = compare(*readings)
+    fields, settings = _compared_files(*readings), _compared_settings(*readings)
+    parts = {
+        "spectra": samples.matrices,
+        **dict.fromkeys(SPECTRA, samples.products),
+        "equal_settings": _count(settings, "settings of this package") or _count(fields, f"fields in both {CONFIG}"),
+    }
     synthetic = synthetic_releases()
+    by_block = norms_by_block(*readings)
     rows = []
     for key in STATISTICS:
         ranges = {kind: tuple(row) for kind, row in calibration["statistics"][key].items()}
         if key in synthetic:
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
         reason = "" if values[key] is not None else _reason(key, *readings)
-        sample = samples.matrices if key == "spectra" else samples.products if key in SPECTRA else ""
-        rows.append(Row(key, values[key], ranges, reason, is_calibrated, sample))
-    return Sheet(tuple(rows), calibration["sizes"])
+        rows.append(Row(key, values[key], ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
+    return Sheet(tuple(rows), calibration["sizes"], fields)
 
 
 def calibrated_config(calibration: Mapping[str, Any], width: int) -> ModelConfig:
@@ -259,6 +275,25 @@ def synthetic_releases() -> dict[str, float]:
     return {key: mean for key, mean in means.items() if mean is not None}
 
 
+def _compared_files(base: Reading, suspect: Reading) -> FieldComparison | None:
+    return None if base.fields is None or suspect.fields is None else compare_fields(base.fields, suspect.fields)
+
+
+def _compared_settings(base: Reading, suspect: Reading) -> FieldComparison | None:
+    """Compare two models by this package's fields: one that a model alone names has its default in the other."""
+    if base.settings is None or suspect.settings is None:
+        return None
+    defaults = dict.fromkeys(base.settings.keys() | suspect.settings.keys())
+    return compare_fields(defaults | dict(base.settings), defaults | dict(suspect.settings))
+
+
+def _count(compared: FieldComparison | None, words: str) -> str:
+    """Count equal fields among those that both models have, in words; "" without any."""
+    if compared is None or compared.fraction is None:
+        return ""
+    return f"{len(compared.equal)} of {len(compared.equal) + len(compared.different)} {words}"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Statistics
 
@@ -278,11 +313,29 @@ def compare(base: Reading, suspect: Reading) -> dict[str, float | None]:
         "equal_tensors": _equal_fraction(base.digests, suspect.digests),
         **token_statistics(base.vocabulary, suspect.vocabulary),
         **{key: _assigned(base.products[key], suspect.products[key]) for key in SPECTRA},
-        "equal_settings": None
-        if base.settings is None or suspect.settings is None
-        else float(np.mean([base.settings[name] == suspect.settings.get(name) for name in base.settings])),
     }
-    return values | _embedding_statistics(base, suspect) | _output_statistics(base.logits_PV, suspect.logits_PV)
+    # In words of this package where it runs both models, else in those of their files.
+    fields = _compared_settings(base, suspect) or _compared_files(base, suspect)
+    values["equal_settings"] = None if fields is None else fields.fraction
+    return values | _embedding_statistics(base, suspect) | _output_statistics(base.outputs, suspect.outputs)
+
+
+def norms_by_block(base: Reading, suspect: Reading) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest cosine of norm scales of one block, raw and centered, by key.
+
+    A block with several norms has their mean; the norm after the last block is of none. Undefined cosines are left out.
+    """
+    blocks: dict[str, list[VectorPair]] = {}
+    for path, pair in _shared(base.vectors, suspect.vectors).items():
+        _, is_in_block, place = path.partition("/blocks/")
+        if is_in_block and path.endswith("/scale"):
+            blocks.setdefault(place.partition("/")[0], []).append(pair)
+    ends = {}
+    for key, statistic in (("norm_cosine", _cosine), ("norm_cosine_centered", _correlation)):
+        means = [mean for pairs in blocks.values() if (mean := _mean(statistic, pairs)) is not None]
+        if means:
+            ends[key] = min(means), max(means)
+    return ends
 
 
 def _shared(base: Mapping[str, np.ndarray], suspect: Mapping[str, np.ndarray]) -> dict[str, VectorPair]:
@@ -377,17 +430,25 @@ def _shared_tokens(base: Labels | None, suspect: Labels | None, count: int) -> t
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def _output_statistics(base_PV: np.ndarray | None, suspect_PV: np.ndarray | None) -> dict[str, float | None]:
-    """Compare what two models say on the same tokens: linear CKA over positions, and equal next tokens."""
-    if base_PV is None or suspect_PV is None or len(base_PV) != len(suspect_PV):
-        return {"cka": None, "output_agreement": None}
-    # Centered Grams over positions: their cosine is linear CKA.
+def _output_statistics(base: ProbeOutputs | None, suspect: ProbeOutputs | None) -> dict[str, float | None]:
+    """Compare what two models make of the same tokens: linear CKA over positions, and equal next tokens."""
+    if base is None or suspect is None or len(base.logits_PV) != len(suspect.logits_PV):
+        return dict.fromkeys(("cka_hidden", "cka", "output_agreement"))
+    agreement = (base.logits_PV.argmax(axis=1) == suspect.logits_PV.argmax(axis=1)).mean()
+    return {
+        "cka_hidden": _linear_cka(base.middle_PD, suspect.middle_PD),
+        "cka": _linear_cka(base.logits_PV, suspect.logits_PV),
+        "output_agreement": float(agreement),
+    }
+
+
+def _linear_cka(*features: np.ndarray) -> float | None:
+    """Compute linear CKA of two models' features, [P, D] each: the cosine of centered Grams over positions."""
     grams = []
-    for logits_PV in (base_PV, suspect_PV):
-        centered_PV = logits_PV - logits_PV.mean(axis=0)
-        grams.append((centered_PV @ centered_PV.T).astype(np.float64).reshape(-1))
-    agreement = float((base_PV.argmax(axis=1) == suspect_PV.argmax(axis=1)).mean())
-    return {"cka": _cosine(*grams), "output_agreement": agreement}
+    for features_PD in features:
+        centered_PD = features_PD - features_PD.mean(axis=0)
+        grams.append((centered_PD @ centered_PD.T).astype(np.float64).reshape(-1))
+    return _cosine(*grams)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -410,7 +471,9 @@ def _reason(key: str, base: Reading, suspect: Reading) -> str:
         return f"no attention of a rank up to {WIDEST:,} in both models"
     if key.startswith("embedding") or key == "mdir_trace":
         return _reason_of_embeddings(base, suspect)
-    # The rest needs configurations: of outputs, the same tokens as well.
+    if key == "equal_settings":
+        return f"not both models have a {CONFIG}, or fields in common"
+    # The rest needs outputs on the same tokens.
     if base.settings is None or suspect.settings is None:
         return "this package does not run both models"
     if base.settings["vocab_size"] != suspect.settings["vocab_size"]:

@@ -18,7 +18,8 @@ from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.weight_files import find_tokenizers
 from bornbiased_jax.lineage.fingerprints import TensorRecord
-from bornbiased_jax.lineage.same_model import logits_memory, probe_logits
+from bornbiased_jax.lineage.same_model import ProbeOutputs, logits_memory, probe_outputs
+from bornbiased_jax.lineage.sheet_fields import Fields, config_fields
 from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
 from bornbiased_jax.lineage.sheet_tokens import Labels, Vocabulary, vocabulary
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
@@ -44,8 +45,9 @@ class Reading:
         products: sorted values of both products of attention, block by block of the sample, by the key of the method
             (:data:`bornbiased_jax.lineage.spectra.SPECTRA`).
         digests: of all tensors that are not constant, by path.
-        settings: fields of the configuration; None where this package does not run the model.
-        logits_PV: on random tokens; None likewise.
+        settings: by this package's fields; None where it does not run the model.
+        fields: of the ``config.json`` next to its weights; None without one.
+        outputs: on random tokens; None where it is not run on any.
         tokenizer_file: of its tokenizer, if it has one.
     """
 
@@ -56,8 +58,9 @@ class Reading:
     spectra: Mapping[str, np.ndarray]
     products: Mapping[str, Sequence[VectorPair]]
     digests: Mapping[str, str]
-    settings: Mapping[str, object] | None
-    logits_PV: np.ndarray | None
+    settings: Fields | None
+    fields: Fields | None
+    outputs: ProbeOutputs | None
     tokenizer_file: Path | None
 
     @functools.cached_property
@@ -140,7 +143,7 @@ def read_model(
                     products[key].append(values)
                 attention = {}
     settings = None if checkpoint is None else checkpoint.config.to_dict()
-    logits_PV = None if checkpoint is None or ids_ST is None else probe_logits(checkpoint, ids_ST)
+    outputs = None if checkpoint is None or ids_ST is None else probe_outputs(checkpoint, ids_ST)
     return Reading(
         source,
         embedding,
@@ -150,7 +153,8 @@ def read_model(
         products,
         digests,
         settings,
-        logits_PV,
+        config_fields(source.files),
+        outputs,
         _tokenizer_file(source, checkpoint),
     )
 

@@ -1,4 +1,4 @@
-"""Which matrices of wide models the sheet takes spectra of, so that two models of 7B cost about a minute and a half.
+"""Which matrices of wide models the sheet takes spectra of, so that a model of 7B costs no more than one block of it.
 
 Work is counted in multiplications, as timed: of a matrix with sides s ≤ l, s² l / 2 for its Gram matrix and 1.7 s³ for
 the eigenvalues of that; of a product of attention of rank r, 10 r³ for all its values (7 r³ of them for the
@@ -17,7 +17,7 @@ from bornbiased_jax.lineage.spectra import MATRICES
 
 WIDEST = 4096
 """Longest shorter side of a matrix, and highest rank of a product of attention, of which spectra are computed."""
-# Multiplications for one model: a minute and a half of one core, and each of two models has one.
+# Multiplications for one model, which a core takes a minute or two for: one block at 4,096 wide with as many key heads.
 _WORK = 30 * 4096**3
 # Blocks that are named one by one.
 _NAMED = 6

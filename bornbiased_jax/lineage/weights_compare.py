@@ -113,7 +113,9 @@ def weights(
     identity = identify(_checkpoint(base), _checkpoint(suspect), with_logits=False)
     if identity is not None:
         sentence = f"{identity.sentence[0].upper()}{identity.sentence[1:]}."
-        detail = {"identity": identity.kind, "notes": [sentence, *verdict.notes]}
+        # Where the test agrees, the identity is what stands; its notes are about chance.
+        notes = [] if verdict.verdict == "same-lineage" else verdict.notes
+        detail = {"identity": identity.kind, "notes": [sentence, *notes]}
         verdict = dataclasses.replace(verdict, detail={**verdict.detail, **detail})
     return _named(verdict, base, suspect)
 

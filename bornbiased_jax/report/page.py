@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report.figures import DARK_SERIES, SERIES, svg
@@ -18,6 +18,9 @@ from bornbiased_jax.report.tables import SOURCES, Claim, Panel, Quantity, Row, T
 
 LARGEST_EMBEDDED_RECORD = 1_000_000
 """Bytes of JSON above which a record is not carried inside the page (the file next to it remains)."""
+
+# Letters of a word of a table's head that need no break.
+_LONG_WORD = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,7 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["paragraphs"] = lambda text: re.split(r"\n\s*\n", text.strip())
+    environment.filters["breakable"] = _breakable
     environment.globals.update(
         cell=_cell,
         figure=_figure,
@@ -110,6 +114,18 @@ def render(title: str, standfirst: str, sections: Sequence[Section]) -> str:
         light=list(enumerate(SERIES, 1)),
         dark=list(enumerate(DARK_SERIES, 1)),
     )
+
+
+def _breakable(text: str) -> Markup:
+    """Let a browser break long words of a head, as paths are, after their punctuation.
+
+    >>> _breakable("base: /home/me/models/a-model-of-some-length")
+    Markup('base: /<wbr>home/<wbr>me/<wbr>models/<wbr>a-<wbr>model-<wbr>of-<wbr>some-<wbr>length')
+    """
+    # Punctuation at which words break is in no entity.
+    words = [(word, str(escape(word))) for word in text.split(" ")]
+    broken = [re.sub(r"([/_@,=.-])", r"\1<wbr>", safe) if len(word) > _LONG_WORD else safe for word, safe in words]
+    return Markup(" ".join(broken))
 
 
 def _cell(row: Row, source: str, quantity: Quantity) -> str:

@@ -23,7 +23,6 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
         panels = list(result.figures().values())
     record = result.to_json()
     headline, *further = result.summary()
-    facts = {name: value for name, value in record.items() if isinstance(value, int | float | str)}
     section = Section(
         name=type(result).__name__.lower(),
         title=result.title(),
@@ -34,7 +33,7 @@ def draw(result: Result, title: str, *, command: Sequence[str] = ()) -> str:
         headline=headline,
         tables=[_table(listing) for listing in [*result.tables(), *result.appendix()]],
         panels=panels,
-        record={"settings": facts, "provenance": {}, **record},
+        record={"settings": result.plain_entries(), "provenance": {}, **record},
     )
     return render(result.question, title, [section])
 

@@ -98,6 +98,10 @@ class Result:
         """Return further sentences, for its page alone."""
         return []
 
+    def plain_entries(self) -> dict[str, int | float | str]:
+        """Return the numbers and texts of its record, which its page shows in a fold-out."""
+        return {name: value for name, value in self.to_json().items() if isinstance(value, int | float | str)}
+
     def title(self) -> str:
         """Return the heading of its page."""
         return self.table().title

@@ -6,7 +6,10 @@ import math
 from collections.abc import Sequence
 
 from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Row, Sheet
+from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison
+from bornbiased_jax.lineage.spectra import SPECTRA
 from bornbiased_jax.results.result import Listing
+from bornbiased_jax.schema import cut
 
 _PLACES = {
     "above": "above all of them",
@@ -15,6 +18,8 @@ _PLACES = {
 }
 # Digits after the point that a number next to 1 has at most.
 _MOST_DECIMALS = 6
+# Names of fields that are listed of each kind.
+_MOST_NAMES = 100
 _RANGES_NOTE = (
     "Medians and, in brackets, least and largest of unrelated pairs. {sizes} A dash: not defined there; norm scales "
     "are constant and biases zero before training, vectors of two widths do not fit, and tokenizers are compared by "
@@ -34,9 +39,16 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
         "statistics that are evidence, between models of the architecture and a size that unrelated ones were "
         "measured at."
     )
-    if any(row.sample for row in sheet.rows):
+    if any(row.by_block for row in sheet.rows):
+        note += (
+            " After a cosine of norm scales stand those of the least and the most similar block, in brackets; the "
+            "ranges are of means over all norms."
+        )
+    if any(row.sample for row in sheet.rows if row.key in ("spectra", *SPECTRA)):
         note += " Spectra of wide models are those of some matrices, in brackets; the ranges are over all matrices."
     listings = [Listing("What is this evidence worth?", columns, worth, note)]
+    if sheet.fields is not None:
+        listings.append(_fields_listing(sheet.fields))
     # Ranges stand apart: next to the sentences no page is wide enough for them.
     kinds = (*KINDS, SYNTHETIC)
     ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in sheet.rows]
@@ -44,11 +56,35 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
     return [*listings, Listing("The same statistics of unrelated models", ["statistic", *kinds], ranges, note)]
 
 
+def _fields_listing(fields: FieldComparison) -> Listing:
+    """List which fields of both configurations are equal, and which are not."""
+    kinds = {
+        "equal in both": fields.equal,
+        "different": fields.different,
+        "of the base alone": fields.base_alone,
+        "of the suspect alone": fields.suspect_alone,
+    }
+    rows: list[list[object]] = [[kind, len(names), _names_text(names)] for kind, names in kinds.items()]
+    note = (
+        f"A field that one {CONFIG} leaves out has some default in that model, which may be the other's value. Equal "
+        "fields are no evidence about weights: recipes are copied with their settings."
+    )
+    return Listing(f"Fields of both {CONFIG}", ["", "fields", "which"], rows, note, is_text=True)
+
+
+def _names_text(names: Sequence[str]) -> str | None:
+    """List names of fields, up to so many as a reader looks at; None without any."""
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(cut, names[:_MOST_NAMES])) + more or None
+
+
 def value_text(row: Row) -> str:
-    """Write the value of a pair and the part of the models that it is of, or why there is none."""
+    """Write the value of a pair, in brackets its ends over blocks or the part that it is of; or why there is none."""
     if row.value is None:
         return f"none: {row.reason}"
-    return number_text(row.value) + (f" ({row.sample})" if row.sample else "")
+    of_blocks = [] if row.by_block is None else [f"{' to '.join(map(number_text, row.by_block))} by block"]
+    brackets = ", ".join([*of_blocks, *([row.sample] if row.sample else [])])
+    return number_text(row.value) + (f" ({brackets})" if brackets else "")
 
 
 def place_text(row: Row) -> str:

@@ -42,6 +42,13 @@ _TEST_COLUMNS = {
     "log10_p_adjusted": "log10 p, corrected",
     "z": "z",
 }
+# Equal numbers are a fact: verdicts on them list what each test would have found, and nothing about chance.
+_CHANCE = {"null", "p_value", "log10_p", "log10_p_adjusted", "log10_p_bound", "log10_p_moments", "z"}
+_CHANCE |= {"statistic", "null_mean", "null_std"}
+_FOUND = {"same-lineage": "yes", "unrelated": "no", "undefined": "undefined"}
+_NO_CHANCE = "The verdict does not rest on this: the numbers are equal, a fact without a probability."
+# Components by step that stand in one table.
+_COMPONENTS_A_TABLE = 8
 _MEANING = (
     "What is asked: training starts from random numbers, which a seed decides. In two models that were started apart, "
     "neurons and coordinates of the same number do not correspond, however alike the models become. Agreement beyond "
@@ -104,6 +111,12 @@ class Lineage(Result):
             sentences.append(f"{steps}{': steps ' + ', '.join(map(str, related)) if related else ''}.")
         return sentences
 
+    def plain_entries(self) -> dict[str, int | float | str]:
+        """Return the numbers and texts of its record; of equal models none about chance."""
+        entries = super().plain_entries()
+        left_out = _CHANCE if self.verdict.is_identity else set()
+        return {name: value for name, value in entries.items() if name not in left_out}
+
     def notes(self) -> list[str]:
         """Return the points that the verdict rests on, how often such a verdict is wrong, and what it does not show."""
         value: Mapping[str, Any] = self.verdict.to_json()
@@ -133,23 +146,34 @@ class Lineage(Result):
             f"Level {value['alpha']:g}. log10 p is each test's own; corrected is Holm's p over all comparisons, by "
             "which the verdicts go. A p that no permutation reached is bounded by a proof. z describes."
         )
-        if self.verdict.is_identity:
-            note += " The verdict does not rest on these tests: the numbers are equal."
         # Without a correction of its own, a test is a family of one.
         columns = {key: title for key, title in _TEST_COLUMNS.items() if key != "log10_p_adjusted" or "tests" in value}
         tests = [_with_reason(row, "permuted") for row in self._tests()]
-        tables = [listing(title, columns, tests, note)]
+        tables = [self._without_chance(columns, title, tests, note)]
         if value.get("components"):
             tables.append(self._component_table(value["components"]))
         outside = [
             row
-            for row in value["by_module"] or []
+            for row in self._drawn_values()["by_module"] or []
             if "blocks/" not in row["module"] and not lineage_figures.split_module(str(row["module"]))[1]
         ]
         if outside:
             note = "z of the coordinates of each matrix alone; parts above have the evidence that is strongest there."
             tables.append(listing("Outside the blocks", {"module": "matrix", "z": "z"}, outside, note))
-        return tables if self.steps is None else [*tables, self.step_table()]
+        return [*tables, *self._step_tables()]
+
+    def _without_chance(
+        self, columns: Mapping[str, str], title: str, rows: Sequence[Mapping[str, Any]], note: str
+    ) -> Listing:
+        """List verdicts of tests or parts; of equal models without p and z, as what would have been found."""
+        if not self.verdict.is_identity:
+            return listing(title, columns, rows, note)
+        kept = {key: name for key, name in columns.items() if key not in _CHANCE} | {"verdict": "found by this alone"}
+        # The verdict of a single test is that of the pair, whatever the test found.
+        if "tests" not in self.verdict.detail:
+            del kept["verdict"]
+        found = [{**row, "verdict": _FOUND[row["verdict"]]} for row in rows]
+        return listing(title, kept, found, _NO_CHANCE)
 
     def _component_table(self, rows: Sequence[Mapping[str, Any]]) -> Listing:
         """List each part of the models with a verdict of its own, sublayers by the strongest of their matrices."""
@@ -169,7 +193,7 @@ class Lineage(Result):
             listed.append({**row, "component": name})
         listed = [_with_reason(row, "evidence") for row in listed]
         note = "Each part by itself, at the same level; corrected over all of them. “undefined” is no finding."
-        return listing("By part of the models", _COMPONENT_COLUMNS, listed, note)
+        return self._without_chance(_COMPONENT_COLUMNS, "By part of the models", listed, note)
 
     def appendix(self) -> list[Listing]:
         """List both models; then the sheet: what each statistic is worth, and its range over unrelated models."""
@@ -193,9 +217,24 @@ class Lineage(Result):
         note = f"p is corrected by Holm's method for all {count} p-values of this table; verdicts are each step's own."
         return Listing("By step: z (log10 p, corrected)", ["step", "verdict", *components], rows, note)
 
+    def _step_tables(self) -> list[Listing]:
+        """Cut the table by step into parts that fit a page; each begins with the steps and their verdicts."""
+        if self.steps is None:
+            return []
+        whole, parts = self.step_table(), []
+        names = whole.columns[2:]
+        for start in range(0, max(1, len(names)), _COMPONENTS_A_TABLE):
+            part = slice(start, start + _COMPONENTS_A_TABLE)
+            title = (
+                f"{whole.title}, {names[start]} to {names[part][-1]}" if len(names) > len(names[part]) else whole.title
+            )
+            rows = [[*row[:2], *row[2:][part]] for row in whole.rows]
+            parts.append(Listing(title, [*whole.columns[:2], *names[part]], rows))
+        return [*parts[:-1], parts[-1]._replace(note=whole.note)]
+
     def figures(self) -> dict[str, Panel]:
         """Draw z by block and matrix, the statistic and its null, z by step: those that the verdict rests on."""
-        value: dict[str, Any] = self.verdict.to_json()
+        value = self._drawn_values()
         panels = {}
         # A map for each component of the models.
         main = (value.get("tests") or [{"component": "language"}])[0]["component"]
@@ -223,11 +262,17 @@ class Lineage(Result):
             panels["steps"] = Panel(steps, "z of each component at each checkpoint of the base's run.")
         return panels
 
+    def _drawn_values(self) -> dict[str, Any]:
+        """Return the JSON of the verdict; of equal models without the z that figures and tables of places show."""
+        value: dict[str, Any] = self.verdict.to_json()
+        left_out = ("by_module", "components", "null_histogram") if self.verdict.is_identity else ()
+        return value | dict.fromkeys(left_out)
+
     def draw(self, ax: Axes | None = None) -> Figure | None:
         """Draw z by step of a run that was followed, else z by block and matrix, else the null; into axes if given."""
         if self.steps is not None:
             return lineage_figures.z_by_step(self.steps, ax)
-        value: dict[str, Any] = self.verdict.to_json()
+        value = self._drawn_values()
         modules = lineage_figures.module_map(value["by_module"] or [], ax)
         if modules is None and value.get("null_histogram") and value["z"] is not None:
             return lineage_figures.null_figure(value["null_histogram"], value["z"], ax)

@@ -44,8 +44,8 @@ from bornbiased_jax.stats.intervals import binomial_interval, model_interval
 EVIDENCE = (COORDINATES, SIGNLESS, RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS)
 AGREEMENT_OF_MATCHINGS = "agreement of matchings"
 BASELINES = ("Intrinsic", "HuRef (PCS)", "HuRef (ICS)", "φ_U", "AWM")
-# Models here have no tokenizer file; spectra of products are scores of published methods.
-_LEFT_OUT = ("tokenizer_overlap", "shared_merges", "id_shift", "ghostspec", "self")
+# Models here have no tokenizer file; spectra of products are scores of published methods; of both CKA one is enough.
+_LEFT_OUT = ("tokenizer_overlap", "shared_merges", "id_shift", "ghostspec", "self", "cka_hidden")
 _PUBLIC = {key: statistic.title for key, statistic in STATISTICS.items() if key not in _LEFT_OUT}
 SPECTRA = {STATISTICS[key].title: values for key, values in spectra.SPECTRA.items()}
 """Scores by name, each with the sorted values of a product that it compares."""

@@ -14,11 +14,13 @@ from bornbiased_jax.lineage.same_model import (
     differing_settings,
     expect_logits,
     probe_logits,
+    probe_outputs,
     same_logits,
     tensor_difference,
 )
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.model import apply
-from tests.lineage.descendants import config, descend, edited, everything, reader
+from tests.lineage.descendants import config, descend, edited, everything, reader, shuffled
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
 
@@ -64,6 +66,28 @@ def test_same_function_recognized_by_logits(base, monkeypatch):
     assert same_logits(reader(base), hidden) is None
 
 
+def test_the_same_function_is_not_said_where_only_biases_differ():
+    """A bias of keys moves all scores of a query alike, which the softmax takes out: logits stay, biases do not."""
+    base = descend(config("gpt2-tiny", num_layers=2, d_model=48, d_ff=64, positions="learned"), 3)
+    moved = edited(*base, lambda path, leaf: leaf + 1 if path.endswith("key/bias") else leaf)
+    for suspect in (moved, shuffled(*moved)):
+        verdict = trace(reader(base), reader(suspect), num_permutations=99)
+        assert verdict.detail["identity"] == "logits"
+        assert verdict.reason == "the two models give the same logits on random tokens; biases differ: key"
+        assert "the same function" not in verdict.text()
+    same = trace(reader(moved), reader(shuffled(*moved)), num_permutations=99)
+    assert same.reason.endswith(": the same function, written otherwise")
+
+
+def test_a_tensor_of_zeros_is_not_equal_to_what_became_of_it():
+    base = descend(config("gpt2-tiny", num_layers=2, d_model=48, d_ff=64), 3)
+    # Biases start at zero; a copy whose biases alone were trained.
+    tuned = edited(*base, lambda path, leaf: leaf + np.float32(1e-3) if path.endswith("up/bias") else leaf)
+    for pair in ((base, tuned), (tuned, base)):
+        assert tensor_difference(*(NativeRoles(reader(model)) for model in pair)) is None
+    assert trace(reader(base), reader(tuned), num_permutations=99).detail["identity"] is None
+
+
 BY_BLOCK = {
     "gpt2": config("gpt2-tiny", num_layers=3, d_model=48, d_ff=64, positions="learned"),
     "llama": config(num_layers=3, d_model=48, d_ff=64),
@@ -82,11 +106,16 @@ BY_BLOCK = {
 def test_logits_block_by_block_are_those_of_the_whole_model(name):
     cfg, params = descend(BY_BLOCK[name], 5)
     ids_ST = np.arange(12, dtype=np.int32).reshape(2, 6)
-    whole_PV = np.asarray(apply(cfg, params, ids_ST).logits_BTV).reshape(12, -1)
+    whole = apply(cfg, params, ids_ST, capture=("residual",))
+    states_PD = np.asarray(whole.layers["residual"][1]).reshape(12, -1)
+    whole_PV = np.asarray(whole.logits_BTV).reshape(12, -1)
     whole_PV = whole_PV - whole_PV.mean(axis=1, keepdims=True)
     for kind in ("memory", "run"):
         streamed_PV = probe_logits(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST)
         np.testing.assert_allclose(streamed_PV, whole_PV, atol=1e-5 * whole_PV.std())
+        # Hidden states after the second of three blocks.
+        middle_PD = probe_outputs(dataclasses.replace(reader((cfg, params)), kind=kind), ids_ST).middle_PD
+        np.testing.assert_allclose(middle_PD, states_PD, atol=1e-5 * states_PD.std())
 
 
 def test_tensors_that_are_known_to_be_equal_are_not_read():
@@ -114,13 +143,13 @@ def test_tensors_that_are_known_to_be_equal_are_not_read():
 def test_expected_tokens_that_are_asked_for_first_are_computed_once(monkeypatch):
     model = reader(descend(config(num_layers=1, d_model=32, vocab_size=64), 1))
     ids_ST = np.arange(8, dtype=np.int32).reshape(2, 4)
-    computed, compute = [], same_model._all_logits
+    computed, compute = [], same_model._all_outputs
 
     def counted(checkpoint, batches, advance):
         computed.extend(batches)
         return compute(checkpoint, batches, advance)
 
-    monkeypatch.setattr(same_model, "_all_logits", counted)
+    monkeypatch.setattr(same_model, "_all_outputs", counted)
     expect_logits(model, ids_ST)
     probe_logits(model, ids_ST.copy())
     assert len(computed) == 1

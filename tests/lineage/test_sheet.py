@@ -8,7 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face, open_checkpoint
+from bornbiased_jax.checkpoints.naming import open_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource
 from bornbiased_jax.cli.main import run
@@ -24,16 +25,18 @@ from bornbiased_jax.lineage.sheet import (
     STATISTICS,
     SYNTHETIC,
     Row,
+    Sheet,
     calibrated_config,
     compare,
     evidence_sheet,
     synthetic_releases,
 )
+from bornbiased_jax.lineage.sheet_fields import compare_fields, config_fields
 from bornbiased_jax.lineage.sheet_reading import probe_ids, read_model
 from bornbiased_jax.lineage.sheet_tokens import Vocabulary, token_statistics, vocabulary
 from bornbiased_jax.results.sheet_tables import number_text, place_text, sheet_listings, value_text
 from bornbiased_jax.text.bpe import train_bpe
-from tests.lineage.descendants import config, descend, reader, rotated
+from tests.lineage.descendants import config, descend, edited, reader, rotated
 
 CFG = config(num_layers=2, d_model=64, d_ff=96, qkv_bias=True)
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
@@ -86,18 +89,47 @@ def test_records_of_a_fingerprint_stand_for_tensors_that_are_not_read():
     assert read.count("embed/embedding") == 2  # to compare both tables, and no sooner
 
 
+def test_cosines_of_norm_scales_are_told_by_block_beside_their_mean():
+    cfg, params = descend(config(num_layers=3, d_model=64, d_ff=96), 1)
+    model = reader((cfg, params))
+    draws = np.random.default_rng(0)
+
+    def edit(path, leaf):
+        # The second block's scales are drawn apart, the others kept.
+        if not (path.startswith("blocks/") and path.endswith("norm/scale")):
+            return leaf
+        leaf[1] = np.exp(0.3 * draws.standard_normal(leaf[1].shape))
+        return leaf
+
+    rows = sheet_of_pair(model, reader(edited(cfg, params, edit)))
+    for key in ("norm_cosine", "norm_cosine_centered"):
+        least, largest = rows[key].by_block
+        assert largest == pytest.approx(1.0) and least < rows[key].value < largest
+    # Two norms in each of three blocks, and one after them.
+    mean = (2 * (2 + rows["norm_cosine"].by_block[0]) + 1) / 7
+    assert rows["norm_cosine"].value == pytest.approx(mean)
+    assert value_text(rows["norm_cosine"]).endswith(" to 1 by block)")
+    assert abs(rows["norm_cosine_centered"].by_block[0]) < 0.5
+    assert {key for key, row in rows.items() if row.by_block} == {"norm_cosine", "norm_cosine_centered"}
+    # Of constant scales the raw cosine alone is defined.
+    untrained_rows = sheet_of_pair(untrained(CFG, 1), untrained(CFG, 2))
+    assert untrained_rows["norm_cosine"].by_block == pytest.approx((1.0, 1.0))
+    assert untrained_rows["norm_cosine_centered"].by_block is None
+
+
 def test_a_rotation_hides_the_cosine_of_embeddings_and_procrustes_undoes_it():
     cfg, params = descend(CFG, 1)
     values = statistics(reader((cfg, params)), reader(rotated(cfg, params)))
     assert abs(values["embedding_cosine"]) < 0.3
-    assert values["output_agreement"] > 0.9 and values["cka"] > 0.99
+    # CKA sees no rotation.
+    assert values["output_agreement"] > 0.9 and values["cka"] > 0.99 and values["cka_hidden"] > 0.99
 
 
 def test_models_of_two_widths_or_vocabularies_leave_statistics_undefined():
     narrow = untrained(config(num_layers=2, d_model=32, d_ff=48), 3)
     values = statistics(untrained(config(num_layers=2, d_model=64, d_ff=96), 1), narrow)
     assert values["embedding_cosine"] is values["norm_cosine"] is values["spectra"] is None
-    assert values["cka"] is not None and 0 < values["equal_settings"] < 1
+    assert values["cka"] is not None and 0 < values["cka_hidden"] < 1 and 0 < values["equal_settings"] < 1
     other = untrained(config(num_layers=2, d_model=64, d_ff=96, vocab_size=100), 1)
     assert statistics(narrow, other)["cka"] is None
 
@@ -177,7 +209,8 @@ def test_a_copy_lies_above_all_unrelated_pairs_where_that_means_something():
     above = {key for key, place in places.items() if place == "above"}
     # Biases of an initialization are zero, and this one has no tokenizer.
     assert above == {
-        *("norm_cosine_centered", "embedding_cosine", "embedding_procrustes", "mdir_trace", "equal_tensors", "cka"),
+        *("norm_cosine_centered", "embedding_cosine", "embedding_procrustes", "mdir_trace", "equal_tensors"),
+        *("cka_hidden", "cka"),
     }
     assert all(places[key] is None for key, statistic in STATISTICS.items() if not statistic.is_evidence)
 
@@ -228,8 +261,54 @@ def test_every_statistic_without_a_value_says_why():
     # Models that this package does not run.
     sources = [NativeRoles(untrained(plain, seed)) for seed in (1, 2)]
     rows = {row.key: row for row in evidence_sheet(*sources, None).rows}
-    assert rows["cka"].reason == rows["equal_settings"].reason == "this package does not run both models"
+    assert rows["cka"].reason == "this package does not run both models"
+    assert rows["equal_settings"].reason == "not both models have a config.json, or fields in common"
     assert rows["embedding_cosine"].value is not None and rows["embedding_cosine"].place is None
+
+
+def other_config(folder, **changes):
+    """Write a model's configuration with other fields, and one that no model here has."""
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, **changes}))
+
+
+def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models(tmp_path):
+    folders = [tmp_path / name for name in ("base", "suspect")]
+    for seed, folder in enumerate(folders, 1):
+        export_hugging_face(CFG, init_seed(CFG, seed), folder)
+    other_config(folders[1], rope_theta=5e5, text_config={"use_cache": True})
+    # As models that this package does not run, then by the settings that it reads.
+    named = [open_by_names(folder) for folder in folders]
+    runnable = [open_checkpoint(str(folders[0]))] * 2
+    by_names = evidence_sheet(*named, None)
+    row = next(row for row in by_names.rows if row.key == "equal_settings")
+    equal, different, of_base, of_suspect = by_names.fields
+    assert different == ("rope_theta",) and of_base == () and of_suspect == ("text_config.use_cache",)
+    assert "hidden_size" in equal and row.value == len(equal) / (len(equal) + 1)
+    assert value_text(row).endswith(f"({len(equal)} of {len(equal) + 1} fields in both config.json)")
+    (fields,) = [table for table in sheet_listings(by_names) if table.title == "Fields of both config.json"]
+    assert [cells[1] for cells in fields.rows] == [len(equal), 1, 0, 1]
+    assert fields.rows[1][2] == "rope_theta" and fields.rows[2][2] is None
+    run_both = evidence_sheet(*map(NativeRoles, runnable), tuple(runnable))
+    row = next(row for row in run_both.rows if row.key == "equal_settings")
+    assert row.value == 1.0 and row.sample.endswith("settings of this package")
+    assert run_both.fields.different == () and run_both.fields.equal == tuple(sorted((*equal, "rope_theta")))
+
+
+def test_a_long_list_of_fields_is_cut():
+    names = [f"field_{number}" for number in range(150)]
+    sheet = Sheet((), "", compare_fields(dict.fromkeys(names), {"x" * 500: 1}))
+    *_, fields, _ = sheet_listings(sheet)
+    assert fields.rows[2][1] == 150 and fields.rows[2][2].endswith(" and 50 more")
+    assert len(fields.rows[3][2]) == 80
+
+
+def test_a_configuration_that_is_no_object_has_no_fields(tmp_path):
+    weights = [tmp_path / "model.safetensors"]
+    assert config_fields(weights) is None
+    for text in ("[1]", "{", "{}"):
+        (tmp_path / "config.json").write_text(text)
+        assert config_fields(weights) == ({} if text == "{}" else None)
 
 
 def test_the_tables_have_a_word_in_every_cell_and_explain_their_dashes():
@@ -373,6 +452,7 @@ def test_a_sheet_of_a_sample_has_every_value_and_says_of_what(monkeypatch):
     monkeypatch.setattr(sheet_sample, "_WORK", 2 * 64**3)
     rows = sheet_of_pair(model, other)
     assert {key: row.sample for key, row in rows.items() if row.sample} == {
+        "equal_settings": whole["equal_settings"].sample,
         "spectra": "query of block 2 of 4",
         "ghostspec": "block 2 of 4",
         "self": "block 2 of 4",

@@ -7,9 +7,11 @@ from html import unescape
 import numpy as np
 import pytest
 
+from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.lineage_figures import block_map, module_map, null_figure
+from tests.lineage.descendants import config, descend, everything
 
 INITIAL = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
 
@@ -86,6 +88,42 @@ def test_the_command_draws_one_page_that_stands_alone(tmp_path, capsys):
     assert not re.findall(r"(?:src|href)=[\"']https?:", html)
     # Before the work is done, whether it can be kept.
     assert run([*call[:-5], "--page", str(tmp_path / "verdict.html" / "below"), "--quiet"]) == 2
+
+
+def page_text(path):
+    """Words of a page, without its style sheet and the record in it."""
+    page = re.sub(r"<style>.*?</style>|<[^>]*>", " ", path.read_text(), flags=re.DOTALL)
+    return unescape(page)
+
+
+COPIES = {"byte for byte": lambda *model: model, "rotated": everything}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_page_on_equal_models_has_no_probability(tmp_path, copy):
+    model = descend(config(num_layers=2, d_model=48, d_ff=64), 42)
+    for name, change in (("base", COPIES["byte for byte"]), ("suspect", COPIES[copy])):
+        export_hugging_face(*change(*model), tmp_path / name)
+    page, facts = tmp_path / "page.html", tmp_path / "page.json"
+    pair = [str(tmp_path / name) for name in ("base", "suspect")]
+    assert run(["seedprint", *pair, "--page", str(page), "--json", str(facts), "--quiet"]) == 0
+    verdict = json.loads(facts.read_text())
+    assert verdict["identity"] == ("files" if copy == "byte for byte" else "logits")
+    # JSON has what the tests found; the page lists whether they alone would have found it.
+    text = page_text(page)
+    assert verdict["tests"][0]["log10_p"] is not None and "found by this alone" in text
+    assert "a fact about the numbers, in which no chance enters" in text
+    assert not re.search(r"log10.?p|\bp.?value\b *\d|\bp = |\bz\b|null_mean", text)
+    assert "unrelated" not in text.partition("What is this evidence worth?")[0].partition("The two models")[0]
+
+
+def test_a_page_on_two_names_of_one_initialization_has_no_probability(tmp_path):
+    for test in ("auto", "permutation", "weights"):
+        page = tmp_path / f"{test}.html"
+        call = ["seedprint", INITIAL, INITIAL, "--test", test, "--page", str(page), "--quiet"]
+        assert run([*call, *(["--num-inputs", "60", "--seq-len", "4"] if test == "permutation" else [])]) == 0
+        text = page_text(page)
+        assert not re.search(r"\bp = |\bz\b", text.partition("What is this evidence worth?")[0]), test
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 import json
 import os
+from html import unescape
 
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from bornbiased_jax import __version__, record
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
@@ -61,6 +63,14 @@ def test_both_models_are_named_with_files_sizes_dates_and_digests(folder, tmp_pa
         assert f"Digest of the {word}&#39;s weights: {digest}." in page
     # How often such a verdict is wrong, and what it does not show.
     assert "at most one pair of unrelated models in 10,000" in page and "it cannot say who copied from whom" in page
+
+
+def test_versions_and_machine_that_compared_them_are_named(folder, tmp_path):
+    page = page_of(folder, f"seed:2@{SMALL}", tmp_path)
+    assert f"Compared by bornbiased-jax {__version__} (" in page
+    assert f"jax {jax.__version__}" in page and f"numpy {np.__version__}" in page
+    processor = record.cpu()
+    assert f"on {processor['cores']} cores of {processor['cpu']}." in unescape(page)
 
 
 def test_the_page_of_two_files_is_the_same_every_time(folder, tmp_path):
