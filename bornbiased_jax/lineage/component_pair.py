@@ -313,7 +313,8 @@ class ComponentPair:
         """
         tables = [name for name in self.parts if name in TABLES]
         try:
-            return z_of(self.part_terms(tables)) >= _CORRESPONDS
+            terms = self.part_terms(tables)
+            return z_of(terms) >= _CORRESPONDS and _have_one_sign(terms)
         except EvidenceError:
             return False
 
@@ -334,6 +335,20 @@ class ComponentPair:
             raise EvidenceError("a model has no vocabulary, and so no token space")
         if len(labels) > 1:
             raise EvidenceError("one fingerprint names tokens by their strings, the other by their numbers")
+
+
+def _have_one_sign(terms: Sequence[Term]) -> bool:
+    """Check that labels resemble their own more than their own negated: most are not negated.
+
+    In standard deviations of all scores, the mean of own ones is held against half of their root mean square beyond
+    the 1 of chance. Of coordinates negated at random the mean is small, though larger than chance allows.
+    """
+    total = squares = count = 0.0
+    for scores_nn in (term.scores_nn.astype(np.float64) for term in terms):
+        centered_nn = scores_nn - scores_nn.mean(axis=0) - scores_nn.mean(axis=1)[:, None] + scores_nn.mean()
+        own_n = np.diagonal(centered_nn) / max(float(centered_nn.std()), np.finfo(np.float64).tiny)
+        total, squares, count = total + own_n.sum(), squares + float(own_n @ own_n), count + len(own_n)
+    return bool(total / count >= math.sqrt(max(squares / count - 1.0, 0.0)) / 2)
 
 
 def _without(component: Component, kinds: Collection[str]) -> Component:

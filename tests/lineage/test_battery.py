@@ -18,7 +18,9 @@ from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.battery import ALL, Options, compare_weights, screening_z
-from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
+from bornbiased_jax.lineage.component_pair import _have_one_sign
+from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Term
+from bornbiased_jax.lineage.evidence import z_of as joint_z
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.trace import trace
@@ -158,6 +160,23 @@ def test_neurons_are_matched_in_coordinates_that_both_models_have(changes, least
     """Once coordinates are negated, token space is all that is left, and shows less through as much noise."""
     options = Options(num_permutations=99, has_untrained=True)
     assert least < single_verdict(untrained(1), changed(1, changes), MATCHED, options).z < most
+
+
+def test_coordinates_negated_at_random_are_not_taken_for_common_ones():
+    """Of few coordinates more than half may keep their sign: z is beyond chance, and matching in them would fail."""
+    draws = np.random.default_rng(0)
+
+    def terms(num_labels, strength, negated):
+        signs_n = np.where(draws.random(num_labels) < negated, -1.0, 1.0)
+        scores_nn = draws.standard_normal((num_labels, num_labels))
+        return [Term(scores_nn + np.diag(strength * signs_n))]
+
+    # Half of 96 that all resemble their own, by seven standard deviations: with 55 to 41, z is 10.
+    half = [terms(96, 7.0, 0.5) for _ in range(200)]
+    assert sum(joint_z(each) > 4 for each in half) > 40 and not any(map(_have_one_sign, half))
+    # A few negated, and many that resemble their own by less than chance moves one of them.
+    for num_labels, strength, negated in ((96, 7.0, 0.1), (96, 1.0, 0.0), (1024, 0.3, 0.0), (96, 0.6, 0.0)):
+        assert sum(_have_one_sign(terms(num_labels, strength, negated)) for _ in range(50)) >= 48
 
 
 @pytest.mark.slow
