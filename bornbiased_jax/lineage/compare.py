@@ -80,12 +80,7 @@ def compare(
     verdict = entry.load()(base.outputs_ND, suspect.outputs_ND, alpha=alpha, **options)
     has_vectors = KINDS[base.inputs["kind"]].vectors
     about = entry.about_vectors if has_vectors else entry.about_tokens
-    notes = [*verdict.notes, *([about] if about else [])]
-    if base.storage != suspect.storage:
-        notes.append(
-            f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
-            "outputs a little, and an exact copy may not be recognized as one."
-        )
+    notes = [*verdict.notes, *([about] if about else []), *_notes_of_storage(base, suspect)]
     # Say what the null permutes and what evades it.
     defaults: Detail = {"permuted": entry.permuted, "invariant_to": list(INVARIANT_TO), "evaded_by": EVADED_BY}
     detail = {**defaults, **verdict.detail}
@@ -168,7 +163,7 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
         "negated_coordinates": None if matching is None else negated,
     }
     # Notes of the test are about chance, which is in no identity.
-    notes: list[str] = []
+    notes = _notes_of_storage(base, suspect)
     decision: Decision = "same-lineage"
     identity: str | None = None
     # The plainest fact first; partial identity only withholds "unrelated".
@@ -210,6 +205,16 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
     detail = {**verdict.detail, **facts, "identity": identity, "notes": notes}
     detail |= {"base": base.source, "suspect": suspect.source, "inputs": base.inputs}
     return dataclasses.replace(verdict, verdict=decision, reason=reason, detail=detail)
+
+
+def _notes_of_storage(base: OutputFingerprint, suspect: OutputFingerprint) -> list[str]:
+    """Say that weights were held in two types, if they were."""
+    if base.storage == suspect.storage:
+        return []
+    return [
+        f"The base's weights were held as {base.storage}, the suspect's as {suspect.storage}: rounding moves "
+        "outputs a little, and an exact copy may not be recognized as one."
+    ]
 
 
 def _changed_function(permuted: int, negated: int, verdict: Verdict) -> str:

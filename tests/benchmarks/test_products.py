@@ -52,19 +52,19 @@ def test_algorithms_are_compared_by_what_they_change_in_a_probe(monkeypatch):
     last_ND = np.asarray(out.layers["residual"][0, :, -1], np.float64)
     unit_ND = last_ND / np.linalg.norm(last_ND, axis=1, keepdims=True)
     assert cosine == pytest.approx(((unit_ND @ unit_ND.T).sum() - 16) / (16 * 15), abs=1e-6)
-    tf32 = products.ALGORITHMS["TF32_TF32_F32_X3"]
-    monkeypatch.setattr(products, "ALGORITHMS", {"HIGHEST": "highest", "half": HALF, "TF32": tf32})
+    tf32 = products.PRECISIONS["tf32x3"]
+    monkeypatch.setattr(products, "PRECISIONS", {"highest": "highest", "half": HALF, "tf32x3": tf32})
     monkeypatch.setattr(products, "COSINE", 1e-6)
     monkeypatch.setattr(products, "preset", lambda name: CFG)
     found = products.measure(num_inputs=16, seq_len=4)["algorithms"]
-    assert found["HIGHEST"]["keeps"] and found["HIGHEST"]["tflops"] > 0
+    assert found["highest"]["keeps"] and found["highest"]["tflops"] > 0
     # As rounding to eleven bits does, beyond a bound below that.
     assert 1e-6 < found["half"]["cosine"] < 1e-2 and not found["half"]["keeps"]
-    assert "not supported" in found["TF32"]["refused"]
+    assert "not supported" in found["tf32x3"]["refused"]
 
 
 def test_algorithms_are_known_to_cuda():
-    for precision in products.ALGORITHMS.values():
+    for precision in products.PRECISIONS.values():
         multiply = jax.jit(lambda a, b, precision=precision: jnp.matmul(a, b, precision=precision))
         lowered = jax.export.export(multiply, platforms=["cuda"])(*[jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 2)
         assert "dot_general" in lowered.mlir_module()
