@@ -18,13 +18,13 @@ from bornbiased_jax.lineage.outputs import OutputOptions, check_memory, last_out
 from bornbiased_jax.model.memory import FLOAT, weights_bytes
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of, facts_of, from_facts
-from bornbiased_jax.probes.measure import range_operations
+from bornbiased_jax.probes.measure import RANGE_OPERATIONS
 
 FUNCTION = "bornbiased_jax.lineage.output_chunks:compute"
 
 
 def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | None = None) -> list[Chunk]:
-    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``range_operations``.
+    """Split the inputs into ranges of whole batches: of the sequences requested, or of about ``RANGE_OPERATIONS``.
 
     Args:
         checkpoint: the model.
@@ -34,7 +34,7 @@ def spans(checkpoint: Checkpoint, inputs: Inputs, size: int, requested: int | No
     """
     # Two operations a weight and token.
     operations = 2.0 * (weights_bytes(checkpoint.cfg) / FLOAT) * inputs.seq_len
-    num_sequences = requested or max(1, int(range_operations() / operations))
+    num_sequences = requested or max(1, int(RANGE_OPERATIONS / operations))
     step = -(-num_sequences // size) * size
     return [Chunk(0, start, min(start + step, inputs.num_inputs)) for start in range(0, inputs.num_inputs, step)]
 

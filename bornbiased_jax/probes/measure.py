@@ -36,14 +36,8 @@ class Sums(TypedDict):
     contraction: contraction.ContractionState
 
 
-RANGE_OPERATIONS, RANGE_OPERATIONS_ACCELERATED = 2.0**47, 2.0**53
-"""Of one seed on one range of inputs, the most that a kill can cost: about a quarter of an hour of two cores, or a
-minute or two of a GPU, which writes a range's sums in as long as it computes the smaller one."""
-
-
-def range_operations() -> float:
-    """Return the operations of one seed on one range of inputs, by the kind of device."""
-    return RANGE_OPERATIONS if jax.default_backend() == "cpu" else RANGE_OPERATIONS_ACCELERATED
+RANGE_OPERATIONS = 2.0**47
+"""Of one seed on one range of inputs: about a quarter of an hour of two cores, the most that a kill can cost."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -187,10 +181,9 @@ def order_inputs(inputs: Inputs, size: int) -> Batches:
 def input_ranges(
     cfg: ModelConfig, seq_len: int, batches: Batches, requested: int | None = None
 ) -> list[tuple[int, int]]:
-    """Cut the ordered sequences into ranges, each of about :func:`range_operations` for one seed.
+    """Cut the ordered sequences into ranges, each of about :data:`RANGE_OPERATIONS` for one seed; ends left out.
 
-    They follow from the sizes and the kind of device alone. Ends are left out, and no last token ends sequences of two
-    ranges.
+    They follow from the sizes alone, and no last token ends sequences of two ranges.
 
     Args:
         cfg: the architecture.
@@ -205,7 +198,7 @@ def input_ranges(
         raise InputError(f"{requested} inputs in a range are not at least 1")
     # Two operations for each weight and token.
     operations = 2.0 * (weights_bytes(cfg) / FLOAT) * seq_len
-    per_range = requested or max(1, int(range_operations() / operations))
+    per_range = requested or max(1, int(RANGE_OPERATIONS / operations))
     size = math.ceil(per_range / batches.size) * batches.size
     total, last_N = len(batches.order_N), batches.last_N
     # Extend each range to the end of its last run of equal last tokens.

@@ -1,6 +1,5 @@
 """Probes by way of a store: the same numbers, whoever computes them and however they are cut."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -13,13 +12,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import local
 from bornbiased_jax.probes.chunks import FUNCTION, Pass
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, random_tokens
-from bornbiased_jax.probes.measure import (
-    RANGE_OPERATIONS,
-    RANGE_OPERATIONS_ACCELERATED,
-    Batches,
-    input_ranges,
-    order_inputs,
-)
+from bornbiased_jax.probes.measure import RANGE_OPERATIONS, Batches, input_ranges, order_inputs
 from bornbiased_jax.probes.run import ProbeOptions, probe
 from bornbiased_jax.probes.subject import from_weights, untrained
 from bornbiased_jax.store import compute_in_worker
@@ -136,16 +129,12 @@ def test_ranges_cover_all_inputs_and_part_no_last_token():
         input_ranges(CFG, T, batches, 0)
 
 
-def test_a_range_of_a_large_model_is_as_many_operations_as_the_constant_says(monkeypatch):
+def test_a_range_of_a_large_model_is_as_many_operations_as_the_constant_says():
     cfg = preset("gpt2-nano")
-    batches = Batches(np.arange(10_000_000), np.arange(10_000_000), 32)
+    batches = Batches(np.arange(100_000), np.arange(100_000), 32)
     start, stop = input_ranges(cfg, 64, batches)[0]
     weights = models.count_parameters(models.parameter_shapes(cfg))
     assert stop - start == pytest.approx(RANGE_OPERATIONS / (2 * weights * 64), abs=32)
-    # A GPU computes such a range in the time that its sums take to be written.
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    start, stop = input_ranges(cfg, 64, batches)[0]
-    assert stop - start == pytest.approx(RANGE_OPERATIONS_ACCELERATED / (2 * weights * 64), abs=32)
 
 
 SETTINGS = Pass(INITIALIZATIONS, TEXT, order_inputs(TEXT, 8), False, True, None, "map", 1)
