@@ -32,7 +32,9 @@ class Step(NamedTuple):
     """A benchmark, or experiments, in a process of its own."""
 
     name: str
-    seconds: float  # on an H100, compilation counted: it starts with so many left, and may take three times as many
+    seconds: (
+        float  # guessed for an H100, compilation counted: it starts with so many left, and may take three times as many
+    )
     words: str  # of its command; PRECISION stands for the fastest float32 products that keep a probe's numbers
     smoke: str = "--scale smoke"  # added at scale smoke: the last of equal options counts
     experiments: tuple[str, ...] = ()  # whose records it writes; none: it is a benchmark, and writes OUT/NAME.json

@@ -18,6 +18,20 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.training import PretrainConfig, State, begin, fit
 from bornbiased_jax.training.data.windows import Windows, batches, held_out
 
+LARGER: Entry = {
+    "changes": {"num_layers": 4, "d_model": 256, "num_heads": 8, "d_ff": 688, "vocab_size": 4_096},
+    "schedule": {
+        "tokenizer": "bpe:4096",
+        "steps": 2_080,
+        "batch_size": 32,
+        "context": 256,
+        "learning_rate": 1e-3,
+        "min_learning_rate": 1e-4,
+        "warmup": 100,
+    },
+}
+"""Settings of models four blocks deep, 256 wide and 17 million tokens long, for hours of two cores."""
+
 
 def in_memory(
     cfg: ModelConfig, data: str, schedule: Entry, seeds: Sequence[int] = (0,), **options: object

@@ -159,5 +159,5 @@ for _name in ("figure12", "table7"):
             "smoke": {**EXPERIMENT.settings["smoke"], "bos_token": False},
             "laptop": {**WIDE, "cures": list(FIGURE_12)},
         },
-        cost={"laptop": "half a day on two cores for the models that both share"},
+        cost={"laptop": "not measured: hours on two cores for the models that both share"},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bornbiased_jax.experiments._shared.training import LARGER
 from bornbiased_jax.experiments.base import Entry, by_scale
 
 MITIGATIONS: dict[str, Entry] = {
@@ -92,18 +93,9 @@ _SIZES = by_scale(
 
 WIDE: Entry = {
     "model": "llama-tiny",
-    "changes": {"num_layers": 4, "d_model": 256, "num_heads": 8, "d_ff": 688, "vocab_size": 4_096},
+    **LARGER,
     "seeds": [42, 123],
     "data": "builtin:prose",
-    "schedule": {
-        "tokenizer": "bpe:4096",
-        "steps": 2_080,
-        "batch_size": 32,
-        "context": 256,
-        "learning_rate": 1e-3,
-        "min_learning_rate": 1e-4,
-        "warmup": 100,
-    },
     "bos_token": False,
     "lengths": [16, 32, 64, 128, 256],
     "num_sequences": 100,
@@ -111,7 +103,7 @@ WIDE: Entry = {
     "texts": {HELD_OUT: None},
     "evaluation": {"num_sequences": 128, "context": 256},
 }
-"""Four blocks, 256 wide, 17 million tokens, no BOS token: the models of Table 4b at that size."""
+"""The larger models, without a BOS token."""
 
 
 def settings_of(size: str, mitigations: Iterable[str], **changes: object) -> Entry:

@@ -173,7 +173,7 @@ EXPERIMENT = Experiment(
         "initialization and with that of another seed, which saw the same text in the same order."
     ),
     settings=_settings("llama"),
-    cost={"paper": "minutes on a GPU; days on two cores"},
+    cost={"paper": "not measured: for a GPU"},
     precision=PRECISION,
     run=run,
     tables=tables,

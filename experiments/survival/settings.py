@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from bornbiased_jax.experiments._shared.training import LARGER
 from bornbiased_jax.experiments.base import Entry, Experiment, by_scale
 from bornbiased_jax.experiments.survival.persistence import STORIES
 
@@ -61,21 +62,12 @@ def settings(family: str) -> Mapping[str, Entry]:
 
 
 def larger_settings(family: str) -> Mapping[str, Entry]:
-    """Return settings of one family four blocks deep, 256 wide and 17 million tokens long, for hours of two cores."""
+    """Return settings of one family of the larger models, with a continued training."""
     laptop = settings(family)["laptop"]
     larger = {
         **laptop,
-        "changes": {"num_layers": 4, "d_model": 256, "num_heads": 8, "d_ff": 688, "vocab_size": 4_096},
-        "schedule": {
-            **laptop["schedule"],
-            "tokenizer": "bpe:4096",
-            "steps": 2_080,
-            "batch_size": 32,
-            "context": 256,
-            "learning_rate": 1e-3,
-            "min_learning_rate": 1e-4,
-            "warmup": 100,
-        },
+        "changes": LARGER["changes"],
+        "schedule": {**laptop["schedule"], **LARGER["schedule"]},
         "continued": {
             **laptop["continued"],
             "schedule": {"steps": 520, "learning_rate": 5e-4, "min_learning_rate": 5e-5},
