@@ -53,6 +53,41 @@ def test_outputs_of_three_products_are_those_of_exact_ones():
     np.testing.assert_allclose(by_three_ND, exact_ND, atol=1e-4)
 
 
+@pytest.fixture
+def half(monkeypatch):
+    """The one algorithm that a CPU computes otherwise: products of 11 bits."""
+    monkeypatch.setitem(PRECISIONS, "half", jax.lax.DotAlgorithmPreset.F16_F16_F16)
+
+
+def test_the_precision_of_a_probe_reaches_its_products(half, tmp_path):
+    inputs = random_tokens(64, 8, CFG.vocab_size)
+    exact, *others = (
+        next(probe(untrained(CFG), [42], inputs, ProbeOptions(precision=name), resume=resume))
+        for name, resume in (("highest", None), ("half", None), ("half", tmp_path))
+    )
+    for other in others:
+        curves = [np.asarray(row["contraction"]["inter_cosine_by_layer"]) for row in (exact, other)]
+        assert 1e-6 < np.abs(curves[0] - curves[1]).max() < 1e-2
+
+
+def test_the_precision_of_outputs_reaches_their_products(half):
+    params, inputs = init_seed(CFG, 42), random_tokens(16, 8, CFG.vocab_size)
+    exact_ND, half_ND = (
+        last_outputs(CFG, params, inputs, OutputOptions(precision=name)) for name in ("highest", "half")
+    )
+    assert 1e-5 < np.abs(exact_ND - half_ND).max() < 1e-1
+
+
+@pytest.mark.parametrize("name", ["finding2", "table4a_llama_16"])
+def test_the_precision_of_an_experiment_reaches_its_products(half, name, tmp_path):
+    results = []
+    for precision in ("highest", "half"):
+        reproduce([name], "smoke", tmp_path, quiet=True, computing=Computing(precision=precision))
+        group = read_json(runner.record_path(tmp_path, name))["result"]["groups"][0]
+        results.append(group["records"] if name == "finding2" else group["pairs"])
+    assert results[0] != results[1]
+
+
 def test_a_store_keeps_precisions_apart(tmp_path):
     inputs = random_tokens(16, 4, CFG.vocab_size)
     for name in ("highest", "bf16x3"):
@@ -64,8 +99,8 @@ def test_a_store_keeps_precisions_apart(tmp_path):
 def test_a_device_without_such_products_is_named():
     with pytest.raises(InputError, match="cpu has no float32 products by tf32x3: leave --precision out"):
         precision_named("tf32x3")
-    with pytest.raises(InputError, match="unknown precision 'half': choose highest, tf32x3, bf16x3"):
-        precision_named("half")
+    with pytest.raises(InputError, match="unknown precision 'double': choose highest, tf32x3, bf16x3"):
+        precision_named("double")
     assert precision_named("highest") == PRECISIONS["highest"] == "highest"
 
 
