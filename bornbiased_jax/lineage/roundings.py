@@ -2,39 +2,27 @@
 
 With scales, one of two tensors is what 8 bits gave of the other: its numbers lie on a grid (whole numbers, or floats of
 8 bits, times a scale for each group), and the other's, rounded to that grid, are the same. The scale of a group follows
-from its largest number, which formats map to the largest code; with a zero point, from its least and its largest, which
-they map to both ends of 255 steps. Two numbers lie on any such grid and thirty do not, so that noise fits none; the
-codes of a tensor in fewer bits, which noise could leave in place, have a common divisor (17 of 4 bits).
+from its largest number, which formats map to the largest code; with a zero point, from its least and its largest
+(:mod:`.rounding_steps`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from bornbiased_jax.lineage.rounding_casts import MOST_FLOAT8, bfloat16, cast_to, float8, float16, int8
+from bornbiased_jax.lineage.rounding_steps import SCALE_TOLERANCE, TINY, lies_on_steps
+
 _PIECE, _FIRST = 1 << 22, 1 << 12
 # How far a number may lie from its code, and from halfway between two: what float32 leaves of a product and a quotient.
 _TOLERANCE = 1e-5
-# How far a scale in 16 bits may lie from the one that it was rounded from.
-_SCALE_TOLERANCE = 2.0**-8
 # What float32 leaves of numbers next to 1, of both tensors.
 _LAST_BITS = 2.0**-22
-_TINY = np.float32(1e-30)
-_MOST_FLOAT8 = 448.0
-# Steps between the least and the largest number of a group with a zero point: one or two may be cut off at an end.
-_STEPS = (255, 254, 253)
-# How far a number may lie from its step, and from halfway between two, in steps: what float32 leaves of 255 of them.
-_STEP_TOLERANCE = 2e-4
-# Steps beyond the ends that are cut off, where a zero point was rounded in 16 bits.
-_CUT = 2.0
-# Numbers on steps that are handled together: they stay in a core's cache.
-_BLOCK = 1 << 17
 # Numbers of a tensor that fits one form alone.
 _LARGE = 1 << 20
 
@@ -42,9 +30,6 @@ Groups = tuple[np.ndarray, np.ndarray]
 """Two tensors cut alike into groups that share a scale, [G, N] both."""
 Grouping = Callable[[np.ndarray, np.ndarray], Iterator[Iterator[Groups]]]
 """Yields each way of cutting two tensors of two axes: all groups of one way must be equal, of any way."""
-
-
-_Cast = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +105,7 @@ class Rounding:
         num_groups, size = grid_GN.shape
         for groups in _parts(num_groups, size):
             if self.has_zero:
-                if not _lies_on_steps(grid_GN[groups], other_GN[groups]):
+                if not lies_on_steps(grid_GN[groups], other_GN[groups]):
                     return False
                 continue
             largest = _largest_of_groups(grid_GN[groups]), _largest_of_groups(other_GN[groups])
@@ -152,10 +137,10 @@ class Rounding:
             code: of the largest number on the grid.
         """
         # A file may keep its scales in fewer bits than those that its numbers were rounded by, which the other gives.
-        scale_G1 = np.maximum(largest_G1 / code, _TINY)
+        scale_G1 = np.maximum(largest_G1 / code, TINY)
         code_G1 = largest_G1 / scale_G1
         own_G1 = other_largest_G1 / code_G1
-        own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, scale_G1)
+        own_G1 = np.where(np.abs(own_G1 / scale_G1 - 1) <= SCALE_TOLERANCE, own_G1, scale_G1)
         is_equal_G = np.ones(len(grid_GN), bool)
         for columns in _parts(grid_GN.shape[1]):
             numbers_Gn = grid_GN[:, columns] / scale_G1
@@ -182,164 +167,6 @@ class Rounding:
             is_equal_GN[groups, columns] = (ends[0] == codes_n) | (ends[1] == codes_n)
         is_equal_G: np.ndarray = is_equal_GN.all(axis=1)
         return is_equal_G
-
-
-class _Steps(NamedTuple):
-    """Equal steps of groups with a zero point.
-
-    Attributes:
-        low_G1: the least number of each group, which counts as code 0 here.
-        scale_G1: a step.
-        num_steps: steps up to the largest number.
-        least_G1, largest_G1: ends of the numbers that may have been rounded to the steps.
-    """
-
-    low_G1: np.ndarray
-    scale_G1: np.ndarray
-    num_steps: int
-    least_G1: np.ndarray
-    largest_G1: np.ndarray
-
-    @classmethod
-    def from_ends(cls, grid_ends_2G1: np.ndarray, other_ends_2G1: np.ndarray, num_steps: int) -> _Steps:
-        """Return the steps of groups whose ends lie so many steps apart."""
-        low_G1, high_G1 = grid_ends_2G1
-        scale_G1 = np.maximum((high_G1 - low_G1) / np.float32(num_steps), _TINY)
-        return cls(low_G1, scale_G1, num_steps, *other_ends_2G1)
-
-    def of_groups(self, groups: np.ndarray | slice) -> _Steps:
-        """Return the steps of some of the groups."""
-        low_G1, scale_G1, num_steps, *ends = self
-        least_G1, largest_G1 = (end_G1[groups] for end_G1 in ends)
-        return _Steps(low_G1[groups], scale_G1[groups], num_steps, least_G1, largest_G1)
-
-    def zeros(self) -> np.ndarray:
-        """Return the code of zero in each group: most formats have one."""
-        zero_G1: np.ndarray = np.rint(-self.low_G1 / self.scale_G1)
-        return zero_G1
-
-    def own_scale(self, cast: _Cast) -> np.ndarray:
-        """Return the scale by the other numbers: a file may keep its own in fewer bits than it was rounded by."""
-        own_G1 = np.maximum((cast(self.largest_G1) - cast(self.least_G1)) / np.float32(_STEPS[0]), _TINY)
-        return np.where(np.abs(own_G1 / self.scale_G1 - 1) <= _SCALE_TOLERANCE, own_G1, self.scale_G1)
-
-
-_Source = Callable[[np.ndarray, _Steps], np.ndarray]
-"""Returns what the codes of a file may have been rounded from, of the other's numbers."""
-
-
-def _sources_of_steps(unused: int) -> list[_Source]:
-    """List what the codes of a file with zero points may have been rounded from, the likeliest first.
-
-    Args:
-        unused: codes of 256 that no number has, at either end.
-    """
-    sources: list[_Source] = [
-        lambda other_GN, steps: (other_GN - steps.low_G1) / steps.scale_G1,
-        lambda other_GN, steps: other_GN / steps.own_scale(np.asarray) + steps.zeros(),
-    ]
-    # Of a copy in 16 bits, and divided in them.
-    for cast in (_bfloat16, _float16):
-        sources += [
-            functools.partial(_of_16_bits, cast=cast),
-            functools.partial(_by_own_scale, cast=cast),
-            functools.partial(_divided_in_16_bits, cast=cast),
-        ]
-        # Some add the zero point in 16 bits too, to codes from 0 to 255 or from −128 to 127.
-        for first in (np.float32(lowest + cut) for lowest in (0, -128) for cut in range(unused + 1)):
-            sources.append(functools.partial(_added_in_16_bits, cast=cast, first=first))
-    return sources
-
-
-def _of_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
-    numbers_GN: np.ndarray = cast(other_GN) / steps.scale_G1 + steps.zeros()
-    return numbers_GN
-
-
-def _by_own_scale(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
-    numbers_GN: np.ndarray = cast(other_GN) / steps.own_scale(cast) + steps.zeros()
-    return numbers_GN
-
-
-def _divided_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast) -> np.ndarray:
-    numbers_GN: np.ndarray = cast(cast(other_GN) / steps.scale_G1) + steps.zeros()
-    return numbers_GN
-
-
-def _added_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: _Cast, first: np.float32) -> np.ndarray:
-    quotient_GN = cast(cast(other_GN) / steps.scale_G1)
-    numbers_GN: np.ndarray = cast(quotient_GN + (steps.zeros() + first)) - first
-    return numbers_GN
-
-
-def _lies_on_steps(grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
-    """Check that groups lie on 255 equal steps from their least to their largest number, and others round to these."""
-    sources = {count: _sources_of_steps(_STEPS[0] - count) for count in _STEPS}
-    step = max(1, _BLOCK // max(1, grid_GN.shape[1]))
-    for start in range(0, len(grid_GN), step):
-        tensors = grid_GN[start : start + step], other_GN[start : start + step]
-        ends = [np.stack([end(axis=1, keepdims=True) for end in (part.min, part.max)]) for part in tensors]
-        left: np.ndarray | slice = slice(None)
-        is_equal_g = np.zeros(len(tensors[0]), bool)
-        for count in _STEPS:
-            steps = _Steps.from_ends(ends[0][:, left], ends[1][:, left], count)
-            is_equal_g[left] = _have_steps(
-                tensors[0][left], tensors[1][left], steps, sources[count], is_first=start == 0
-            )
-            if is_equal_g.all():
-                break
-            left = np.flatnonzero(~is_equal_g) if is_equal_g.any() else slice(None)
-        else:
-            return False
-    return True
-
-
-def _have_steps(
-    grid_GN: np.ndarray, other_GN: np.ndarray, steps: _Steps, sources: list[_Source], *, is_first: bool
-) -> np.ndarray:
-    """Return of each group whether both tensors have the same codes on its steps.
-
-    ``sources`` are put in the order in which they fit the most groups: those of a file are alike.
-    """
-    is_equal_G = np.ones(len(grid_GN), bool)
-    for start in range(0, grid_GN.shape[1], _BLOCK):
-        columns = slice(start, start + _BLOCK)
-        numbers_Gn = (grid_GN[:, columns] - steps.low_G1) / steps.scale_G1
-        codes_Gn = np.rint(numbers_Gn)
-        numbers_Gn -= codes_Gn
-        is_equal_G &= np.abs(numbers_Gn, out=numbers_Gn).max(axis=1) <= _STEP_TOLERANCE
-        if not is_equal_G.any():
-            break
-        # Codes of fewer bits have a common divisor.
-        if is_first and start == 0:
-            codes_N = codes_Gn[is_equal_G].reshape(-1)[:_FIRST].astype(np.int64)
-            if np.gcd.reduce(codes_N) > 1:
-                return np.zeros(len(grid_GN), bool)
-        fits, rounds_G = dict.fromkeys(sources, 0), np.zeros(len(grid_GN), bool)
-        for source in sources:
-            missing_G = is_equal_G & ~rounds_G
-            left = slice(None) if missing_G.all() else np.flatnonzero(missing_G)
-            numbers_gn = source(other_GN[left, columns], steps.of_groups(left))
-            rounds_G[left] = rounds_g = _round_to_steps(numbers_gn, codes_Gn[left], steps.num_steps)
-            fits[source] = int(rounds_g.sum())
-            if rounds_G[is_equal_G].all():
-                break
-        sources.sort(key=fits.__getitem__, reverse=True)
-        is_equal_G &= rounds_G
-    return is_equal_G
-
-
-def _round_to_steps(numbers_GN: np.ndarray, codes_GN: np.ndarray, count: int) -> np.ndarray:
-    """Return of each group whether numbers round to codes; halfway between two, to either, and at the ends cut off."""
-    distances_GN = np.abs(numbers_GN - codes_GN)
-    is_equal_G: np.ndarray = distances_GN.max(axis=1) <= 0.5 + _STEP_TOLERANCE
-    far = np.flatnonzero(~is_equal_G)
-    if far.size:
-        distances_gN, numbers_gN, codes_gN = distances_GN[far], numbers_GN[far], codes_GN[far]
-        is_below_gN, is_above_gN = (codes_gN == 0) & (numbers_gN < 0), (codes_gN == count) & (numbers_gN > count)
-        limit_gN = np.where(is_below_gN | is_above_gN, _CUT, 0.5 + _STEP_TOLERANCE)
-        is_equal_G[far] = (distances_gN <= limit_gN).all(axis=1)
-    return is_equal_G
 
 
 def pieces(base: np.ndarray, suspect: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -376,7 +203,7 @@ def _sources(
     yield other_GN / own_G1
     # Files in 8 bits are often made of ones in 16, whose numbers were rounded once before, and some libraries divide in
     # 16 bits too.
-    for cast in (_bfloat16, _float16):
+    for cast in (bfloat16, float16):
         rounded_GN = cast(other_GN)
         yield rounded_GN / scale_G1
         yield rounded_GN / (cast(own_G1 * code_G1) / code_G1)
@@ -390,44 +217,6 @@ def _largest_of_groups(groups_GN: np.ndarray) -> np.ndarray:
 
 def _largest(tensor: np.ndarray) -> float:
     return max(float(tensor.max()), -float(tensor.min()))
-
-
-def _cast(dtype: type) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what rounds to a type and gives float32 back."""
-    return functools.partial(_rounded, dtype=dtype)
-
-
-def _rounded(numbers: np.ndarray, dtype: type) -> np.ndarray:
-    return numbers.astype(dtype).astype(np.float32)
-
-
-def _bfloat16(numbers: np.ndarray) -> np.ndarray:
-    return _rounded(numbers, ml_dtypes.bfloat16)
-
-
-def _float16(numbers: np.ndarray) -> np.ndarray:
-    return _rounded(numbers, np.float16)
-
-
-def _int8(numbers: np.ndarray) -> np.ndarray:
-    whole: np.ndarray = np.clip(np.rint(numbers), -128, 127)
-    return whole
-
-
-def _float8(numbers: np.ndarray) -> np.ndarray:
-    """Round to e4m3, four significant bits down to steps of 2⁻⁹; what is above the largest code is cut off there.
-
-    In float32 alone, which threads share better than casts: halfway between two codes it may be either.
-    """
-    cut = np.clip(numbers, -_MOST_FLOAT8, _MOST_FLOAT8)
-    # Veltkamp's splitting of 24 bits into 20 and 4: shifted − (shifted − cut).
-    shifted = cut * np.float32(2**20 + 1)
-    rounded: np.ndarray = shifted - cut
-    np.subtract(shifted, rounded, out=rounded)
-    # Few numbers are so small that steps no longer shrink with them.
-    small = np.nonzero(np.abs(cut, out=shifted) < 2.0**-6)
-    rounded[small] = np.rint(cut[small] * 512) / 512
-    return rounded
 
 
 def _by_tensor(first: np.ndarray, second: np.ndarray) -> Iterator[Iterator[Groups]]:
@@ -492,29 +281,29 @@ _E4M3 = "8 bits (e4m3) with a scale for each"
 ROUNDINGS: dict[str, Rounding] = {
     rounding.name: rounding
     for rounding in (
-        Rounding("bfloat16", _bfloat16, 16),
-        Rounding("float16", _float16, 16),
-        Rounding("8 bits (e4m3)", _cast(ml_dtypes.float8_e4m3fn), 8),
-        Rounding("8 bits (e5m2)", _cast(ml_dtypes.float8_e5m2), 8),
-        Rounding("8 bits with a scale for each tensor", _int8, 8, _by_tensor, _LARGE_INT8, 1 / 100),
-        Rounding("8 bits with a scale for each channel", _int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
-        Rounding("8 bits with a scale for each block of 32", _int8, 8, _by_rows_of(32), _LARGEST_INT8, 1 / 128),
+        Rounding("bfloat16", bfloat16, 16),
+        Rounding("float16", float16, 16),
+        Rounding("8 bits (e4m3)", cast_to(ml_dtypes.float8_e4m3fn), 8),
+        Rounding("8 bits (e5m2)", cast_to(ml_dtypes.float8_e5m2), 8),
+        Rounding("8 bits with a scale for each tensor", int8, 8, _by_tensor, _LARGE_INT8, 1 / 100),
+        Rounding("8 bits with a scale for each channel", int8, 8, _by_channel, _LARGEST_INT8, 1 / 128),
+        Rounding("8 bits with a scale for each block of 32", int8, 8, _by_rows_of(32), _LARGEST_INT8, 1 / 128),
         *(
-            Rounding(f"{_WITH_ZERO} {group}", _int8, 8, grouping, widest=1 / 64, has_zero=True)
+            Rounding(f"{_WITH_ZERO} {group}", int8, 8, grouping, widest=1 / 64, has_zero=True)
             for group, grouping in (
                 ("tensor", _by_tensor),
                 ("channel", _by_channel),
                 *((f"block of {size}", _by_rows_of(size)) for size in (128, 64, 32)),
             )
         ),
-        Rounding(f"{_E4M3} tensor", _float8, 8, _by_tensor, _LARGE_FLOAT8, 1 / 14),
-        Rounding(f"{_E4M3} channel", _float8, 8, _by_channel, (_MOST_FLOAT8,), 1 / 25),
+        Rounding(f"{_E4M3} tensor", float8, 8, _by_tensor, _LARGE_FLOAT8, 1 / 14),
+        Rounding(f"{_E4M3} channel", float8, 8, _by_channel, (MOST_FLOAT8,), 1 / 25),
         *(
-            Rounding(f"{_E4M3} block of {side} × {side}", _float8, 8, _by_squares_of(side), (_MOST_FLOAT8,), 1 / 25)
+            Rounding(f"{_E4M3} block of {side} × {side}", float8, 8, _by_squares_of(side), (MOST_FLOAT8,), 1 / 25)
             for side in (128, 64, 32)
         ),
         *(
-            Rounding(f"{_E4M3} block of {size}", _float8, 8, _by_rows_of(size), _LARGE_FLOAT8, 1 / 7)
+            Rounding(f"{_E4M3} block of {size}", float8, 8, _by_rows_of(size), _LARGE_FLOAT8, 1 / 7)
             for size in (128, 32)
         ),
     )
