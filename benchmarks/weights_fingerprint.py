@@ -3,9 +3,10 @@
     python -m benchmarks weights_fingerprint --json benchmarks/results/weights_fingerprint.json
 
 Random weights of LLaMA-7B's shape in bfloat16 and several safetensors files are written below a temporary folder, two
-blocks deep unless told otherwise (1.3 GB, removed afterwards). Reading every tensor and turning it into float32, and
-making the fingerprint, are then timed in turn; the command runs once more in a process of its own, whose peak memory is
-taken. Blocks are alike: time grows with their number, and memory does not.
+blocks deep unless told otherwise (1.3 GB, removed afterwards). Reading every tensor and turning it into float32, the
+digest of all weights alone, which is SHA-256 of the same float32 numbers, and making the fingerprint, which includes
+it, are then timed in turn; the command runs once more in a process of its own, whose peak memory is taken. Blocks are
+alike: time grows with their number, and memory does not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.weight_files import open_weights
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_file import encode
-from bornbiased_jax.lineage.fingerprint_pass import fingerprint
+from bornbiased_jax.lineage.fingerprint_pass import fingerprint, weights_digests
 from bornbiased_jax.lineage.fingerprint_size import predicted_bytes
 from bornbiased_jax.lineage.fingerprints import Settings
 
@@ -46,26 +48,31 @@ def read_and_upcast(folder: Path) -> float:
     return time.perf_counter() - start
 
 
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
 def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, rounds: int = ROUNDS) -> dict[str, Any]:
     """Write the model, time both in turn, and take the memory of the command."""
     cfg, model = preset("llama-tiny", num_layers=layers, **sizes), folder / "model"
     progress.note("writing the model")
     write_model(model, cfg, 0)
     made = fingerprint(model)  # reads the files into the page cache
-    reading, sketching = [], []
+    source = NativeRoles(open_checkpoint(model))
+    reading, hashing, sketching = [], [], []
     before = os.getloadavg()[0]
     for _ in range(rounds):
         reading.append(read_and_upcast(model))
-        start = time.perf_counter()
-        fingerprint(model)
-        sketching.append(time.perf_counter() - start)
+        hashing.append(_seconds(lambda: weights_digests(source)))
+        sketching.append(_seconds(lambda: fingerprint(model)))
     load = [before, os.getloadavg()[0]]
     progress.note("the command, for its memory")
     words = ["fingerprint", str(model), "--out", str(folder / "a.fingerprint"), "--quiet"]
     process = run_child("bornbiased_jax", words)
     process.pop("result")
     table_bytes = 2 * 4 * sizes["vocab_size"] * sizes["d_model"]
-    source = NativeRoles(open_checkpoint(model))
     block_bytes = sum(
         2 * int(np.prod(source.array_shape(role))) for role in source.roles if role.block == 1
     )  # in bfloat16
@@ -79,6 +86,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
         "file_bytes": file_bytes,
         "fingerprint_bytes": len(encode(made)),
         "read_seconds": reading,
+        "digest_seconds": hashing,
         "fingerprint_seconds": sketching,
         "ratio": ratio,
         "load": load,
