@@ -8,12 +8,14 @@ So a kind of matrix that agrees with a formula in *both* models is no evidence.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy import fft, signal
+from scipy import fft
 
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, RepeatLabels, Repeats
 from bornbiased_jax.lineage.pairing import unit_rows
@@ -76,11 +78,26 @@ def _find_formulas(component: Component, fingerprint: Fingerprint) -> dict[str, 
             continue
         size = next((size for size in shapes[kind] if size != component.width), component.width)
         leaf = "embedding" if kind == "positions" else "kernel"
-        signs_n2 = axis_signs(f"{component.name}/{kind}/{leaf}", size, 2, fingerprint.settings.sign_key)
-        formula = _formula(sketches[kind], signs_n2)
+        axis = _Axis(f"{component.name}/{kind}/{leaf}", size, fingerprint.settings.sign_key)
+        formula = _formula(sketches[kind], axis)
         if formula is not None:
             named[kind] = formula
     return named
+
+
+class _Axis(NamedTuple):
+    """The axis of a matrix that is no residual axis: the matrix as its labels name it, the size, the key of signs."""
+
+    matrix: str
+    size: int
+    sign_key: bytes
+
+
+# Many models have the same axes.
+@functools.lru_cache(maxsize=64)
+def _signs(axis: _Axis) -> np.ndarray:
+    """Return the first two signs of the entries of an axis, [size, 2]."""
+    return axis_signs(axis.matrix, axis.size, 2, axis.sign_key)
 
 
 def _is_structured(z_values: Sequence[float]) -> bool:
@@ -89,44 +106,55 @@ def _is_structured(z_values: Sequence[float]) -> bool:
     return max(map(abs, z_values)) >= STRUCTURED or together
 
 
-def _formula(sketches: Sequence[np.ndarray], signs_n2: np.ndarray) -> str | None:
+def _formula(sketches: Sequence[np.ndarray], axis: _Axis) -> str | None:
     """Return the formula that the sketches of a kind agree with, each or all together."""
-    width = len(sketches[0])
+    sketches_MD2 = np.stack(sketches)
+    width = sketches_MD2.shape[1]
     # Diagonals at any shift: each matrix by itself, or all of the kind together.
-    for name, expected_n2 in (("the identity", signs_n2), ("the reversed identity", signs_n2[::-1])):
-        z_by_shift = [_shifted_z(sketch_D2, expected_n2) for sketch_D2 in sketches]
-        largest = max(float(np.abs(z).max(initial=0.0)) for z in z_by_shift)
-        together = np.abs(np.sum(z_by_shift, axis=0)).max(initial=0.0) / math.sqrt(len(z_by_shift))
-        if max(largest, float(together)) >= STRUCTURED:
+    for name, z_MS in zip(("the identity", "the reversed identity"), _shifted_z(sketches_MD2, axis), strict=True):
+        together = np.abs(z_MS.sum(axis=0)).max() / math.sqrt(len(z_MS))
+        if max(float(np.abs(z_MS).max()), float(together)) >= STRUCTURED:
             return name
     # Fixed bases, whose sketch is known.
-    for name, expected_D2 in _bases(signs_n2, width):
-        expected_D2 = unit_rows(expected_D2)
-        agreement = [float((expected_D2 * sketch_D2[: len(expected_D2)]).sum()) for sketch_D2 in sketches]
-        if _is_structured([value / math.sqrt(width / 2) for value in agreement]):
+    for name, expected_D2 in _bases(axis, width):
+        agreement = np.einsum("dx,mdx->m", expected_D2, sketches_MD2[:, : len(expected_D2)]) / math.sqrt(width / 2)
+        if _is_structured(agreement.tolist()):
             return name
     return None
 
 
-def _shifted_z(sketch_D2: np.ndarray, expected_n2: np.ndarray) -> np.ndarray:
-    """Compute z of Σ_j ⟨sketch j, expected j + shift⟩ for every shift."""
-    total = signal.fftconvolve(expected_n2, sketch_D2[::-1], axes=0).sum(axis=1)
-    overlap = np.rint(signal.correlate(np.ones(len(expected_n2)), np.ones(len(sketch_D2)), mode="full", method="fft"))
+def _shifted_z(sketches_MD2: np.ndarray, axis: _Axis) -> Iterator[np.ndarray]:
+    """Yield z of Σ_j ⟨sketch j, expected j + shift⟩ for every shift, [M, shifts]: of signs, then of reversed signs."""
+    signs_n2 = _signs(axis)
+    num, width = len(signs_n2), sketches_MD2.shape[1]
+    num_shifts = num + width - 1
+    # A correlation is a product of spectra; both columns are added before one transform back.
+    length = fft.next_fast_len(num_shifts, real=True)
+    spectra_M2F = fft.rfft(np.ascontiguousarray(sketches_MD2[:, ::-1].transpose(0, 2, 1)), length)
+    # So many rows of the sketch meet an expected row; those of a few have no z.
+    place_S = np.arange(num_shifts)
+    overlap_S = np.minimum(np.minimum(place_S + 1, num_shifts - place_S), min(num, width))
     # Sketches and signs have unit rows: a product of two random ones has the variance 1/2.
-    return np.where(overlap >= _MIN_OVERLAP, total / np.sqrt(np.maximum(overlap, 1.0) / 2), 0.0)
+    scale_S = np.where(overlap_S >= _MIN_OVERLAP, 1 / np.sqrt(overlap_S / 2), 0.0)
+    for expected_n2 in (signs_n2, signs_n2[::-1]):
+        product_MF = np.einsum("mxf,xf->mf", spectra_M2F, fft.rfft(expected_n2.T, length))
+        yield fft.irfft(product_MF, length)[:, :num_shifts] * scale_S
 
 
-def _bases(signs_n2: np.ndarray, width: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the sketch [D, 2] that rows of fixed orthogonal bases would have."""
-    size = len(signs_n2)
+@functools.lru_cache(maxsize=64)
+def _bases(axis: _Axis, width: int) -> list[tuple[str, np.ndarray]]:
+    """Return the sketch [D, 2] that rows of fixed orthogonal bases would have, at unit norm."""
+    signs_n2, size = _signs(axis), axis.size
+    bases: list[tuple[str, np.ndarray]] = []
     if size >= width:
-        yield "a cosine basis", fft.dct(signs_n2, axis=0, norm="ortho")[:width]
+        bases.append(("a cosine basis", fft.dct(signs_n2, axis=0, norm="ortho")[:width]))
         if size & (size - 1) == 0 and size <= 1 << 14:
-            yield "a Hadamard matrix", _walsh(signs_n2)[:width]
+            bases.append(("a Hadamard matrix", _walsh(signs_n2)[:width]))
     # Sinusoids over this axis: columns of sines and cosines interleaved, or in two halves.
     sums_P2 = _waves(signs_n2, 10_000.0 ** (-2 * np.arange(width // 2) / width))
-    yield "sinusoids", np.stack([sums_P2.imag, sums_P2.real], axis=1).reshape(-1, 2)
-    yield "sinusoids", np.concatenate([sums_P2.imag, sums_P2.real])
+    bases.append(("sinusoids", np.stack([sums_P2.imag, sums_P2.real], axis=1).reshape(-1, 2)))
+    bases.append(("sinusoids", np.concatenate([sums_P2.imag, sums_P2.real])))
+    return [(name, unit_rows(rows_D2)) for name, rows_D2 in bases]
 
 
 def _waves(vectors_n2: np.ndarray, frequency_P: np.ndarray) -> np.ndarray:
