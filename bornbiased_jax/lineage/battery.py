@@ -23,6 +23,7 @@ from bornbiased_jax.lineage.evidence import (
     COORDINATES,
     MATCHED,
     RAW_NEURONS,
+    SCREEN,
     SIGNLESS,
     TOKEN_HEADS,
     TOKEN_NEURONS,
@@ -234,14 +235,24 @@ def compare_weights(
 def screening_z(base: Fingerprint, suspect: Fingerprint) -> dict[str, float]:
     """Estimate z of every piece of evidence over the whole model from few pairs of labels, where it is defined.
 
+    Matrices that a formula decided are looked for where any z reaches the screen: they would only raise it.
+
     Raises:
         InputError: fingerprints that cannot be compared.
     """
     check_comparable(base, suspect)
+    z_by_evidence = _screening_z(base, suspect, finds_formulas=False)
+    if max(z_by_evidence.values(), default=-math.inf) < SCREEN:
+        return z_by_evidence
+    return _screening_z(base, suspect, finds_formulas=True)
+
+
+def _screening_z(base: Fingerprint, suspect: Fingerprint, *, finds_formulas: bool) -> dict[str, float]:
     z_by_evidence: dict[str, float] = {}
     for name in base.components:
         if name in suspect.components:
-            for evidence, z in ComponentPair(base, suspect, name).screening_z().items():
+            pair = ComponentPair(base, suspect, name, finds_formulas=finds_formulas)
+            for evidence, z in pair.screening_z().items():
                 z_by_evidence[evidence] = max(z, z_by_evidence.get(evidence, -math.inf))
     return z_by_evidence
 

@@ -73,13 +73,22 @@ class ComponentPair:
         base, suspect: fingerprints made with one dimension and one sign key.
         name: of the component, in both.
         skipped: matrices that are no evidence, by block of the base and kind.
+        finds_formulas: whether matrices that a formula decided are left out, as for a p; an estimate does without.
     """
 
     def __init__(
-        self, base: Fingerprint, suspect: Fingerprint, name: str, skipped: Collection[MatrixCell] = ()
+        self,
+        base: Fingerprint,
+        suspect: Fingerprint,
+        name: str,
+        skipped: Collection[MatrixCell] = (),
+        *,
+        finds_formulas: bool = True,
     ) -> None:
         # Each model is tested for formulas by itself: a formula in one alone makes no agreement.
-        in_base, in_suspect = (formulas(model.components[name], model) for model in (base, suspect))
+        in_base, in_suspect = (
+            formulas(model.components[name], model) if finds_formulas else {} for model in (base, suspect)
+        )
         self.left_out: dict[str, str] = {kind: formula for kind, formula in in_base.items() if kind in in_suspect}
         """Kinds of matrices that agree with a formula in both models by themselves, and the formula."""
         self.repeats: dict[RepeatLabels, SharedRepeats] = {

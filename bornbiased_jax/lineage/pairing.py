@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -90,19 +91,31 @@ def _grams(blocks: Sequence[Sequence[Neurons]], space: str) -> np.ndarray | None
     """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any."""
     rows = []
     for block in blocks:
-        grams = []
-        for mlp in block:
-            sketches = mlp.token if space == "token" else mlp.coordinates
-            if not sketches:
-                return None
-            # Signs that up and down share leave these Grams as they are.
-            pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
-            pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
-            grams.append(
-                np.concatenate([(piece_NK.T @ piece_NK).ravel() / max(1, len(piece_NK)) for piece_NK in pieces])
-            )
+        grams = [gram for mlp in block if (gram := _gram(mlp, space)) is not None]
+        if len(grams) < len(block):
+            return None
         rows.append(np.mean(grams, axis=0))
     return np.stack(rows)
+
+
+# A model is often compared with many others.
+_GRAMS: WeakKeyDictionary[Neurons, dict[str, np.ndarray | None]] = WeakKeyDictionary()
+
+
+def _gram(mlp: Neurons, space: str) -> np.ndarray | None:
+    """Compute the Grams of one MLP as a row; None without sketches in this space."""
+    by_space = _GRAMS.setdefault(mlp, {})
+    if space not in by_space:
+        sketches = mlp.token if space == "token" else mlp.coordinates
+        by_space[space] = _gram_of(sketches) if sketches else None
+    return by_space[space]
+
+
+def _gram_of(sketches: Mapping[str, np.ndarray]) -> np.ndarray:
+    # Signs that up and down share leave these Grams as they are.
+    pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
+    pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
+    return np.concatenate([(piece_NK.T @ piece_NK).ravel() / max(1, len(piece_NK)) for piece_NK in pieces])
 
 
 def monotone_pairs(distance_LL: np.ndarray) -> list[tuple[int, int]]:

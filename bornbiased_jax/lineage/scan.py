@@ -11,16 +11,20 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.hardware import cores
 from bornbiased_jax.lineage.battery import ALPHA, Comparison, Options, compare_weights, screening_z
 from bornbiased_jax.lineage.evidence import SCREEN
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.lineage.fingerprints import Fingerprint
+from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
 from bornbiased_jax.lineage.verdict import Decision, probability
 from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
 from bornbiased_jax.stats.multiple import holm_log10
@@ -167,11 +171,9 @@ def scan(
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
     compared: list[tuple[str, str, Comparison | None, dict[str, float]]] = []
-    for base in bases:
-        # Screen by moments, and test in full where the screen lets through.
-        stored = _load(base)
-        of_suspect = suspect_as(stored.settings)
-        z_by_evidence = screening_z(stored, of_suspect)
+    for base, stored, of_suspect, screening in _screen(bases, suspect_as):
+        # Test in full where the screen lets through.
+        z_by_evidence = screening.result()
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= SCREEN
         comparison = compare_weights(stored, of_suspect, options) if passes else None
@@ -187,6 +189,28 @@ def scan(
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
     num_tested = sum(comparison is not None for *_, comparison, _ in compared)
     return ScanResult(suspect, of_suspect.weights_digest, alpha, tuple(order), num_tested)
+
+
+class _Screening(NamedTuple):
+    """A base and the suspect as fingerprints with one setting, and the z that a thread estimates for them."""
+
+    base: Base
+    fingerprint: Fingerprint
+    suspect: Fingerprint
+    z_by_evidence: Future[dict[str, float]]
+
+
+def _screen(bases: Sequence[Base], suspect_as: Callable[[Settings], Fingerprint]) -> Iterator[_Screening]:
+    """Screen bases by moments, a thread a core, and yield them in order; so many are in memory at once."""
+    pending: deque[_Screening] = deque()
+    with ThreadPoolExecutor(cores()) as pool:
+        for base in bases:
+            stored = _load(base)
+            of_suspect = suspect_as(stored.settings)
+            pending.append(_Screening(base, stored, of_suspect, pool.submit(screening_z, stored, of_suspect)))
+            if len(pending) > cores():
+                yield pending.popleft()
+        yield from pending
 
 
 def _match(
