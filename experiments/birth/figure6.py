@@ -173,7 +173,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 EXPERIMENT = Experiment(
     name="figure6",
-    title="LayerNorm is what makes GELU asymmetric",
+    title="LayerNorm moves inputs to where GELU is asymmetric",
     paper="Figure 6, Finding 4.1",
     description=(
         "GELU is nearly the odd line u/2 near zero. Behind a LayerNorm its inputs have standard deviation "

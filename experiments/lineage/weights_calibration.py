@@ -213,7 +213,7 @@ _LEAST = {**_TINY, "head_dim": 2, "d_model": 12, "d_ff": 16, "vocab_size": 24}
 
 EXPERIMENT = Experiment(
     name="weights_calibration",
-    title="The tests in the weights keep their level on untrained models",
+    title="The level of the tests in the weights on untrained models",
     description=(
         "Every exact test in the weights on thousands of disjoint pairs of independent initializations: how many p "
         "fall below 0.01 and 0.05, and whether p is uniform, all checks held together by Holm's correction.\n\n"

@@ -200,7 +200,7 @@ def claims(record: Record) -> Sequence[Claim]:
 
 EXPERIMENT = Experiment(
     name="figure5",
-    title="Asymmetry contracts; the drop in deep layers is an epsilon",
+    title="Asymmetry contracts; an epsilon can make the drop in deep layers",
     paper="Figure 5, footnote 5, Proposition 2",
     description=(
         "Stacks of ReLU and of tanh layers without norm and residual, and the full block with ReLU, on the "
