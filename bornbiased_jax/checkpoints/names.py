@@ -112,8 +112,13 @@ def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:
     expert = conventions.EXPERT.search(tail)
     if expert is not None:
         tail = tail[: expert.start()] + expert[1] + "." + tail[expert.end() :]
+    elif (expert := conventions.EXPERT_WEIGHT.search(tail)) is not None:
+        tail = tail[: expert.start(2)]
     is_shared = conventions.SHARED.search(tail) is not None
-    tail = conventions.SHARED.sub("", tail)
+    tail = conventions.SHARED.sub("mlp.", tail)
+    # Norms of TensorFlow call their parameters gamma and beta, those of JAX call theirs scale.
+    tail = re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda match: "bias" if match[0] == "beta" else "weight", tail)
+    tail = re.sub(r"(?<=norm\.)scale$", "weight", tail)
     is_bias = tail.endswith((".bias", "_bias")) and not tail.endswith("dt_bias")
     if not tail.endswith("dt_bias"):
         tail = re.sub(r"[._](weight|bias)$", "", tail)
