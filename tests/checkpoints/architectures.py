@@ -52,7 +52,7 @@ MAMBA2 = dict(hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=8, 
 DBRX = dict(d_model=32, n_heads=4, n_layers=2, vocab_size=64, max_seq_len=64)
 DBRX |= dict(attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=8.0))
 DBRX |= dict(ffn_config=dict(ffn_hidden_size=24, moe_num_experts=4, moe_top_k=2, hidden_size=32))
-# One layer of Mamba and one of attention.
+# Two layers of Mamba and one of attention: a table of decay rates that one layer alone has may be of a seed.
 HYBRID = dict(mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1)
 NEMOTRON_H = dict(mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=1, head_dim=8)
 FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_hidden_size=64)
@@ -137,12 +137,19 @@ MODELS = {
     "dbrx": ("Dbrx", DBRX),
     "jamba": (
         "Jamba",
-        dict(**SIZES, attn_layer_period=2, attn_layer_offset=1, num_experts=4, mamba_d_state=4, mamba_dt_rank=4),
+        dict(
+            **{**SIZES, "num_hidden_layers": 3},
+            attn_layer_period=3,
+            attn_layer_offset=1,
+            num_experts=4,
+            mamba_d_state=4,
+            mamba_dt_rank=4,
+        ),
     ),
-    "bamba": ("Bamba", dict(**SIZES, **HYBRID, attn_layer_indices=[1])),
+    "bamba": ("Bamba", dict(**{**SIZES, "num_hidden_layers": 3}, **HYBRID, attn_layer_indices=[1])),
     "nemotron_h": (
         "NemotronH",
-        dict(**SIZES, **NEMOTRON_H, layers_block_type=["mamba", "attention"]),
+        dict(**SIZES, **NEMOTRON_H, layers_block_type=["mamba", "attention", "mamba", "mlp"]),
     ),
     "lfm2": ("Lfm2", dict(**SIZES, layer_types=["conv", "full_attention"])),
     "rwkv": ("Rwkv", dict(hidden_size=32, attention_hidden_size=32, num_hidden_layers=2, vocab_size=64)),
@@ -169,6 +176,8 @@ _WIDTHS = {
         "projection_dim",
         "max_position_embeddings",
         "mrope_section",
+        "mamba_d_head",
+        "mamba_head_dim",
     ),
 }
 
