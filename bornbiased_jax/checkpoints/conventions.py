@@ -198,6 +198,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(r"attn\.norm", "norm:attention_norm", families="(?!deepseek).*"),
     Convention(r"mlp\.norm", "norm:mlp_norm"),
     Convention("rms_norm", "norm:attention_norm", families="grok.*"),
+    # GPT-1 and Nomic BERT have their norms behind the sum with the stream.
+    Convention("ln_1", "norm:attention_post_norm", families="openai-gpt"),
+    Convention("ln_2", "norm:mlp_post_norm", families="openai-gpt"),
     Convention("norm1", "norm:attention_post_norm", families="nomic_bert"),
     Convention("norm2", "norm:mlp_post_norm", families="nomic_bert"),
     Convention(

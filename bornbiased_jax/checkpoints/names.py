@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -83,16 +83,14 @@ def parse_names(
     """
     described = [(_template(row["name"]), row) for row in rows]
     tensors, unread, prefixes = [], [], set()
+    model_prefix = _model_prefix(_without_wrappers(name)[0] for name in shapes)
     for name, shape in sorted(shapes.items()):
         matches = ((pattern.fullmatch(name), row) for pattern, row in described)
         tensor = next((_described(name, match, row) for match, row in matches if match is not None), None)
         if tensor is None:
-            # Prefixes of wrappers, one after the other.
-            plain = name
-            while (wrapper := conventions.WRAPPER.match(plain)) is not None:
-                prefixes.add(wrapper[0])
-                plain = plain[wrapper.end() :]
-            plain = plain.replace("_orig_mod.", "").replace(".base_layer.", ".")
+            plain, wrappers = _without_wrappers(name)
+            prefixes |= wrappers
+            plain = plain.removeprefix(model_prefix)
             is_mask = len(shape) == 4 and plain.endswith((".attn.bias", ".attention.bias"))
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
@@ -102,6 +100,23 @@ def parse_names(
         else:
             tensors.append(tensor)
     return tensors, unread, sorted(prefixes)
+
+
+def _without_wrappers(name: str) -> tuple[str, set[str]]:
+    """Return a name without the prefixes of wrappers, which stand one after the other, and those."""
+    prefixes = set()
+    while (wrapper := conventions.WRAPPER.match(name)) is not None:
+        prefixes.add(wrapper[0])
+        name = name[wrapper.end() :]
+    return name.replace("_orig_mod.", "").replace(".base_layer.", "."), prefixes
+
+
+def _model_prefix(names: Iterable[str]) -> str:
+    """Return the prefix of a model whose every block stands under one word that no table knows, as in "biogpt."."""
+    words = {name.split(".")[0] for name in names if conventions.BLOCK.search(name)}
+    word = words.pop() if len(words) == 1 else ""
+    is_known = word in conventions.LANGUAGE_WORDS or conventions.BLOCK.match(f"{word}.0.") is not None
+    return "" if is_known or conventions.PROJECTOR.search(word) or conventions.VISION.search(word) else f"{word}."
 
 
 def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:
