@@ -64,6 +64,8 @@ _AM = rf"(?:{_A}|mixer\.)"
 _M = r"(?:mlp|feed_forward|ffn|block_sparse_moe|moe|mixer|mlp_block|mlp\.mlp)\."
 _X = rf"(?:{_M})?(?:experts|local_experts|experts\.local_experts)\."
 
+SUMMED_NORMS = "bart|marian|blenderbot-small|plbart|trocr|mvp"
+
 OTHER_HEADS = r"(score|classifier|v_head\.summary|reward_head|value_head|v_head|regression_head|classification_head)"
 """Heads that give no tokens: of classifiers, of reward models, of TRL."""
 
@@ -198,7 +200,9 @@ CONVENTIONS: tuple[Convention, ...] = (
     Convention(r"attn\.norm", "norm:attention_norm", families="(?!deepseek).*"),
     Convention(r"mlp\.norm", "norm:mlp_norm"),
     Convention("rms_norm", "norm:attention_norm", families="grok.*"),
-    # GPT-1 and Nomic BERT have their norms behind the sum with the stream.
+    # GPT-1, BART and its kin and Nomic BERT have their norms behind the sum with the stream.
+    Convention("self_attn_layer_norm", "norm:attention_post_norm", families=SUMMED_NORMS),
+    Convention("final_layer_norm", "norm:mlp_post_norm", families=SUMMED_NORMS),
     Convention("ln_1", "norm:attention_post_norm", families="openai-gpt"),
     Convention("ln_2", "norm:mlp_post_norm", families="openai-gpt"),
     Convention("norm1", "norm:attention_post_norm", families="nomic_bert"),
@@ -253,7 +257,7 @@ CONVENTIONS: tuple[Convention, ...] = (
 TABLES: tuple[Convention, ...] = (
     Convention(
         "(embed_tokens|wte|embed_in|word_embeddings|tok_embeddings|embeddings|embedding|embed|token_embedder|in_out_embed|"
-        "tokens_embed|token_embeddings)",
+        "tokens_embed|token_embeddings|shared)",
         "embedding",
     ),
     Convention(r"embeddings?\.(word_embeddings|tok_embeddings)", "embedding"),
@@ -266,7 +270,7 @@ TABLES: tuple[Convention, ...] = (
         "norm:final_norm",
     ),
     Convention(
-        r"(word_embeddings_layernorm|embeddings\.LayerNorm|embeddings\.norm|embed_norm|embedding_norm|emb_norm)",
+        r"(word_embeddings_layernorm|embeddings\.LayerNorm|embeddings\.norm|embed_norm|embedding_norm|emb_norm|layernorm_embedding)",
         "norm:embedding_norm",
     ),
     Convention(OTHER_HEADS, "other:*", axes="residual channel"),
@@ -311,7 +315,10 @@ OFFSET_NORMS = re.compile(
 LAYERNORM = re.compile(r"(?:hf_)?olmo|modernbert.*|mpt|dbrx|cohere2?|nemotron")
 RMSNORM = re.compile(r"mamba2?|falcon_mamba|qwen|exaone|telechat\d?|gpt_refact")
 # Fields of ``config.json``.
-HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+HEADS = (
+    *("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    *("decoder_attention_heads", "encoder_attention_heads"),
+)
 KV_HEADS = (
     "num_key_value_heads",
     "num_kv_heads",

@@ -99,7 +99,19 @@ def parse_names(
             unread.append(name)
         else:
             tensors.append(tensor)
-    return tensors, unread, sorted(prefixes)
+    return _with_encoder(tensors), unread, sorted(prefixes)
+
+
+def _with_encoder(tensors: list[NamedTensor]) -> list[NamedTensor]:
+    """Take the encoder of a model that has a decoder too for a component of its own: their blocks have one number."""
+    places = [set(tensor.name.split(".")) if tensor.component == "language" else set() for tensor in tensors]
+    has_decoder = any("decoder" in place for tensor, place in zip(tensors, places, strict=True) if tensor.block)
+    return [
+        tensor._replace(component="encoder")
+        if has_decoder and place & {"encoder", "decoder"} == {"encoder"}
+        else tensor
+        for tensor, place in zip(tensors, places, strict=True)
+    ]
 
 
 def _without_wrappers(name: str) -> tuple[str, set[str]]:

@@ -332,7 +332,9 @@ class NamedRoles(RoleSource):
         is_post = (role.component, role.block) in self._post_norm_blocks
         is_attention = role.group in ("query", "key", "value", "output_gate", "output")
         sublayer = "attention" if is_attention else "mlp"
-        if role.block is None:
+        # OPT-350m has its norms behind the sum with the stream.
+        is_summed = config_of(self._config, role.component).get("do_layer_norm_before") is False
+        if role.block is None or is_summed:
             return ()
         if role.group in ("output", "down"):
             return (f"{sublayer}_norm" if is_post else f"{sublayer}_post_norm",)

@@ -105,6 +105,10 @@ MODELS = {
     "olmo3": ("Olmo3", dict(**SIZES, sliding_window=8)),
     "olmoe": ("Olmoe", dict(**SIZES, num_experts=4, num_experts_per_tok=2)),
     "opt": ("OPT", dict(**{**ALL_HEADS, "ffn_dim": 64}, word_embed_proj_dim=32)),
+    "opt, norms behind": (
+        "OPT",
+        dict(**{**ALL_HEADS, "ffn_dim": 64}, word_embed_proj_dim=32, do_layer_norm_before=False),
+    ),
     "nemotron": ("Nemotron", SIZES),
     "seed_oss": ("SeedOss", dict(**SIZES, head_dim=8)),
     "arcee": ("Arcee", SIZES),
