@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -83,16 +83,14 @@ def parse_names(
     """
     described = [(_template(row["name"]), row) for row in rows]
     tensors, unread, prefixes = [], [], set()
+    model_prefix = _model_prefix(_without_wrappers(name)[0] for name in shapes)
     for name, shape in sorted(shapes.items()):
         matches = ((pattern.fullmatch(name), row) for pattern, row in described)
         tensor = next((_described(name, match, row) for match, row in matches if match is not None), None)
         if tensor is None:
-            # Prefixes of wrappers, one after the other.
-            plain = name
-            while (wrapper := conventions.WRAPPER.match(plain)) is not None:
-                prefixes.add(wrapper[0])
-                plain = plain[wrapper.end() :]
-            plain = plain.replace("_orig_mod.", "").replace(".base_layer.", ".")
+            plain, wrappers = _without_wrappers(name)
+            prefixes |= wrappers
+            plain = plain.removeprefix(model_prefix)
             is_mask = len(shape) == 4 and plain.endswith((".attn.bias", ".attention.bias"))
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
@@ -101,7 +99,36 @@ def parse_names(
             unread.append(name)
         else:
             tensors.append(tensor)
-    return tensors, unread, sorted(prefixes)
+    return _with_encoder(tensors), unread, sorted(prefixes)
+
+
+def _with_encoder(tensors: list[NamedTensor]) -> list[NamedTensor]:
+    """Take the encoder of a model that has a decoder too for a component of its own: their blocks have one number."""
+    places = [set(tensor.name.split(".")) if tensor.component == "language" else set() for tensor in tensors]
+    has_decoder = any("decoder" in place for tensor, place in zip(tensors, places, strict=True) if tensor.block)
+    return [
+        tensor._replace(component="encoder")
+        if has_decoder and place & {"encoder", "decoder"} == {"encoder"}
+        else tensor
+        for tensor, place in zip(tensors, places, strict=True)
+    ]
+
+
+def _without_wrappers(name: str) -> tuple[str, set[str]]:
+    """Return a name without the prefixes of wrappers, which stand one after the other, and those."""
+    prefixes = set()
+    while (wrapper := conventions.WRAPPER.match(name)) is not None:
+        prefixes.add(wrapper[0])
+        name = name[wrapper.end() :]
+    return name.replace("_orig_mod.", "").replace(".base_layer.", "."), prefixes
+
+
+def _model_prefix(names: Iterable[str]) -> str:
+    """Return the prefix of a model whose every block stands under one word that no table knows, as in "biogpt."."""
+    words = {name.split(".")[0] for name in names if conventions.BLOCK.search(name)}
+    word = words.pop() if len(words) == 1 else ""
+    is_known = word in conventions.LANGUAGE_WORDS or conventions.BLOCK.match(f"{word}.0.") is not None
+    return "" if is_known or conventions.PROJECTOR.search(word) or conventions.VISION.search(word) else f"{word}."
 
 
 def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:
@@ -112,8 +139,13 @@ def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:
     expert = conventions.EXPERT.search(tail)
     if expert is not None:
         tail = tail[: expert.start()] + expert[1] + "." + tail[expert.end() :]
+    elif (expert := conventions.EXPERT_WEIGHT.search(tail)) is not None:
+        tail = tail[: expert.start(2)]
     is_shared = conventions.SHARED.search(tail) is not None
-    tail = conventions.SHARED.sub("", tail)
+    tail = conventions.SHARED.sub("mlp.", tail)
+    # Norms of TensorFlow call their parameters gamma and beta, those of JAX call theirs scale.
+    tail = re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", lambda match: "bias" if match[0] == "beta" else "weight", tail)
+    tail = re.sub(r"(?<=norm\.)scale$", "weight", tail)
     is_bias = tail.endswith((".bias", "_bias")) and not tail.endswith("dt_bias")
     if not tail.endswith("dt_bias"):
         tail = re.sub(r"[._](weight|bias)$", "", tail)

@@ -68,6 +68,12 @@ class NamedRoles(RoleSource):
         # What the sizes of a tensor decide, and its name does not; then a part for every role. What does not have the
         # sizes of its role is unread.
         named = settle(named, self._sizes, tensors.shapes)
+        self._post_norm_blocks = {
+            (tensor.component, tensor.block)
+            for tensor in named
+            if tensor.row.groups == "norm:attention_norm"
+            and (tensor.tail == "post_attention_layernorm" or config_of(config, tensor.component).get("norm_after"))
+        }
         self.unread = tuple(sorted(unread + self._add_all(named)))
         self._is_tied = self._tie(named)
         if heads := [tensor.name for tensor in named if _is_other_head(tensor)]:
@@ -106,7 +112,7 @@ class NamedRoles(RoleSource):
         is_stacked = len(oriented) == num_axes + 1
         if len(oriented) != num_axes + is_stacked or (tensor.expert is not None and is_stacked):
             return False
-        part_sizes = sizes.part_sizes(tensor.row.split, oriented[-1])
+        part_sizes = sizes.part_sizes(tensor, oriented[-1])
         if part_sizes is None:
             return False
         parts = []
@@ -145,7 +151,7 @@ class NamedRoles(RoleSource):
             axes = (*parse_axes("channel " * (len(shape) - 1)), *axes)
         # The linear maps of the files lie as [out, in], convolutions with all axes of their input.
         file_shape = (shape[0], int(np.prod(shape[1:]))) if is_matrix and len(shape) > 2 else shape
-        flips = is_matrix and "channel" in text
+        flips = is_matrix
         role_shape = file_shape[::-1] if flips else file_shape
         if not sizes.fit(tensor.group, axes, role_shape):
             return False
@@ -273,10 +279,13 @@ class NamedRoles(RoleSource):
 
     def _read_part(self, tensor: NamedTensor, index: int, expert: int | None) -> np.ndarray:
         sizes, array = self._sizes[tensor.component], self._load(tensor.name)
-        array = array if expert is None else array[expert]
+        array = array if expert is None else array.reshape(sizes.stacked(tensor, array.shape))[expert]
         if not tensor.is_bias and not sizes.is_in_out(tensor, expert is not None):
             array = array.T
-        part = sizes.part(tensor.row.split, array, index)
+        part = sizes.part(tensor, array, index)
+        if tensor.row.is_paired and sizes.head_dim:
+            heads = part.reshape(*part.shape[:-1], -1, sizes.head_dim)
+            return with_rotated(heads, (sizes.head_dim // 2, 2)).reshape(part.shape)
         is_turned = tensor.group.split("+")[index] in ("query", "key")
         return self._in_halves(tensor.component, part) if is_turned else part
 
@@ -301,8 +310,11 @@ class NamedRoles(RoleSource):
         has_norm_bias = any(role.group == "bias" and role.module.endswith("_norm") for role in roles)
         has_rms_field = bool({"rms_norm_eps", "rms_norm_epsilon"} & config.keys())
         has_layer_field = bool({"layer_norm_eps", "layer_norm_epsilon"} & config.keys())
-        is_rms = has_rms_field or conventions.RMSNORM.fullmatch(family) is not None
-        is_centered = has_norm_bias or conventions.LAYERNORM.fullmatch(family) is not None
+        # OLMo of 2024 names the kind.
+        kind = config.get("layer_norm_type")
+        is_rms = has_rms_field or kind == "rms" or conventions.RMSNORM.fullmatch(family) is not None
+        is_named_layer = kind != "rms" and conventions.LAYERNORM.fullmatch(family) is not None
+        is_centered = has_norm_bias or is_named_layer
         activation = next((config[name] for name in conventions.ACTIVATION if config.get(name)), "")
         return Shape(
             num_heads=sizes.num_heads,
@@ -317,10 +329,12 @@ class NamedRoles(RoleSource):
     def _norm_names(self, role: Role) -> Sequence[str]:
         if role.group == "head":
             return ("final_norm",)
-        is_post = conventions.POST_NORMS.fullmatch(self._family) is not None
+        is_post = (role.component, role.block) in self._post_norm_blocks
         is_attention = role.group in ("query", "key", "value", "output_gate", "output")
         sublayer = "attention" if is_attention else "mlp"
-        if role.block is None:
+        # OPT-350m has its norms behind the sum with the stream.
+        is_summed = config_of(self._config, role.component).get("do_layer_norm_before") is False
+        if role.block is None or is_summed:
             return ()
         if role.group in ("output", "down"):
             return (f"{sublayer}_norm" if is_post else f"{sublayer}_post_norm",)
@@ -369,8 +383,10 @@ def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
 
 
 def _read_config(folder: Path) -> Json:
-    """Read ``config.json``, which may be missing; a tree of Orbax tells its heads itself."""
-    place = folder / "config.json"
+    """Read ``config.json``, or the ``params.json`` of llama and Mistral; a tree of Orbax tells its heads itself."""
+    place = next(
+        (path for name in ("config.json", "params.json") if (path := folder / name).is_file()), folder / "config.json"
+    )
     tree = find_tree(folder)
     config: object = io.read_json(place) if place.is_file() else {} if tree is None else heads_of(tree)
     if not isinstance(config, dict):

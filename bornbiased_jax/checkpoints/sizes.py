@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bornbiased_jax.checkpoints.conventions import HEAD_DIM, HEADS, KV_HEADS, Split
+from bornbiased_jax.checkpoints.conventions import HEAD_DIM, HEADS, KV_HEADS, Convention
 from bornbiased_jax.checkpoints.names import NamedTensor
 from bornbiased_jax.checkpoints.roles import Axes
 
@@ -26,6 +26,7 @@ class Sizes:
     Attributes:
         residual: width of the residual stream.
         num_heads, num_kv_heads, head_dim: of attention; None where nothing tells.
+        num_experts: of its mixtures of experts; None where it has none.
         nope_dim, rope_dim: of latent attention, the widths of a head without and with RoPE.
         is_conv1d: whether matrices named "c_…" lie as [in, out].
         are_experts_in_out: whether stacked experts lie as [expert, in, out].
@@ -35,6 +36,7 @@ class Sizes:
     num_heads: int | None
     num_kv_heads: int | None
     head_dim: int | None
+    num_experts: int | None
     nope_dim: int | None
     rope_dim: int | None
     is_conv1d: bool
@@ -54,44 +56,58 @@ class Sizes:
         """Tell whether a matrix of the files lies as [in, out] and not as PyTorch's linear maps."""
         if tensor.group in ("embedding", "positions"):
             return True
+        if tensor.row.split in ("experts", "experts_in_out"):
+            return tensor.row.split == "experts_in_out"
         return self.are_experts_in_out if is_stacked else self.is_conv1d and _last(tensor).startswith("c_")
+
+    def stacked(self, tensor: NamedTensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a tensor of the files, of experts one after the other with an axis of their own."""
+        if tensor.row.split in ("experts", "experts_in_out") and len(shape) == 2 and not tensor.is_bias:
+            count = self.num_experts or 1
+            return (count, shape[0] // count, shape[1]) if shape[0] % count == 0 else ()
+        return shape
 
     def oriented(self, tensor: NamedTensor, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a matrix as [expert, in, out]."""
+        shape = self.stacked(tensor, shape)
         if tensor.is_bias or len(shape) < 2 or self.is_in_out(tensor, len(shape) == 3):
             return shape
         return (*shape[:-2], shape[-1], shape[-2])
 
-    def part_sizes(self, split: Split, size: int) -> list[int] | None:
+    def part_sizes(self, tensor: NamedTensor, size: int) -> list[int] | None:
         """Return the sizes of the matrices that are fused along an axis; None where they do not add up to it."""
-        if split == "":
+        split, groups = tensor.row.split, tensor.group.split("+")
+        if len(groups) == 1:
             return [size]
         if split in ("halves", "interleaved"):
             return [size // 2] * 2 if size % 2 == 0 else None
         if self.query_size is None or self.key_size is None:
             return None
-        parts = [self.query_size] * 2 if split == "gated" else [self.query_size, self.key_size, self.key_size]
+        parts = [self.key_size if group in ("key", "value") else self.query_size for group in groups]
         return parts if sum(parts) == size else None
 
-    def part(self, split: Split, array: np.ndarray, index: int) -> np.ndarray:
+    def part(self, tensor: NamedTensor, array: np.ndarray, index: int) -> np.ndarray:
         """Return one of the matrices that are fused along the last axis."""
-        if split == "":
+        split, groups = tensor.row.split, tensor.group.split("+")
+        if len(groups) == 1:
             return array
         if split == "interleaved":
             return array[..., index::2]
         lead, size = array.shape[:-1], array.shape[-1]
         if split == "halves":
             return array[..., index * size // 2 : (index + 1) * size // 2]
-        heads, groups, head_dim = self.num_heads or 1, self.num_kv_heads or 1, self.head_dim or 1
+        heads, kv_heads, head_dim = self.num_heads or 1, self.num_kv_heads or 1, self.head_dim or 1
         if split == "gated":
             return array.reshape(*lead, heads, 2, head_dim)[..., index, :].reshape(*lead, -1)
-        if split == "joined":
-            ends = np.cumsum([0, heads * head_dim, groups * head_dim, groups * head_dim])
-            return array[..., ends[index] : ends[index + 1]]
-        # A group's queries, then its key and its value: one group is multi-query attention, as many as heads GPT-NeoX.
-        per_group = array.reshape(*lead, groups, heads // groups + 2, head_dim)
-        part = per_group[..., : heads // groups, :] if index == 0 else per_group[..., heads // groups + index - 1, :]
-        return part.reshape(*lead, -1)
+        if split == "quarters":
+            return array.reshape(*lead, 4, len(groups), -1)[..., index, :].reshape(*lead, -1)
+        # One matrix after the other, or those of a group of heads: its queries, then its key and its value. One group
+        # is multi-query attention, as many as heads GPT-NeoX.
+        num_groups = kv_heads if split == "grouped" else 1
+        in_group = [(kv_heads if group in ("key", "value") else heads) // num_groups for group in groups]
+        ends = np.cumsum([0, *in_group])
+        per_group = array.reshape(*lead, num_groups, ends[-1], head_dim)
+        return per_group[..., ends[index] : ends[index + 1], :].reshape(*lead, -1)
 
     def fit(self, group: str, axes: Axes, shape: tuple[int, ...]) -> bool:
         """Tell whether a shape agrees with the sizes, as far as those are known."""
@@ -105,9 +121,10 @@ class Sizes:
         if len(axes) != len(shape):
             return False
         for names, size in zip(axes, shape, strict=True):
-            if group == "output" and names == ("head", "head_dim"):
-                # Values may be narrower than keys.
-                if self.num_heads and size % self.num_heads:
+            # Values may be narrower than keys.
+            heads = {"output": self.num_heads, "value": self.num_kv_heads}.get(group)
+            if heads and names[-1] == "head_dim":
+                if size % heads:
                     return False
             elif known.get(names) not in (None, size):
                 return False
@@ -146,6 +163,10 @@ def measure(config: Json, tensors: Sequence[NamedTensor], shapes: Shapes) -> Siz
     queries, keys = rows_of("query"), rows_of("key")
     if head_dim and not heads and queries and queries % head_dim == 0:
         heads = queries // head_dim
+    # llm-foundry and DBRX describe attention in a part of its own.
+    attention = config.get("attn_config")
+    if isinstance(attention, dict):
+        kv_heads = 1 if attention.get("attn_type") == "multiquery_attention" else first_size(attention, *KV_HEADS)
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
         kv_heads = 1
     if head_dim and not nope and keys and keys % head_dim == 0:
@@ -153,11 +174,15 @@ def measure(config: Json, tensors: Sequence[NamedTensor], shapes: Shapes) -> Siz
     fused = [shapes[tensor.name] for tensor in tensors if _last(tensor) == "c_attn" and not tensor.is_bias]
     is_conv1d = any(shape[0] == residual != shape[1] for shape in fused)
     experts_in_out = _are_experts_in_out(tensors, shapes, residual)
-    return Sizes(residual, heads, kv_heads or heads, head_dim, nope, rope, is_conv1d, experts_in_out)
+    num_experts = rows_of("router")
+    return Sizes(residual, heads, kv_heads or heads, head_dim, num_experts, nope, rope, is_conv1d, experts_in_out)
 
 
 def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: Shapes) -> list[NamedTensor]:
-    """Settle by sizes what a name leaves open: gate and up or up alone, the norm of heads or of latent queries.
+    """Settle what a name leaves open: by sizes and by the other tensors of the block.
+
+    Sizes tell gate and up from up alone, queries with an output gate from those without, and the norm of heads from
+    that of latent queries; a block's other norms tell whether one stands before or after its sublayer.
 
     Args:
         tensors: of the files.
@@ -171,10 +196,13 @@ def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: S
     # Neurons of each MLP, and ranks of latent queries in each block.
     matrices = [tensor for tensor in tensors if not tensor.is_bias and len(shapes[tensor.name]) >= 2]
     hidden_sizes = {
-        mlp_of(tensor): sizes[tensor.component].oriented(tensor, shapes[tensor.name])[-2]
+        mlp_of(tensor): sizes[tensor.component].oriented(tensor, shapes[tensor.name])[-2:-1]
         for tensor in matrices
         if tensor.group == "down"
     }
+    blocks: dict[tuple[str, int | None], dict[str, str]] = {}
+    for tensor in tensors:
+        blocks.setdefault((tensor.component, tensor.block), {})[tensor.tail] = tensor.row.groups
     ranks = {
         (tensor.component, tensor.block): shapes[tensor.name][0]
         for tensor in matrices
@@ -182,16 +210,64 @@ def settle(tensors: Sequence[NamedTensor], sizes: Mapping[str, Sizes], shapes: S
     }
 
     def settled(tensor: NamedTensor) -> NamedTensor:
-        shape, row = shapes[tensor.name], tensor.row
-        if row.groups == "gate+up" and row.split == "halves":
-            out_size = sizes[tensor.component].oriented(tensor, shape)[-1:]
-            if out_size == (hidden_sizes.get(mlp_of(tensor)),):
-                return tensor._replace(row=row._replace(groups="up", split=""))
+        shape, row, size = shapes[tensor.name], tensor.row, sizes[tensor.component]
+        in_block = blocks[tensor.component, tensor.block]
+        if row.split == "halves" and size.oriented(tensor, shape)[-1:] == hidden_sizes.get(mlp_of(tensor)):
+            is_gate = row.groups == "up+gate" and "up_proj" in in_block
+            return tensor._replace(row=row._replace(groups="gate" if is_gate else "up", split=""))
+        if row.groups == "output_gate" and shape[0] == size.num_heads != size.query_size:
+            return tensor._replace(row=row._replace(groups="other:head_gate", axes="residual head"))
+        if (linear := _in_linear_attention(tensor, shape, size.residual, in_block)) is not None:
+            return tensor._replace(row=linear)
+        # Megatron-LM core/transformer/attention.py: a group's queries, their gates, its key and its value.
+        gated_size = 2 * ((size.query_size or 0) + (size.key_size or 0))
+        if row.groups == "query+key+value" and row.split == "grouped" and shape[0] == gated_size:
+            return tensor._replace(row=row._replace(groups="query+output_gate+key+value"))
+        # MoonViT counts from 0.
+        if tensor.tail == "mlp.fc1" and "mlp.fc0" in in_block:
+            return tensor._replace(row=row._replace(groups="down"))
         if tensor.module == "query_norm" and shape == (ranks.get((tensor.component, tensor.block)),):
             return tensor._replace(row=row._replace(groups="latent:q_a_norm"))
+        if tensor.group == "norm":
+            return tensor._replace(row=row._replace(groups=_settled_norm(tensor, in_block)))
         return tensor
 
     return [settled(tensor) for tensor in tensors]
+
+
+def _in_linear_attention(
+    tensor: NamedTensor, shape: tuple[int, ...], residual: int, in_block: Mapping[str, str]
+) -> Convention | None:
+    """Return what a tensor is of an attention module with a state, as Kimi's, which has rates of decay; else None.
+
+    Only the axis of the residual stream is named there.
+    """
+    module = tensor.tail.rpartition(".")[0]
+    if module not in ("self_attn", "attention") or f"{module}.A_log" not in in_block:
+        return None
+    if len(shape) != 2 or tensor.is_bias:
+        return None
+    if _last(tensor) in ("o_proj", "out_proj"):
+        axes = "channel residual"
+    else:
+        axes = "residual channel" if shape[1] == residual else "channel channel"
+    return Convention(tensor.row.match, "other:*", axes=axes)
+
+
+def _settled_norm(tensor: NamedTensor, in_block: Mapping[str, str]) -> str:
+    """Return what a norm is, by the groups of all tensors of its block by their names."""
+    groups = tensor.row.groups
+    has_first = "norm:attention_norm" in in_block.values()
+    if tensor.tail in ("post_attention_layernorm", "post_attention_norm"):
+        if any(group == "norm:mlp_norm" and tail != tensor.tail for tail, group in in_block.items()):
+            return "norm:attention_post_norm"
+        if not has_first and "norm:mlp_post_norm" in in_block.values():
+            return "norm:attention_norm"
+    if tensor.tail == "post_feedforward_layernorm" and not has_first:
+        return "norm:mlp_norm"
+    if tensor.tail == "norm1" and "norm0" in in_block:
+        return "norm:mlp_norm"
+    return groups
 
 
 def _are_experts_in_out(tensors: Sequence[NamedTensor], shapes: Shapes, residual: int) -> bool:

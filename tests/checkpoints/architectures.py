@@ -49,6 +49,12 @@ LINEAR = dict(
 GPT_NEO = dict(hidden_size=32, intermediate_size=64, num_layers=2, num_heads=4, vocab_size=64)
 GPT_NEO |= dict(max_position_embeddings=64, attention_types=[[["global", "local"], 1]], window_size=8)
 MAMBA2 = dict(hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=8, num_heads=8, head_dim=8, n_groups=1)
+DBRX = dict(d_model=32, n_heads=4, n_layers=2, vocab_size=64, max_seq_len=64)
+DBRX |= dict(attn_config=dict(kv_n_heads=2, rope_theta=1e4, clip_qkv=8.0))
+DBRX |= dict(ffn_config=dict(ffn_hidden_size=24, moe_num_experts=4, moe_top_k=2, hidden_size=32))
+# Two layers of Mamba and one of attention: a table of decay rates that one layer alone has may be of a seed.
+HYBRID = dict(mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_n_groups=1)
+NEMOTRON_H = dict(mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=1, head_dim=8)
 FALCON = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, ffn_hidden_size=64)
 ROPE = dict(rope_parameters=dict(rope_type="default", mrope_section=[1, 1, 2], rope_theta=1e4))
 # Class of the configuration and its sizes; the row "a name" is not an architecture but one of its layouts.
@@ -99,6 +105,10 @@ MODELS = {
     "olmo3": ("Olmo3", dict(**SIZES, sliding_window=8)),
     "olmoe": ("Olmoe", dict(**SIZES, num_experts=4, num_experts_per_tok=2)),
     "opt": ("OPT", dict(**{**ALL_HEADS, "ffn_dim": 64}, word_embed_proj_dim=32)),
+    "opt, norms behind": (
+        "OPT",
+        dict(**{**ALL_HEADS, "ffn_dim": 64}, word_embed_proj_dim=32, do_layer_norm_before=False),
+    ),
     "nemotron": ("Nemotron", SIZES),
     "seed_oss": ("SeedOss", dict(**SIZES, head_dim=8)),
     "arcee": ("Arcee", SIZES),
@@ -107,6 +117,46 @@ MODELS = {
     "hunyuan": ("HunYuanDenseV1", dict(**SIZES, head_dim=8)),
     "ministral": ("Ministral", dict(**SIZES, head_dim=8)),
     "cohere2": ("Cohere2", dict(**SIZES, sliding_window=8)),
+    "falcon, all key heads": ("Falcon", dict(**FALCON, new_decoder_architecture=False, multi_query=False, bias=True)),
+    "codegen": ("CodeGen", dict(**GPT, n_inner=64, n_ctx=64, rotary_dim=4)),
+    "persimmon": ("Persimmon", ALL_HEADS),
+    "openai_gpt": ("OpenAIGPT", GPT),
+    "bitnet": ("BitNet", SIZES),
+    "vaultgemma": ("VaultGemma", dict(**SIZES, head_dim=8)),
+    "phimoe": ("Phimoe", dict(**SIZES, num_local_experts=4, num_experts_per_tok=2)),
+    "granitemoe_shared": (
+        "GraniteMoeShared",
+        dict(**SIZES, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=40),
+    ),
+    "flex_olmo": ("FlexOlmo", dict(**SIZES, num_experts=4, num_experts_per_tok=2, pad_token_id=0)),
+    "hunyuan_moe": ("HunYuanMoEV1", dict(**SIZES, head_dim=8, num_experts=4, moe_topk=2)),
+    "afmoe": (
+        "Afmoe",
+        dict(**SIZES, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, num_dense_layers=1),
+    ),
+    "minimax": (
+        "MiniMax",
+        dict(**SIZES, head_dim=8, num_local_experts=4, layer_types=["linear_attention", "full_attention"]),
+    ),
+    "dbrx": ("Dbrx", DBRX),
+    "jamba": (
+        "Jamba",
+        dict(
+            **{**SIZES, "num_hidden_layers": 3},
+            attn_layer_period=3,
+            attn_layer_offset=1,
+            num_experts=4,
+            mamba_d_state=4,
+            mamba_dt_rank=4,
+        ),
+    ),
+    "bamba": ("Bamba", dict(**{**SIZES, "num_hidden_layers": 3}, **HYBRID, attn_layer_indices=[1])),
+    "nemotron_h": (
+        "NemotronH",
+        dict(**SIZES, **NEMOTRON_H, layers_block_type=["mamba", "attention", "mamba", "mlp"]),
+    ),
+    "lfm2": ("Lfm2", dict(**SIZES, layer_types=["conv", "full_attention"])),
+    "rwkv": ("Rwkv", dict(hidden_size=32, attention_hidden_size=32, num_hidden_layers=2, vocab_size=64)),
     "mamba": ("Mamba", dict(hidden_size=32, num_hidden_layers=2, vocab_size=64, state_size=4)),
     "mamba2": ("Mamba2", MAMBA2),
 }
@@ -130,6 +180,8 @@ _WIDTHS = {
         "projection_dim",
         "max_position_embeddings",
         "mrope_section",
+        "mamba_d_head",
+        "mamba_head_dim",
     ),
 }
 

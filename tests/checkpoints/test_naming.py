@@ -104,6 +104,10 @@ class _Symmetry:
         is_offset = role.group == "norm" and self.places.read(role).reshape(-1)[0] == 1.0
         return self.places.read(role).astype(np.int64) - is_offset
 
+    def places_of(self, role):
+        """Where in the stored tensor, laid flat, the entries of a role lie."""
+        return self._place(role)
+
     def permuted(self):
         result = {key: array.copy() for key, array in self.tensors.items()}
         by_place = {(*_key(role), role.expert): role for role in self.source.roles}
@@ -144,13 +148,71 @@ def test_permuting_the_axes_of_roles_leaves_the_logits_of_transformers(tmp_path,
     # Every tensor has a role, every role a path of its own and the shape that it says.
     assert source.unread == ()
     parts = {part for role in source.roles for part in role.name.split("+")}
-    assert parts == set(tensors)
+    assert parts == {name for name in tensors if not conventions.BUFFER.fullmatch(name)}
     assert len({role.path for role in source.roles}) == len(source.roles)
     assert all(source.read(role).shape == source.array_shape(role) for role in source.roles)
     before = _logits(name, tmp_path)
     safetensors.numpy.save_file(symmetry.permuted(), tmp_path / "model.safetensors", {"format": "pt"})
     after = _logits(name, tmp_path)
     assert np.abs(after - before).max() < 1e-4 * before.std()
+
+
+def _scaled_norms(symmetry):
+    """Multiply every norm's scale, and divide the matrices that read through it; return the tensors and the norms."""
+    source, rng = symmetry.source, np.random.default_rng(5)
+    result, names = {key: array.copy() for key, array in symmetry.tensors.items()}, []
+    norms = {role.path: role for role in source.roles if role.group == "norm" and role.leaf == "scale"}
+    for norm in norms.values():
+        in_block = [role for role in source.roles if (role.component, role.block) == (norm.component, norm.block)]
+        readers = [role for role in in_block if role.group not in ("output", "down", "norm") and role.leaf == "kernel"]
+        readers = [role for role in readers if _norm_of(source, role) == norm]
+        others = [role for role in in_block if role.group == "other" and role.axes[0] == ("residual",)]
+        is_known = all(role in readers for role in others) and not any("+" in role.name for role in readers)
+        if norm.component != "language" or not readers or not is_known:
+            continue
+        scale = rng.uniform(0.5, 2.0, source.array_shape(norm)).astype(np.float32)
+        biases = [role for role in in_block if role.group == "bias" and role.module == norm.module]
+        for role in (norm, *biases, *readers):
+            offset = np.float32(role == norm and source.read(role).reshape(-1)[0] != _stored(symmetry, role)[0])
+            places = symmetry.places_of(role)
+            numbers = result[role.name].reshape(-1)[places] + offset
+            result[role.name].reshape(-1)[places] = (
+                numbers / scale[:, None] if role in readers else numbers * scale - offset
+            )
+        names.append(norm.module)
+    return result, set(names)
+
+
+def _norm_of(source, role):
+    scale = source.norm_scale(role)
+    same = [norm for norm in source.roles if norm.group == "norm" and norm.leaf == "scale" and norm.block == role.block]
+    return next((norm for norm in same if scale is not None and np.array_equal(source.read(norm), scale)), None)
+
+
+def _stored(symmetry, role):
+    return symmetry.tensors[role.name].reshape(-1)
+
+
+# Whose residual stream goes through the norm too.
+NORMS_IN_STREAM = {"minimax"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODELS
+        if name not in NORMS_IN_STREAM
+    ],
+)
+def test_scaling_a_norm_and_dividing_what_reads_through_it_leaves_the_logits(tmp_path, name):
+    tensors, config = _write_model(name, tmp_path)
+    scaled, norms = _scaled_norms(_Symmetry(tensors, config, name))
+    if not norms:
+        pytest.skip("no norm has readers that are all named")
+    before = _logits(name, tmp_path)
+    safetensors.numpy.save_file(scaled, tmp_path / "model.safetensors", {"format": "pt"})
+    assert np.abs(_logits(name, tmp_path) - before).max() < 1e-4 * before.std(), norms
 
 
 # What stands beside the blocks of an encoder, and what makes its states logits.
@@ -206,6 +268,43 @@ def test_wrapper_prefixes_removed_and_reported(rng):
     assert source.notes == ("names bear the prefix _orig_mod. and module., which was taken away",)
     assert source.roles == _source(_tiny(rng, "module._orig_mod."), {}).roles
     assert source.norm_scale(next(role for role in source.roles if role.group == "up")).shape == (8,)
+
+
+def test_a_language_model_under_a_prefix_that_no_table_knows(rng):
+    tensors = {f"novel.{name.removeprefix('model.')}": array for name, array in _tiny(rng).items()}
+    source = _source(tensors, {})
+    assert source.unread == ()
+    assert [role.path for role in source.roles] == [role.path for role in _source(_tiny(rng), {}).roles]
+
+
+def test_an_encoder_beside_a_decoder_is_a_component_of_its_own(rng):
+    tensors = {"model.shared.weight": np.ones((11, 8), np.float32)}
+    for half in ("encoder", "decoder"):
+        blocks = {name: array for name, array in _tiny(rng).items() if "layers" in name}
+        tensors |= {name.replace("model.", f"model.{half}.", 1): array for name, array in blocks.items()}
+    source = _source(tensors, {"encoder_attention_heads": 2})
+    assert source.unread == ()
+    assert {role.component for role in source.roles} == {"encoder", "language"}
+    assert len({role.path for role in source.roles}) == len(source.roles) == len(tensors)
+    assert all(("encoder" in role.name) == (role.component == "encoder") for role in source.roles)
+
+
+def test_moonvit_counts_its_norms_and_layers_from_0(rng):
+    width, hidden = 8, 12
+    shapes = {"wqkv": (3 * width, width), "wo": (width, width), "norm0": (width,), "norm1": (width,)}
+    shapes |= {"mlp.fc0": (hidden, width), "mlp.fc1": (width, hidden)}
+    place = "vision_tower.encoder.blocks.0"
+    tensors = {f"{place}.{name}.weight": rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    tensors |= {name: array for name, array in _tiny(rng).items()}
+    source = _source(tensors, {"vision_config": {"num_attention_heads": 2}})
+    assert source.unread == ()
+    arrays = {role.path: source.read(role) for role in source.roles}
+    for number, name in enumerate(("query", "key", "value")):
+        part_OI = np.split(tensors[f"{place}.wqkv.weight"], 3)[number]
+        np.testing.assert_array_equal(arrays[f"vision/blocks/1/{name}/kernel"], part_OI.T)
+    np.testing.assert_array_equal(arrays["vision/blocks/1/down/kernel"], tensors[f"{place}.mlp.fc1.weight"].T)
+    np.testing.assert_array_equal(arrays["vision/blocks/1/mlp_norm/scale"], tensors[f"{place}.norm1.weight"])
+    np.testing.assert_array_equal(arrays["vision/blocks/1/attention_norm/scale"], tensors[f"{place}.norm0.weight"])
 
 
 def test_tied_table_stored_under_the_name_of_the_head(rng):

@@ -52,7 +52,8 @@ def _noisy(tensors, rng, fraction=0.1):
 @pytest.mark.parametrize(
     "name",
     nightly_except(
-        (name for name in MODELS if name not in ("mpt", "bloom", "phi", "gpt2", "llama4")),
+        # Of RWKV a formula decides vectors in another way in each block: two untrained models are undefined.
+        (name for name in MODELS if name not in ("mpt", "bloom", "phi", "gpt2", "llama4", "rwkv")),
         *("qwen3_next", "gpt_oss", "llava", "deepseek_v3", "gptj", "olmoe", "opt", "mamba"),
     ),
 )
