@@ -53,7 +53,7 @@ _FLAGS = (
 
 @dataclasses.dataclass
 class Measurement:
-    """What one block of work took.
+    """Time and memory of one block of work.
 
     Attributes:
         wall_time_s: elapsed time; while the block runs, the time so far.

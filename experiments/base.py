@@ -62,7 +62,7 @@ Entry = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a run is given.
+    """The inputs of a run.
 
     Attributes:
         scale: one of :data:`SCALES`.
@@ -115,7 +115,7 @@ class Context:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where another process finds what this one has cached; see :func:`once_a_process`."""
+        """The folders in which another process finds what this one has cached; see :func:`once_a_process`."""
         return {"work": str(self.work.resolve())}
 
     def rows(

@@ -65,7 +65,7 @@ class Block:
 
     @property
     def command(self) -> str:
-        """What makes the record."""
+        """The command that makes the record."""
         if self.name.startswith("benchmark/"):
             name = self.name.removeprefix("benchmark/")
             if self.scale == "gpu":

@@ -39,7 +39,7 @@ STANDFIRST = (
 
 
 class Computing(NamedTuple):
-    """How experiments are computed.
+    """Options of computing experiments.
 
     Attributes:
         engine: who computes what they cut into chunks (:mod:`bornbiased_jax.executors`).
@@ -52,7 +52,7 @@ class Computing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a call of :func:`reproduce` did.
+    """The outcome of a call of :func:`reproduce`.
 
     Attributes:
         page: the page's path.

@@ -28,7 +28,7 @@ def built(tmp_path_factory):
 
 
 def names(wheel):
-    """What a wheel holds."""
+    """List the files of a wheel."""
     return set(zipfile.ZipFile(wheel).namelist())
 
 

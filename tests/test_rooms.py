@@ -92,7 +92,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _arrows() -> dict[str, set[str]]:
-    """What each module imports of the project."""
+    """Map each module to the modules of the project that it imports."""
     return {module: _imports(path) for module, path in FILES.items()}
 
 

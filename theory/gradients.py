@@ -67,7 +67,7 @@ class Gradients(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How logits are made from the output of the final norm."""
+    """The map from the output of the final norm to logits."""
 
     vocabulary: int
     std: float

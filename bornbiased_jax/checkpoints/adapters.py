@@ -76,7 +76,7 @@ class AdapterFile(TypedDict):
 
 
 class Update(NamedTuple):
-    """What an adapter does to one matrix.
+    """The change that an adapter makes to one matrix.
 
     Attributes:
         a_rI, b_Or: the factors.

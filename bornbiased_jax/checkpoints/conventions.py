@@ -15,7 +15,7 @@ group of heads by group of heads, query and gate head by head."""
 
 
 class Convention(NamedTuple):
-    """What a name says of a tensor.
+    """The facts of a tensor that its name states.
 
     Attributes:
         match: pattern of the name without its block's and expert's numbers, its prefix and "weight" or "bias".

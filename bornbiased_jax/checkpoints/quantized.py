@@ -307,7 +307,7 @@ def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
 
 
 class _BlockState(TypedDict):
-    """What bitsandbytes writes of a matrix in four bits; of block maxima that are quantized themselves, more."""
+    """The state that bitsandbytes writes of a matrix in four bits; more where block maxima are quantized too."""
 
     quant_type: str
     blocksize: Annotated[int, Interval(ge=1, le=1 << 20)]

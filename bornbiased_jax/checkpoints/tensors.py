@@ -125,7 +125,7 @@ class Piece(NamedTuple):
 
 
 class RunInfo(TypedDict, total=False):
-    """What a run knows about one of its checkpoints; empty for models of other origin."""
+    """The facts that a run records of one of its checkpoints; empty for models of other origin."""
 
     run: str
     """Its folder."""

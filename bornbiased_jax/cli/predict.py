@@ -33,7 +33,7 @@ from bornbiased_jax.ranges import Count, SeqLen
 def predict(
     model: str | None, settings: tuple[str, ...], checkpoint: str | None, sweep: str | None, **arguments: Any
 ) -> None:
-    """What mean-field theory says of a configuration: no model is built and nothing is sampled.
+    """Predict a configuration by mean-field theory: no model is built and nothing is sampled.
 
     \b
     Example:

@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import whole
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a change may need besides the model and its argument.
+    """The inputs of a change besides the model and its argument.
 
     Attributes:
         seed: of what is drawn by changes that name no seed of their own (noise).

@@ -172,7 +172,7 @@ class InterventionReport(Effect):
 
 
 class InterventionRecord(InterventionReport, total=False):
-    """What ``bornbiased intervene --json`` writes: a report, and all fields of the configuration."""
+    """The JSON of ``bornbiased intervene --json``: a report, and all fields of the configuration."""
 
     model: dict[str, FieldValue]
 

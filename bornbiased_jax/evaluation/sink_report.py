@@ -82,7 +82,7 @@ class OutlierReport(TypedDict):
 
 
 class SinkReport(SinkSettings):
-    """What :func:`report_on_ids` returns, JSON-ready; what :func:`sinks_report` adds is not required."""
+    """The result of :func:`report_on_ids`, JSON-ready; keys that :func:`sinks_report` adds are not required."""
 
     sink_rate: dict[str, float]
     """By length, as ``threshold`` says."""
@@ -140,7 +140,7 @@ def cut_sequences(ids: ArrayLike, length: int, num_sequences: int, *, seed: int 
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions(SinkOptions):
-    """What a report on sinks measures, besides which heads are sinks.
+    """The measurements of a report on sinks, besides the sinks themselves.
 
     Attributes:
         lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their prefixes.

@@ -50,7 +50,7 @@ _MIN_QUARTERED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the battery is run.
+    """Options of a run of the battery.
 
     Attributes:
         alpha: level of the decision.

@@ -107,7 +107,7 @@ class ComponentPair:
 
     @cached_property
     def is_joint(self) -> bool:
-        """Whether labels of several blocks or experts repeat each other in both models."""
+        """True if labels of several blocks or experts repeat each other in both models."""
         return self.repeats["experts"].is_shared or all(map(_has_repeated_blocks, (self.base, self.suspect)))
 
     @property
@@ -316,7 +316,7 @@ class ComponentPair:
 
     @property
     def _has_common_coordinates(self) -> bool:
-        """Whether the tables show that residual coordinates of one number correspond, with one sign.
+        """Return whether the tables show that residual coordinates of one number correspond, with one sign.
 
         Neurons have no part in the tables: a choice by them leaves permutations of neurons as likely as they were.
         """

@@ -157,7 +157,7 @@ class Term:
 
     @_Cached
     def facts(self) -> TraceFacts:
-        """What z needs of it."""
+        """The numbers of the term that z needs."""
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
         return TraceFacts(self.trace, *self.moments, squares / len(self.scores_nn))
 
@@ -182,7 +182,7 @@ class Term:
 
 
 class TraceFacts(NamedTuple):
-    """What z needs of one term: its trace, mean and variance of it over permutations, and the sum of squares over n."""
+    """One term as z needs it: its trace, mean and variance of it over permutations, and the sum of squares over n."""
 
     trace: float
     mean: float

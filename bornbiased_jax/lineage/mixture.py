@@ -50,7 +50,7 @@ class BlockCoefficient:
 
 @dataclasses.dataclass(frozen=True)
 class Coefficient:
-    """How far the suspect went from the base toward one model: 0 at the base, 1 at the model.
+    """The suspect's way from the base toward one model: 0 at the base, 1 at the model.
 
     Attributes:
         base: the name of the model.

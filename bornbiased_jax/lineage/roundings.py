@@ -314,7 +314,7 @@ FINE = tuple(name for name, rounding in ROUNDINGS.items() if rounding.bits == 16
 
 
 class Explanations:
-    """Which roundings make every tensor equal that was seen: one for all, or 16 bits for some and 8 for others."""
+    """The roundings that make every tensor equal that was seen: one for all, or 16 bits for some and 8 for others."""
 
     def __init__(self) -> None:
         coarse = [name for name, rounding in ROUNDINGS.items() if rounding.bits == 8]

@@ -54,7 +54,7 @@ class Base:
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """What is said of one base.
+    """The result for one base.
 
     Attributes:
         base: its name.

@@ -42,7 +42,7 @@ FUNCTION = "bornbiased_jax.lineage.seed_search:compute"
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions:
-    """How a search is divided.
+    """Options that divide a search.
 
     Attributes:
         entries: numbers drawn of each seed.

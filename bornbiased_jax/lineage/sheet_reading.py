@@ -34,7 +34,7 @@ _SEQUENCES, _LENGTH = 8, 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
-    """What the statistics need of one model, from one read of it, tensor by tensor.
+    """The numbers of one model that the statistics need, from one read of it, tensor by tensor.
 
     Attributes:
         source: the model.

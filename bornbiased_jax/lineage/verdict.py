@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def notes(self) -> list[str]:
-        """What the verdict rests on, point by point."""
+        """The grounds of the verdict, point by point."""
         return list(cast(Sequence[str], self.detail.get("notes", ())))
 
     def to_json(self) -> dict[str, object]:
@@ -96,7 +96,7 @@ behind: rotating the residual stream.
 
     @property
     def is_identity(self) -> bool:
-        """Whether the models are called one because numbers are equal: a fact, which has no probability."""
+        """True if the models are called one because numbers are equal: a fact, which has no probability."""
         return self.verdict == "same-lineage" and bool(self.detail.get("identity"))
 
     def _certainty(self) -> str:

@@ -30,7 +30,7 @@ NOTHING = -1
 
 
 class Whole(TypedDict):
-    """What a page's list says: how many blocks are whole, and the digest of each file that they left."""
+    """The list of a page: the number of complete blocks, and the digest of each file that they left."""
 
     blocks: Annotated[int, Ge(0)]
     files: Annotated[dict[str, str], Len(0, 1_000_000)]
@@ -160,7 +160,7 @@ class Page:
 
     @property
     def finished(self) -> bool:
-        """Whether :meth:`finish` was called."""
+        """True once :meth:`finish` was called."""
         return FINISHED in self._files
 
     def block(self, block: int, batch: int) -> list[np.ndarray]:

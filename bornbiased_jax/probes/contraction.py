@@ -20,7 +20,7 @@ from bornbiased_jax.stats.tails import log10_rayleigh_p
 
 
 class ContractionRecord(TypedDict):
-    """What :func:`summarize` returns, JSON-ready; lists are by block."""
+    """The result of :func:`summarize`, JSON-ready; lists are by block."""
 
     num_inputs: int
     inter_cosine_by_layer: list[float]

@@ -60,7 +60,7 @@ class ScalingRow:
 
     @property
     def is_flat(self) -> bool:
-        """Whether nothing shows that the activation grows with width, or vanishes other than by design."""
+        """True if nothing shows that the activation grows with width, or vanishes other than by design."""
         return self.low <= FLAT and self.high >= self.lowest - FLAT
 
 

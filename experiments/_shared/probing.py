@@ -34,7 +34,7 @@ HEADS = ["model", "inputs", "N", "T", "seed"]
 
 
 class Group(TypedDict):
-    """What is probed, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
+    """The object of a probe, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
 
     model: str
     changes: Entry

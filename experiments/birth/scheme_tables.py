@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the difference is significant after correction."""
+        """True if the difference is significant after correction."""
         return self.adjusted_p <= LEVEL
 
     @property

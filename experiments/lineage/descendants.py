@@ -91,7 +91,7 @@ def run(context: Context) -> Entry:
 
 
 class Stand(NamedTuple):
-    """What every change is tried on: families, their trained models, and their initializations."""
+    """The models that every change is tried on: families, their trained models, and their initializations."""
 
     families: Families
     bases: list[Subject]

@@ -93,7 +93,7 @@ class Release:
 
     @functools.cached_property
     def reading(self) -> Reading:
-        """What public statistics need of the language model."""
+        """The numbers of the language model that public statistics need."""
         ids_ST = probe_ids(self.checkpoint, self.checkpoint)
         return read_model(NativeRoles(self.checkpoint), self.checkpoint, ids_ST)
 

@@ -13,7 +13,7 @@ LATENT = {"n_heads": H, "qk_nope_head_dim": NOPE, "qk_rope_head_dim": ROPE}
 
 
 class Kind(NamedTuple):
-    """What a llama's tensors are like, and the configuration under which transformers has them."""
+    """A form of a llama's tensors, and the configuration under which transformers has them."""
 
     config: dict
     num_kv_heads: int = 2

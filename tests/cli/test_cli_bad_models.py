@@ -32,7 +32,7 @@ def exported(tmp_path):
 
 @pytest.fixture
 def sentence(capsys):
-    """What a call that must fail says: one line."""
+    """Return the one line of a call that must fail."""
 
     def call(*arguments):
         assert run(["seedprint", *arguments, "--quiet"]) == 2

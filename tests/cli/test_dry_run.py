@@ -62,7 +62,7 @@ def test_pretrain_operations_are_six_for_each_weight_and_token(capsys):
 
 
 def refused_below(check, number, monkeypatch):
-    """Whether ``number`` bytes are where the command's own check begins to refuse."""
+    """Return whether ``number`` bytes are where the command's own check begins to refuse."""
     monkeypatch.setattr(hardware, "device_memory", lambda: number)
     check()
     monkeypatch.setattr(hardware, "device_memory", lambda: number - 1)

@@ -114,7 +114,7 @@ def printed(**environment: str) -> str:
 
 
 def complete(line: str) -> list[str]:
-    """What a shell is offered for the last word of a line."""
+    """Return the completions that a shell is offered for the last word of a line."""
     last = str(len(line.split(" ")) - 1)
     offered = printed(COMP_WORDS=line, COMP_CWORD=last, _BORNBIASED_COMPLETE="bash_complete")
     return [line.partition(",")[2] for line in offered.splitlines()]

@@ -94,7 +94,7 @@ def test_ctrl_c_during_work_can_be_answered_by_the_work(interrupted, capsys):
 
 
 def test_ctrl_c_that_a_library_catches_is_not_taken_for_bad_input(interrupted, capsys):
-    """What the library gives back in place of what it was reading makes an error of its own."""
+    """Raise the error of a library that was interrupted while it read."""
 
     def work():
         try:

@@ -72,7 +72,7 @@ def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_the_same_as_peft(tmp_path):
-    """Where PEFT is installed its merge is ours."""
+    """PEFT, where it is installed, merges to the same weights."""
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     assert run(["derive", LLAMA, "--change", "noise:0", "--out", str(tmp_path / "base")]) == 0
     modules = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]

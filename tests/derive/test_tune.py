@@ -142,6 +142,6 @@ def test_mismatched_adaptation_refused_in_one_sentence(text, tmp_path, capsys, m
 
 @pytest.mark.slow
 def test_prefix_plus_takes_one_seed_and_another_order(text, tmp_path, capsys):
-    """What its refusal of two seeds says to do."""
+    """Follow the advice in its refusal of two seeds."""
     assert adapt(text, LLAMA, "prefix-plus", tmp_path / "run", "--seeds", "1", "--data-seed", "5") == 0
     assert "1 seed at step" in capsys.readouterr().out

@@ -41,7 +41,7 @@ def digest_of(notebook: Any) -> str:
 
 
 def runs_here(path: Path) -> bool:
-    """Whether what the notebook needs is on this machine."""
+    """Return whether this machine has what the notebook needs."""
     return path.stem != SMOLLM2 or find_smollm2() is not None
 
 

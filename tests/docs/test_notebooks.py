@@ -40,7 +40,7 @@ def faults(notebook):
 
 
 def kinds(notebook):
-    """What each output is: streams by name, results by the kinds of their data."""
+    """Name each output: streams by name, results by the kinds of their data."""
     return [
         [output.get("name") or sorted(output.get("data", {})) for output in cell.outputs]
         for cell in notebook.cells

@@ -65,7 +65,7 @@ def scratch(tmp_path, monkeypatch):
 
 
 def ran(tmp_path):
-    """Whether ``reproduce`` runs the experiment, and whether its cache computes."""
+    """Return whether ``reproduce`` runs the experiment, and whether its cache computes."""
     code._digest.cache_clear()
     (tmp_path / "out" / "work").mkdir(parents=True, exist_ok=True)
     log = tmp_path / "out" / "work" / "computed"

@@ -77,7 +77,7 @@ SMOKE = court.EXPERIMENT.settings["smoke"]
 
 
 def noisy_initializations(schedule, cfg, corpus, order, seeds):
-    """What training gives, without its compilation: each seed's initialization moved by numbers of its own."""
+    """Stand in for training without its compilation: move each seed's initialization by numbers of its own."""
     weights_SP = packed(stacked([unrelated_models.draw(cfg, np.uint32(seed)) for seed in seeds]))
     moves = [np.random.default_rng(seed).standard_normal(weights_SP.shape[1], np.float32) for seed in seeds]
     return stacked([unpacked(cfg, weights_P) for weights_P in weights_SP + np.float32(0.01) * np.stack(moves)])

@@ -34,7 +34,7 @@ CFG = preset(SMOKE["model"], **SMOKE["changes"])
 
 
 def moved(seeds, others, size):
-    """What training gives, without its compilation: each initialization moved by numbers of its own."""
+    """Stand in for training without its compilation: move each initialization by numbers of its own."""
     models_S = []
     for seed, other in zip(seeds, others, strict=True):
         (weights_P,) = packed(jax.tree.map(lambda leaf: leaf[None], init_seed(CFG, seed)))

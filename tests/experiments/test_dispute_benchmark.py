@@ -28,7 +28,7 @@ CFG = disputes_recipes.config(SMOKE)
 
 
 def moved(_loss, trained, _fixed, _tokens, _rate, marks):
-    """What training gives, without its compilation: parameters with a little noise of their own."""
+    """Stand in for training without its compilation: add a little noise to each model's parameters."""
     draws = np.random.default_rng(0)
 
     def move(leaf):

@@ -72,7 +72,7 @@ def test_products_are_float32_of_the_rounded_weights():
 
 
 def test_no_float32_copy_of_all_blocks_is_made():
-    """What the compiler plans beside the weights is of the size of one block."""
+    """The compiler's plan, weights apart, is of the size of one block."""
     cfg = preset("llama-tiny", num_layers=16, d_model=128, d_ff=512, vocab_size=64)
     shapes = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), _params(cfg)))
     x = jax.ShapeDtypeStruct((1, 4), jnp.int32)

@@ -55,7 +55,7 @@ def lowered(function, *arguments) -> str:
 
 
 def kernels(program: str) -> tuple[int, int]:
-    """How often the forward and the backward kernel are called, and that both are causal."""
+    """Count calls of the forward and the backward kernel, and check that both are causal."""
     forward, backward = (len(re.findall(rf"@__cudnn\$fmhaSoftmax{end}\(", program)) for end in ("", "Backward"))
     assert program.count("CAUSAL") == forward + backward
     return forward, backward

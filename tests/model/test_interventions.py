@@ -31,7 +31,7 @@ def model():
 
 
 def seen(length, positions):
-    """What each query sees of causal attention."""
+    """Return the positions that each query sees under causal attention."""
     edit = self_only(length, positions, num_layers=1).seen
     return np.asarray(edit(jnp.tril(jnp.ones((length, length), bool)), layer=jnp.asarray(0)))
 

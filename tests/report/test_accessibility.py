@@ -94,7 +94,7 @@ def pages(section):  # noqa: F811
 
 
 def looked_at(chromium, text, folder, width, dark, axe):
-    """What axe and the layout say of a page at a width."""
+    """Return the findings of axe and of the layout for a page at a width."""
     asked = text.replace("</body>", ASKS.format(axe=axe.replace("</script", "<\\/script")))
     path = folder / "frame.html"
     path.write_text(FRAME.format(width=width, page=html.escape(asked)))

@@ -111,7 +111,7 @@ def finish(command: Command, place: Path) -> float:
 
 
 class Calm(NamedTuple):
-    """What a command gives undisturbed, how long it takes, and the sizes of the files that it writes."""
+    """The undisturbed result of a command, its time, and the sizes of the files that it writes."""
 
     outcome: Any
     seconds: float

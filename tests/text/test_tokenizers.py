@@ -298,7 +298,7 @@ def test_gpt2_in_a_folder(shared, tmp_path):
 
 
 def test_a_cached_default_is_of_the_size_and_text_asked_for(small_prose, monkeypatch):
-    """What is kept of one vocabulary or corpus is not taken for another."""
+    """A cached vocabulary or corpus is not taken for another."""
     assert [default_tokenizer(size).vocab_size for size in (600, 700)] == [600, 700]
     before = default_tokenizer(600).digest
     texts = tuple(text[::-1] for text in CORPUS)

@@ -70,7 +70,7 @@ def flip(folder):
     ids=["too many open files", "stale handle in words", "memory"],
 )
 def test_a_limit_is_no_damage(calm, monkeypatch, error):
-    """What may pass stops the run and moves nothing."""
+    """A refusal that may pass stops the run and moves nothing."""
     config = copied(calm, "limit")
     before = content(config.out)
 

@@ -109,7 +109,7 @@ class Family:
 
     @property
     def conditions(self) -> tuple[Want, ...]:
-        """What a configuration must meet: its own conditions, and plain values of all that it does not opt into."""
+        """The conditions on a configuration: its own, and plain values of all that it does not opt into."""
         own = {*self.opts, *self.sizes, *self.fixed}
         return (*self.wants, *exactly(**{name: value for name, value in PLAIN.items() if name not in own}))
 

@@ -62,7 +62,7 @@ _SAME_FACT = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_b
 
 
 class Read(NamedTuple):
-    """What a ``config.json`` says."""
+    """The contents of a ``config.json``."""
 
     cfg: ModelConfig
     family: Family

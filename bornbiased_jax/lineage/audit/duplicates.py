@@ -16,7 +16,7 @@ _FROZEN = 3
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """What duplicates are looked for in.
+    """The digests in which duplicates are searched.
 
     Attributes:
         labels: what each checkpoint's name claims.

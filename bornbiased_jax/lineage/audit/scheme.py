@@ -44,7 +44,7 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8")
 
 @dataclasses.dataclass(frozen=True)
 class GroupScheme:
-    """How the entries of one group are distributed, and which named schemes draw them so.
+    """The distribution of the entries of one group, and the named schemes that draw them so.
 
     Attributes:
         group: of the table of parameters.
@@ -69,7 +69,7 @@ class GroupScheme:
 
 @dataclasses.dataclass(frozen=True)
 class InitScheme:
-    """What named scheme an untrained model was drawn by.
+    """The named scheme that an untrained model was drawn by.
 
     Attributes:
         groups: every group that is drawn.

@@ -40,7 +40,7 @@ Count = Annotated[int, Ge(0)]
 
 
 class Identity(TypedDict):
-    """What the ids depend on; its digest names the folder."""
+    """The settings that the ids depend on; its digest names the folder."""
 
     recipe: int
     source_digest: str
@@ -57,7 +57,7 @@ class Part(TypedDict):
 
 
 class Index(TypedDict):
-    """What ``tokens.json`` holds."""
+    """The contents of ``tokens.json``."""
 
     identity: Identity
     dtype: Literal["<u2", "<u4"]
@@ -124,7 +124,7 @@ class Tokens:
 
 
 class Facts(TypedDict):
-    """What a record says of a tokenized source; JSON-ready."""
+    """The facts of a tokenized source in a record; JSON-ready."""
 
     source: str
     source_digest: str
