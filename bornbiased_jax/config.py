@@ -290,11 +290,11 @@ class ModelConfig:
         groups = {name.partition(".")[2]: rule for name, rule in changes.items() if name.startswith(_GROUP_PREFIX)}
         if not groups:
             return changes
-        others = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
-        before = parse_groups(str(others.get("init_groups", self.init_groups) or ""))
+        rest = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
+        before = parse_groups(str(rest.get("init_groups", self.init_groups) or ""))
         rules: dict[str, object] = {str(group): rule for group, rule in before.items()}
         rules.update({group: parse_rule(group, str(rule)) for group, rule in groups.items()})
-        return {**others, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
+        return {**rest, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
 
     def to_dict(self) -> dict[str, FieldValue]:
         """Return the fields as JSON-ready values.

@@ -80,12 +80,12 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     if cfg.residual and rho > 0 and variance > 0:
         part = min(1.0, math.sqrt(float(common_D @ common_D) / cfg.d_model / (rho * variance)))
     # With tied embeddings the last token raises its own logit.
-    lost = 0.0
+    own_fraction = 0.0
     if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
         aligned = math.sqrt(min(cfg.embedding_std**2 / variance, 1.0))
-        lost = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
+        own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
-        head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=lost
+        head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=own_fraction
     )
     low, high = np.quantile(fractions, [0.1, 0.9], method="inverted_cdf")
     return Given(float(fractions.mean()), float(low), float(high))

@@ -284,8 +284,8 @@ def git_revision() -> dict[str, object] | None:
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     if revision is None or changes is None:
         return None
-    told = environment_revision() if changes else None
-    return told or {"revision": revision, "dirty": bool(changes)}
+    stated = environment_revision() if changes else None
+    return stated or {"revision": revision, "dirty": bool(changes)}
 
 
 def environment_revision() -> dict[str, object] | None:

@@ -95,7 +95,7 @@ class Sizes:
 
     def fit(self, group: str, axes: Axes, shape: tuple[int, ...]) -> bool:
         """Tell whether a shape agrees with the sizes, as far as those are known."""
-        known = {
+        values = {
             ("residual",): self.residual,
             ("head", "head_dim"): self.query_size,
             ("kv_head", "head_dim"): self.key_size,
@@ -109,7 +109,7 @@ class Sizes:
                 # Values may be narrower than keys.
                 if self.num_heads and size % self.num_heads:
                     return False
-            elif known.get(names) not in (None, size):
+            elif values.get(names) not in (None, size):
                 return False
         return True
 

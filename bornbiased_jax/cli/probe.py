@@ -228,8 +228,8 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
             records += [{**value, **row} for row in rows]
         # All values of a sweep share the other fields.
         base = options.model_config(arguments["model"], arguments["settings"])
-        swept = next(iter(prepared.models[0][1]), "")
-        result = kind(records, base.to_dict(), swept=swept, precision=arguments["precision"])
+        field = next(iter(prepared.models[0][1]), "")
+        result = kind(records, base.to_dict(), swept=field, precision=arguments["precision"])
     prepared.outputs.show(result, arguments["checkpoint"] or arguments["model"])
 
 

@@ -134,8 +134,8 @@ def cut_sequences(ids: ArrayLike, length: int, num_sequences: int, *, seed: int 
     hardware.check_memory(
         ids.itemsize * count * length, f"{count:,} sequences of {length:,} tokens", "ask for fewer", on_host=True
     )
-    chosen = np.random.default_rng(seed).choice(starts, count, replace=False)
-    return np.stack([ids[start : start + length] for start in np.sort(chosen)])
+    picks = np.random.default_rng(seed).choice(starts, count, replace=False)
+    return np.stack([ids[start : start + length] for start in np.sort(picks)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -372,8 +372,8 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
         inner = partial(_partner_products, partners_Sn=partners_Sn)
         with contextlib.suppress(EvidenceError):
             scores = [neuron_scores(*mlps, space, shape, inner) for mlps in pair.pairs]
-            is_live = [live[:size] for each in scores for live in (each.is_live_base, each.is_live_suspect)]
-            combined_Sn = np.sum([each.combined for each in scores], axis=0)
+            is_live = [live[:size] for score in scores for live in (score.is_live_base, score.is_live_suspect)]
+            combined_Sn = np.sum([score.combined for score in scores], axis=0)
             sampled.add(combined_Sn, np.logical_and.reduce(is_live), partners_Sn)
     return sampled
 

@@ -112,13 +112,13 @@ behind: rotating the residual stream.
         chance = f"Unrelated models agree as much with probability {format_probability(self.log10_p)}"
         approximation = " by this test's approximation" if self.detail.get("null") == "approximate" else ""
         if self.verdict == "unrelated":
-            found = "nothing speaks for a shared initialization, which is no proof that there is none"
+            meaning = "nothing speaks for a shared initialization, which is no proof that there is none"
             if self.log10_p < _WEAK_LOG10:
-                found = (
+                meaning = (
                     "that is weak evidence for a shared initialization, short of the level of "
                     f"{format_probability(math.log10(self.alpha))}"
                 )
-            return f"{chance}{approximation}: {found}."
+            return f"{chance}{approximation}: {meaning}."
         return f"{chance}{' at most' if is_bound else ''}{approximation}."
 
     def text(self) -> str:
@@ -177,9 +177,9 @@ def certified_keys(certified: Certified) -> Detail:
     }
 
 
-def with_choices(verdict: Verdict, chosen: Mapping[str, object]) -> Verdict:
+def with_choices(verdict: Verdict, choices: Mapping[str, object]) -> Verdict:
     """Add to a verdict the options that are not the defaults, which whoever tried several must correct for."""
-    words = [f"{name} = {value}" for name, value in chosen.items()]
+    words = [f"{name} = {value}" for name, value in choices.items()]
     notes = verdict.notes
     if words:
         notes.append(

@@ -204,8 +204,8 @@ def _decide(
             )
             return "undefined", reason, best
         # A part is named where the whole by itself does not agree.
-        whole = (cell for cell in comparison.cells if cell.component == ALL)
-        is_whole = any(comparison.is_significant(cell.log10_adjusted) for cell in whole)
+        all_cells = (cell for cell in comparison.cells if cell.component == ALL)
+        is_whole = any(comparison.is_significant(cell.log10_adjusted) for cell in all_cells)
         where = "" if is_whole else f", in {place(best.component)}"
         reason = parts or f"the two models share an initialization: the weights agree more than chance allows{where}"
         return "same-lineage", f"{near}; {reason}" if near else reason, best

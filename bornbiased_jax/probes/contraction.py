@@ -60,9 +60,9 @@ def init(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
     """Return empty sums. Without ``second_moment`` the D×D sums, and the standard deviation, are left out."""
     L, D = cfg.num_layers + 1, cfg.d_model
     layers, wide = jnp.zeros(L), jnp.zeros((L, D))
-    nothing = jnp.zeros(())
+    zero = jnp.zeros(())
     return ContractionState(
-        num=nothing,
+        num=zero,
         sum_LD=wide,
         moment_LDD=jnp.zeros((L, D, D) if second_moment else (L, 0, 0)),
         own_L=layers,
@@ -70,9 +70,9 @@ def init(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
         run_token=jnp.full((), -1, jnp.int32),
         run_sum_LD=wide,
         run_own_L=layers,
-        run_count=nothing,
+        run_count=zero,
         same_last_L=layers,
-        same_last_pairs=nothing,
+        same_last_pairs=zero,
         intra_sum_L=jnp.zeros(cfg.num_layers),
         intra_squared_L=jnp.zeros(cfg.num_layers),
     )

@@ -74,8 +74,8 @@ def block_map(
     kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
     z_LK = np.array([[row.get(kind, np.nan) for kind in kinds] for row in rows.values()])
     blocks = list(rows)
-    shown = rows if pairs is not None else [(base,) for base, _ in rows]
-    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in shown]
+    labeling = rows if pairs is not None else [(base,) for base, _ in rows]
+    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in labeling]
     figure, ax = figures.new(width=2.4 + 1.6 * len(kinds), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
     digits = 0 if len(blocks) <= 40 else None
     figures.heatmap(ax, z_LK, kinds, labels, name="z", diverging=True, digits=digits, scale=_Z)

@@ -197,8 +197,8 @@ def mean_std(values: Iterable[float]) -> tuple[float, float] | float:
         >>> mean_std([1.0, 3.0]), mean_std([2.0])
         ((2.0, 1.4142135623730951), 2.0)
     """
-    known = [float(value) for value in values]
-    return (float(np.mean(known)), float(np.std(known, ddof=1))) if len(known) > 1 else known[0]
+    numbers = [float(value) for value in values]
+    return (float(np.mean(numbers)), float(np.std(numbers, ddof=1))) if len(numbers) > 1 else numbers[0]
 
 
 def value_range(values: Sequence[float], digits: int = 1) -> str | None:

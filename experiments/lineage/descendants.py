@@ -74,7 +74,7 @@ def run(context: Context) -> Entry:
     return {
         "num_families": len(stand.bases),
         "loss": _loss(stand.families, [(base.cfg, base.params) for base in stand.bases]),
-        **summarize(changes, [each["rows"] for each in outcomes], len(stand.bases)),
+        **summarize(changes, [outcome["rows"] for outcome in outcomes], len(stand.bases)),
         "changes": [
             {
                 "change": change.name,
@@ -83,9 +83,9 @@ def run(context: Context) -> Entry:
                 "related": change.related,
                 "usual": change.usual,
                 "preserves": change.kind in FREE,
-                "loss": each["loss"],
+                "loss": outcome["loss"],
             }
-            for change, each in zip(changes, outcomes, strict=True)
+            for change, outcome in zip(changes, outcomes, strict=True)
         ],
     }
 
@@ -103,11 +103,11 @@ def _stand(context: Context) -> Stand:
     """Read what the first process trained and kept, or train it."""
     families, settings = make_families(context), context.settings
     cfg = families.cfg
-    drawn = [(seed, draw(cfg, np.uint32(seed))) for seed in families.seeds[: settings["num_born"]]]
+    initial = [(seed, draw(cfg, np.uint32(seed))) for seed in families.seeds[: settings["num_born"]]]
     return Stand(
         families,
         [Subject(cfg, params, settings, cfg) for params in families.bases],
-        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in drawn],
+        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in initial],
     )
 
 
@@ -137,20 +137,20 @@ def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[Subj
     rows = []
     for base, base_model in enumerate(bases):
         for suspect, suspect_model in enumerate(suspects):
-            chosen = base == suspect or suspect in beside[base]
-            if not chosen and not (change.usual and base < suspect):
+            is_evaluated = base == suspect or suspect in beside[base]
+            if not is_evaluated and not (change.usual and base < suspect):
                 continue
             seed = base * len(suspects) + suspect
-            values = read_outputs(base_model, suspect_model, seed, kendall=chosen) | read_weights(
+            values = read_outputs(base_model, suspect_model, seed, kendall=is_evaluated) | read_weights(
                 base_model, suspect_model, seed
             )
-            if chosen:
+            if is_evaluated:
                 values |= read_published(base_model, suspect_model)
             if change.usual and max(base, suspect) < len(initializations) and suspect in (base, beside[base][0]):
                 values |= read_initialization(
                     initializations[base], suspect_model, seed, settings["birth_permutations"]
                 )
-            rows.append({"base": base, "suspect": suspect, "chosen": chosen, "values": _short(values)})
+            rows.append({"base": base, "suspect": suspect, "chosen": is_evaluated, "values": _short(values)})
     return rows
 
 
@@ -158,7 +158,7 @@ def neighbors(count: int, num_offsets: int) -> list[list[int]]:
     """List for each family those that every test compares its model with: the next ones of its half, in a circle."""
     partners = []
     for place in range(count):
-        half = [other for other in range(count) if fold_of(other) == fold_of(place)]
+        half = [index for index in range(count) if fold_of(index) == fold_of(place)]
         at = half.index(place)
         partners.append([half[(at + step) % len(half)] for step in range(1, min(num_offsets, len(half) - 1) + 1)])
     return partners

@@ -140,7 +140,7 @@ def life(run: RunFolder, quiet: bool) -> Entry:
         Checkpoint.from_params(run.cfg, run.initialization(seed), seed=seed, is_initial=True) for seed in run.seeds
     ]
     series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
-    other: dict[str, list[float]] = {}
+    second: dict[str, list[float]] = {}
     checkpoints = list(itertools.product(enumerate(initializations), steps))
     for (index, initial), step in each(checkpoints, "decay", "checkpoints", quiet):
         now = initial if step == 0 else Checkpoint.from_params(run.cfg, run.at(run.seeds[index], step))
@@ -150,7 +150,7 @@ def life(run: RunFolder, quiet: bool) -> Entry:
         if step == steps[-1]:
             unrelated = initializations[(index + 1) % len(initializations)]
             for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(initializations) > 1 else ():
-                other.setdefault(matrix, []).append(values["z"])
+                second.setdefault(matrix, []).append(values["z"])
     # The decay is fitted by tokens and by summed learning rate.
     clocks = {
         "tokens": [float(run.tokens(step)) for step in steps],
@@ -162,7 +162,7 @@ def life(run: RunFolder, quiet: bool) -> Entry:
         "steps": steps,
         "clocks": clocks,
         **series,
-        "other": other,
+        "other": second,
         "fits": {matrix: fitted(clocks, z_SC, run.cfg.d_model) for matrix, z_SC in series["z"].items()},
     }
 

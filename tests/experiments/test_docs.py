@@ -85,7 +85,7 @@ def test_claims_of_a_selection_are_those_of_its_records(committed, tmp_path, mon
 
 
 def test_table_states_its_record(committed, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     made = docs.content(docs.parse("table1 show=tables"))
     assert made.startswith("\nBODY\n\n`bornbiased reproduce table1 --scale laptop`: ")
     for fact in ("1 min 02 s", "3.28 GB", "2 cores of A Processor", "revision abcdef0123", "code 01234567"):
@@ -94,7 +94,7 @@ def test_table_states_its_record(committed, monkeypatch):
 
 
 def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     block = "<!-- record: table1 show=tables -->\n<!-- end -->\n"
     made = docs.render(f"# One\n\n{block}\nWords.\n\n{block}\n## Two\n\n{block}")
     first, second = made.split("## Two")
@@ -103,7 +103,7 @@ def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
 
 
 def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     other = {**RECORD["provenance"], "wall_time_s": 30.0, "code": "fedcba9876543210", "corpora": {}}
     (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "provenance": other}))
     block = "<!-- record: {} show=tables -->\n<!-- end -->\n"
@@ -134,7 +134,7 @@ def test_every_section_of_the_documents_has_one_line_on_its_records():
 
 
 def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     initializations = [
         {"wall_s": 3600.0, "peak_memory_bytes": 5_000_000_000},
         {"wall_s": 120.0, "peak_memory_bytes": 10},
