@@ -61,7 +61,8 @@ def compare(
         suspect: of the other model, on the same inputs.
         test: a key of :data:`.lineage_tests.TESTS`; one that needs outputs alone.
         alpha: level of the decision; the test's own by default.
-        num_permutations, signs: as of :func:`.permutation.permutation_test`; the other tests do not have them.
+        num_permutations: as of :func:`.permutation.permutation_test`; the other tests do not have it.
+        signs: as there.
         references: outputs of fresh seeds of the base's architecture, for the population test.
 
     Raises:

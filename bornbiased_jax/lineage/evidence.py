@@ -235,7 +235,8 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
 
     Args:
         terms: at least one.
-        num_permutations, seed: of the permutations that are counted.
+        num_permutations: how many are counted.
+        seed: of the permutations.
     """
     statistic = math.fsum(term.trace for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)

@@ -135,7 +135,8 @@ def neuron_scores(
     counts.
 
     Args:
-        base, suspect: the MLPs.
+        base: an MLP.
+        suspect: the one of the other model.
         space: which sketches.
         shape: of the base's component.
         inner: inner products of some pairs of neurons; of all pairs by default.
@@ -255,7 +256,8 @@ def coordinate_terms(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], 
     be a choice by the pairing that is tested.
 
     Args:
-        base, suspect: sketches [D, k] of the same parts in the same order.
+        base: sketches [D, k] of parts.
+        suspect: those of the same parts in the same order.
         period: coordinates of one repeat where both models repeat themselves, which are permuted jointly; None where
             they do not.
 
