@@ -15,6 +15,7 @@ import numpy as np
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import FIXABLE, distribution, draw
+from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory import preference
@@ -68,7 +69,8 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     mean_field = profile(stack_of(cfg, tokens=tokens), seq_len)
     cosine = contraction(mean_field)
     # Head rows of unit variance.
-    head_VD = tables["embed/embedding"] if cfg.tie_embeddings else tables["head/kernel"].T
+    head = tables[head_path(cfg)]
+    head_VD = head if cfg.tie_embeddings else head.T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])
     variance = float(mean_field.variance[-1, -1])

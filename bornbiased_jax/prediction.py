@@ -14,6 +14,7 @@ from bornbiased_jax.init import distribution
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.model.limits import check_length
+from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
 from bornbiased_jax.theory import predict as whole_model
@@ -188,7 +189,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
 
 def head_of(cfg: ModelConfig) -> gradients.Head:
     """Return what gradients depend on of the unembedding."""
-    row = parameter_table(cfg)["embed/embedding" if cfg.tie_embeddings else "head/kernel"]
+    row = parameter_table(cfg)[head_path(cfg)]
     return gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
 
 

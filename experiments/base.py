@@ -329,7 +329,7 @@ class Experiment:
         return self.precision if name == HIGHEST else f"float32 {name}"
 
     def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
-        """The command line that makes this, quoted for a shell."""
+        """Return the command line that makes this, quoted for a shell."""
         option = [] if data is None else ["--data", data]
         return shlex.join(["bornbiased", "reproduce", self.name, "--scale", scale, *option, "--out", str(out)])
 

@@ -157,7 +157,7 @@ class Term:
 
     @_Cached
     def facts(self) -> TraceFacts:
-        """The numbers of the term that z needs."""
+        """Return the numbers of the term that z needs."""
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
         return TraceFacts(self.trace, *self.moments, squares / len(self.scores_nn))
 

@@ -180,7 +180,7 @@ def _minus(text: str) -> str:
 
 
 def rate_interval(rate: Mapping[str, float], digits: int = 1, percent_digits: int | None = None) -> str:
-    """A fraction with the ends of its interval, in percent: ``rate``, ``low`` and ``high``.
+    """Format a fraction with the ends of its interval, in percent: ``rate``, ``low`` and ``high``.
 
     Example:
         >>> rate_interval({"rate": 0.012, "low": 0.01, "high": 0.02}, 1)

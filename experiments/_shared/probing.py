@@ -176,7 +176,7 @@ def predicted_cosine(probed: Probed, layer: int = -1) -> tuple[float, float]:
 
 
 def blocks(probed: Probed) -> list[int]:
-    """Number the blocks from 1, as figures do."""
+    """Count the blocks from 1, as figures do."""
     return list(range(1, len(curves(probed)[0]) + 1))
 
 

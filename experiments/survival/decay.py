@@ -31,6 +31,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
+from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import GROUPS, parameter_table
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
@@ -84,7 +85,8 @@ def _rows(model: Checkpoint, module: str, layer: int | None, ids_I: np.ndarray) 
         # The first norm takes out the mean, if one stands before the first sublayer.
         is_centered &= cfg.norm_position == "pre"
     elif module == "head":
-        rows_nD = np.array(model.read("embed/embedding") if cfg.tie_embeddings else model.read("head/kernel").T)
+        head = model.read(head_path(cfg))
+        rows_nD = np.array(head if cfg.tie_embeddings else head.T)
         scale_D = _scale(model, "final_norm", None)
     else:
         row = table[f"blocks/{module}/kernel"]
