@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -111,11 +111,11 @@ class _Cached(Generic[_Value]):
     one another.
     """
 
-    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+    def __init__(self, compute: Callable[[Term], _Value]) -> None:
         self._compute, self._name = compute, compute.__name__
         self.__doc__ = compute.__doc__
 
-    def __get__(self, instance: object, owner: type | None = None) -> _Value:
+    def __get__(self, instance: Term, owner: type | None = None) -> _Value:
         # Found on the object itself from then on, before this is asked.
         value = self._compute(instance)
         instance.__dict__[self._name] = value

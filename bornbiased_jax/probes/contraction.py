@@ -8,11 +8,12 @@ run of equal last tokens is enough to subtract its pairs.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation, unit
@@ -166,15 +167,15 @@ def direction(state: ContractionState) -> jax.Array:
 class ContractionSums(NamedTuple):
     """The state reduced to numbers per layer, small enough to keep for hundreds of seeds."""
 
-    num: Any
-    own_L: Any
-    own_squared_L: Any
-    resultant_L: Any
-    moment_L: Any
-    same_last_L: Any
-    same_last_pairs: Any
-    intra_sum_L: Any
-    intra_squared_L: Any
+    num: jax.Array | np.ndarray | float
+    own_L: ArrayLike
+    own_squared_L: ArrayLike
+    resultant_L: ArrayLike
+    moment_L: ArrayLike
+    same_last_L: ArrayLike
+    same_last_pairs: jax.Array | np.ndarray | float
+    intra_sum_L: ArrayLike
+    intra_squared_L: ArrayLike
 
 
 def reduce(state: ContractionState) -> ContractionSums:
