@@ -270,7 +270,7 @@ def test_no_help_has_a_replaced_word():
     for path, command in commands().items():
         texts.append((path, command.help or ""))
         texts += [(path, getattr(parameter, "help", None) or "") for parameter in command.params]
-    wrong = [f"{path} {said}" for path, text in texts for said in _said([(0, text)])]
+    wrong = [f"{path} {message}" for path, text in texts for message in _said([(0, text)])]
     assert not wrong, "\n".join(wrong)
 
 

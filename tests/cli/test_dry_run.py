@@ -113,8 +113,8 @@ def test_nothing_is_run_or_written(tmp_path, monkeypatch, capsys):
 
 def test_a_checkpoint_is_one_model_of_its_own_sizes(capsys):
     reference = "seed:0@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
-    one = dry(f"probe preference --checkpoint {reference} --seq-len 18 --num-inputs 11", capsys)
-    assert one == dry(f"probe preference {MODEL} --seq-len 18 --num-inputs 11", capsys)
+    first = dry(f"probe preference --checkpoint {reference} --seq-len 18 --num-inputs 11", capsys)
+    assert first == dry(f"probe preference {MODEL} --seq-len 18 --num-inputs 11", capsys)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ def marker(folder: Path) -> str:
 
 def read_marker(folder: Path, path: Path) -> Any:
     """Read the marker as the command does before it writes there again, and add a line."""
-    made = Folder(folder / "made", MAKER, overwrite=True)
-    made.check("config.json")
-    made.note("model.safetensors", "0" * 64)
-    return made.owns("config.json"), made.knows("config.json")
+    result = Folder(folder / "made", MAKER, overwrite=True)
+    result.check("config.json")
+    result.note("model.safetensors", "0" * 64)
+    return result.owns("config.json"), result.knows("config.json")
 
 
 def _page(folder: Path) -> scratch.Page:

@@ -57,10 +57,10 @@ def trained(place: Path) -> Any:
     run = place / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((place / "summary.json").read_text())
-    said = {name: summary[name] for name in ("digests", "loss", "validation_loss", "step", "finished")}
+    message = {name: summary[name] for name in ("digests", "loss", "validation_loss", "step", "finished")}
     # A run knows where it lies and what it read: the same run elsewhere has other paths.
     record = json.loads((run / "run.json").read_text().replace(str(place), "place"))
-    return lasting(record), [lasting(line) for line in lines], find_steps(run), said
+    return lasting(record), [lasting(line) for line in lines], find_steps(run), message
 
 
 COMMANDS = {
