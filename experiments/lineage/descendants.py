@@ -22,7 +22,7 @@ of these. Decisions: at each test's own level or threshold (published ones: p â‰
 command takes unless told otherwise), where undefined is "not the same"; and at a calibrated threshold, the smallest
 that at most 1% of the other half's unrelated pairs exceed, over all changes together, as nobody knows beforehand what
 was done to a model. TPR at FPR â‰¤ 1% is the fraction found at that threshold; the FPR that it has on the pairs that it
-is used on stands beside it. Accuracies count related and unrelated pairs alike. Intervals: 95%, families resampled;
+is used on stands next to it. Accuracies count related and unrelated pairs alike. Intervals: 95%, families resampled;
 exact binomial ones, families as trials, where all agree.
 
 Accusations: for every exact test and kind of change, of at least 1,000 unrelated pairs the number called the same at
@@ -133,11 +133,11 @@ _loss_of = jax.jit(loss_sum, static_argnums=0)
 def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[Subject]) -> Sequence[Entry]:
     """Compute the readings of every pair of one change."""
     bases, initializations = stand.bases, stand.initializations
-    beside = neighbors(len(bases), settings["num_offsets"])
+    nearby = neighbors(len(bases), settings["num_offsets"])
     rows = []
     for base, base_model in enumerate(bases):
         for suspect, suspect_model in enumerate(suspects):
-            is_evaluated = base == suspect or suspect in beside[base]
+            is_evaluated = base == suspect or suspect in nearby[base]
             if not is_evaluated and not (change.usual and base < suspect):
                 continue
             seed = base * len(suspects) + suspect
@@ -146,7 +146,7 @@ def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[Subj
             )
             if is_evaluated:
                 values |= read_published(base_model, suspect_model)
-            if change.usual and max(base, suspect) < len(initializations) and suspect in (base, beside[base][0]):
+            if change.usual and max(base, suspect) < len(initializations) and suspect in (base, nearby[base][0]):
                 values |= read_initialization(
                     initializations[base], suspect_model, seed, settings["birth_permutations"]
                 )

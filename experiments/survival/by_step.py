@@ -91,7 +91,7 @@ def _values(snapshot: Entry, owner: str, evidence: str, statistic: str) -> list[
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Show z by step, piece of evidence and whose initialization, beside how far the weights moved."""
+    """Show z by step, piece of evidence and whose initialization, next to how far the weights moved."""
     rows = []
     for snapshot in record["result"]["snapshots"]:
         cells: Cells = {
