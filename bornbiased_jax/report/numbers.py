@@ -201,12 +201,12 @@ def mean_std(values: Iterable[float]) -> tuple[float, float] | float:
     return (float(np.mean(numbers)), float(np.std(numbers, ddof=1))) if len(numbers) > 1 else numbers[0]
 
 
-def value_range(values: Sequence[float], digits: int = 1) -> str | None:
+def value_range(values: Sequence[float]) -> str | None:
     """Write the smallest and the largest of some numbers; None where there is none.
 
     Example:
         >>> value_range([2.5, -1.0])
         '−1.0 … 2.5'
     """
-    write = fixed(digits)
+    write = fixed(1)
     return f"{write(min(values))} … {write(max(values))}" if values else None

@@ -161,8 +161,8 @@ def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> Entry
     }
 
 
-def _entries(run: Entry, vocabulary: str, base: str = OWN) -> Sequence[Entry]:
-    entries: list[Entry] = run["vocabularies"][vocabulary]["bases"][base]
+def _entries(run: Entry, vocabulary: str) -> Sequence[Entry]:
+    entries: list[Entry] = run["vocabularies"][vocabulary]["bases"][OWN]
     return entries
 
 
