@@ -66,13 +66,13 @@ def write_suspect(base: Path, suspect: Path, kind: str) -> None:
     suspect.mkdir()
     table: dict[str, str] = {}
     for number, path in enumerate(sorted(base.glob("*.safetensors"))):
-        made: Tensors = {}
+        tensors: Tensors = {}
         for name, tensor in load_file(path).items():
             is_changed = tensor.ndim == 2
-            rng = np.random.default_rng([1, number, len(made)])
-            made |= change(name, tensor.astype(np.float32), rng) if is_changed else {name: tensor}
-        save_file(made, suspect / path.name, metadata={"format": "pt"})
-        table |= dict.fromkeys(made, path.name)
+            rng = np.random.default_rng([1, number, len(tensors)])
+            tensors |= change(name, tensor.astype(np.float32), rng) if is_changed else {name: tensor}
+        save_file(tensors, suspect / path.name, metadata={"format": "pt"})
+        table |= dict.fromkeys(tensors, path.name)
     io.write_json(suspect / "config.json", io.read_json(base / "config.json") | settings)
     io.write_json(suspect / "model.safetensors.index.json", {"metadata": {}, "weight_map": table})
 

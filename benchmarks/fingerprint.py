@@ -54,20 +54,20 @@ def measure(num_inputs: int = NUM_INPUTS, pieces: int = 10, batch_size: int | No
     work(inputs[0])  # compiles
     operations = size * (needed_operations(cfg, LENGTH) - 2.0 * cfg.d_model * cfg.vocab_size)
     # Each piece stands between two measurements of the products' rate.
-    taken, peaks = [], [matmul_rate(cfg, rows)]
+    wall_times, peaks = [], [matmul_rate(cfg, rows)]
     for piece in inputs:
-        taken.append(work(piece))
+        wall_times.append(work(piece))
         peaks.append(matmul_rate(cfg, rows))
     fractions = [
         operations / seconds / ((before + after) / 2)
-        for seconds, before, after in zip(taken, peaks[:-1], peaks[1:], strict=True)
+        for seconds, before, after in zip(wall_times, peaks[:-1], peaks[1:], strict=True)
     ]
     return {
         "num_inputs": size * pieces,
         "length": LENGTH,
-        "seconds": sum(taken),
+        "seconds": sum(wall_times),
         "needed_gflop": operations * pieces / 1e9,
-        "gflops": operations * pieces / sum(taken) / 1e9,
+        "gflops": operations * pieces / sum(wall_times) / 1e9,
         "gflops_matmul_median": statistics.median(peaks) / 1e9,
         **median_and_range("share_of_matmul_rate", fractions),
         "goal": GOAL,

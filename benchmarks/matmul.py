@@ -44,11 +44,11 @@ def matmul_rate(cfg: ModelConfig, rows: int, precision: jax.lax.PrecisionLike = 
     return rate_of(Counter((rows, *shape) for shape in linear_shapes(cfg)), precision=precision)
 
 
-def product_error(cfg: ModelConfig, precision: jax.lax.PrecisionLike, rows: int = 64) -> float:
+def product_error(cfg: ModelConfig, precision: jax.lax.PrecisionLike) -> float:
     """Return the largest ‖C − exact‖ / ‖exact‖ of the block's own products in float32, the exact ones in float64."""
     errors = []
     for fan_in, fan_out in linear_shapes(cfg):
-        a, b = operands(rows, fan_in, fan_out)
+        a, b = operands(64, fan_in, fan_out)
         exact = np.asarray(a, np.float64) @ np.asarray(b, np.float64)
         product = np.asarray(jnp.matmul(a, b, precision=precision), np.float64)
         errors.append(float(np.linalg.norm(product - exact) / np.linalg.norm(exact)))

@@ -76,9 +76,9 @@ def compared(family: str, seed: int) -> Findings:
     name, changes = MODELS[family]
     cfg = preset(name, **changes)
     with tempfile.TemporaryDirectory() as folder:
-        written = export_hugging_face(cfg, init_seed(cfg, seed), Path(folder) / "model")
-        if written != family:
-            raise InputError(f"{name} is written as {written}, not as {family}: correct MODELS")
+        export = export_hugging_face(cfg, init_seed(cfg, seed), Path(folder) / "model")
+        if export != family:
+            raise InputError(f"{name} is written as {export}, not as {family}: correct MODELS")
         comparison = parity(Path(folder) / "model", seed=seed)
     return {"family": family, "weights": f"seed {seed}", **comparison}
 

@@ -115,18 +115,18 @@ def _add_experts(folder: Path, flat: dict[str, np.ndarray], num_experts: int) ->
 
 def write_disputes(settings: Entry, folder: Path) -> list[tuple[disputes.Pair, Path, Path]]:
     """Train and write every model once; list the pairs with their directories, bases first."""
-    made = make_disputes(Context(scale="", settings=settings, work=folder / "training"))
+    by_kind = make_disputes(Context(scale="", settings=settings, work=folder / "training"))
     same_V = np.arange(settings["changes"]["vocab_size"])
-    written: dict[Release, Path] = {}
+    paths: dict[Release, Path] = {}
     for kind in KINDS:
-        suspects = made[kind].suspects
-        for release in (*made[kind].bases, *suspects):
-            if release not in written:
+        suspects = by_kind[kind].suspects
+        for release in (*by_kind[kind].bases, *suspects):
+            if release not in paths:
                 is_renamed = kind == VOCABULARY and release in suspects
                 order_V = vocabulary_order(same_V.size) if is_renamed else same_V
-                written[release] = write_release(folder / "models" / str(len(written)), release, order_V)
+                paths[release] = write_release(folder / "models" / str(len(paths)), release, order_V)
     return [
-        (pair, written[made[pair.kind].bases[pair.base]], written[made[pair.kind].suspects[pair.suspect]])
+        (pair, paths[by_kind[pair.kind].bases[pair.base]], paths[by_kind[pair.kind].suspects[pair.suspect]])
         for pair in disputes.pairs_of(settings["models"])
     ]
 
@@ -140,15 +140,15 @@ def score(peers: Path, pairs: Sequence[tuple[Path, Path]], folder: Path) -> Entr
     Raises:
         InputError: that environment cannot run them; its last line is told.
     """
-    asked, answered = folder / "pairs.json", folder / "scores.json"
-    io.write_json(asked, [[str(path) for path in pair] for pair in pairs])
+    pairs_file, scores_file = folder / "pairs.json", folder / "scores.json"
+    io.write_json(pairs_file, [[str(path) for path in pair] for pair in pairs])
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     offline.pop("PYTHONPATH", None)
-    words = [str(peers / "python"), str(CHILD), str(asked), str(answered)]
+    words = [str(peers / "python"), str(CHILD), str(pairs_file), str(scores_file)]
     run = subprocess.run(words, env=offline, capture_output=True, text=True)
     if run.returncode != 0:
         raise InputError(f"{peers}/python {CHILD.name} failed: {(run.stderr.strip().splitlines() or [''])[-1]}")
-    scored: Entry = io.read_json(answered)
+    scored: Entry = io.read_json(scores_file)
     return scored
 
 

@@ -147,19 +147,19 @@ def measure_size(size: str, *, pairs: int) -> Findings:
     # The faster of PyTorch's two attentions.
     timed = {name: seconds(loop, pool[steps:], steps)[0] for name, loop in torch_loops.items()}
     seconds(jax_loop, pool[steps:], steps)
-    chosen = min(timed, key=timed.__getitem__)
-    torch_loop = torch_loops[chosen]
+    best = min(timed, key=timed.__getitem__)
+    torch_loop = torch_loops[best]
     # Both loops take turns on the same rows of data.
     times, worked, rates, at = [], [], [], 2 * steps
     ours_losses: list[float] = []
     theirs_losses: list[float] = []
     for _ in range(pairs):
         clock = time.process_time()
-        jax_seconds, lost = seconds(jax_loop, pool[at:], steps)
+        jax_seconds, losses = seconds(jax_loop, pool[at:], steps)
         middle = time.process_time()
-        ours_losses += lost
-        torch_seconds, lost = seconds(torch_loop, pool[at:], steps)
-        theirs_losses += lost
+        ours_losses += losses
+        torch_seconds, losses = seconds(torch_loop, pool[at:], steps)
+        theirs_losses += losses
         times.append((jax_seconds, torch_seconds))
         worked.append((middle - clock, time.process_time() - middle))
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
@@ -185,8 +185,8 @@ def measure_size(size: str, *, pairs: int) -> Findings:
         "cores_busy_ours": sum(pair[0] for pair in worked) / sum(pair[0] for pair in times),
         "cores_busy_torch": sum(pair[1] for pair in worked) / sum(pair[1] for pair in times),
         "load_average": os.getloadavg()[0],
-        "attention_torch": chosen,
-        "largest_loss_difference_first": float(np.max(np.abs(np.subtract(start["ours"], start[chosen])))),
+        "attention_torch": best,
+        "largest_loss_difference_first": float(np.max(np.abs(np.subtract(start["ours"], start[best])))),
         "largest_loss_difference": float(np.max(np.abs(np.subtract(ours_losses, theirs_losses)))),
         "loss_before_after": [start["ours"][0], ours_losses[-1]],
         "needed_gflops_ours": rate * needed / 1e9,

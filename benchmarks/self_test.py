@@ -30,10 +30,10 @@ def key_bits() -> Findings:
 def normals(draws: int) -> Findings:
     """Compare normal draws with the inverse error function in float64, in units of their bound."""
     lowest = np.nextafter(np.float32(-1), np.float32(0))
-    drawn = np.asarray(jax.random.normal(keys.init_key(7), (draws,), jnp.float32), np.float64)
+    samples = np.asarray(jax.random.normal(keys.init_key(7), (draws,), jnp.float32), np.float64)
     uniform = np.asarray(jax.random.uniform(keys.init_key(7), (draws,), jnp.float32, lowest, 1.0), np.float64)
     exact = np.sqrt(2.0) * special.erfinv(uniform)
-    worst = float(np.max(np.abs(drawn - exact) / keys.normal_error_bound(exact)))
+    worst = float(np.max(np.abs(samples - exact) / keys.normal_error_bound(exact)))
     return {"passed": worst <= 1.0, "largest_error_over_bound": worst}
 
 

@@ -61,16 +61,16 @@ def deepened(shallow: Fingerprint, layers: int) -> Fingerprint:
     return dataclasses.replace(shallow, components={model.name: deep})
 
 
-def changed(made: Fingerprint, change: Callable[[np.ndarray], np.ndarray], digest: str) -> Fingerprint:
+def changed(base: Fingerprint, change: Callable[[np.ndarray], np.ndarray], digest: str) -> Fingerprint:
     """Change every sketch of a fingerprint, and its digests."""
-    model = made.components["language"]
-    each = lambda sketches: {name: quantize(change(sketch)) for name, sketch in sketches.items()}  # noqa: E731
+    model = base.components["language"]
+    change_all = lambda sketches: {name: quantize(change(sketch)) for name, sketch in sketches.items()}  # noqa: E731
     component = dataclasses.replace(
         model,
-        coordinates=each(model.coordinates),
-        heat_map=each(model.heat_map),
+        coordinates=change_all(model.coordinates),
+        heat_map=change_all(model.heat_map),
         neurons=tuple(
-            dataclasses.replace(neurons, token=each(neurons.token), coordinates=each(neurons.coordinates))
+            dataclasses.replace(neurons, token=change_all(neurons.token), coordinates=change_all(neurons.coordinates))
             for neurons in model.neurons
         ),
         heads=tuple(
@@ -84,19 +84,19 @@ def changed(made: Fingerprint, change: Callable[[np.ndarray], np.ndarray], diges
     )
     tensors = tuple(
         dataclasses.replace(record, digest=hashlib.sha256(f"{digest} {record.path}".encode()).hexdigest())
-        for record in made.tensors
+        for record in base.tensors
     )
     components, weights = {model.name: component}, hashlib.sha256(digest.encode()).hexdigest()
-    return dataclasses.replace(made, components=components, tensors=tensors, weights_digest=weights)
+    return dataclasses.replace(base, components=components, tensors=tensors, weights_digest=weights)
 
 
-def unrelated(made: Fingerprint, seed: int) -> Fingerprint:
+def unrelated(model: Fingerprint, seed: int) -> Fingerprint:
     """Draw sketches of the same sizes at random."""
     rng = np.random.default_rng(seed)
-    return changed(made, lambda sketch: rng.standard_normal(sketch.shape, np.float32), f"unrelated {seed}")
+    return changed(model, lambda sketch: rng.standard_normal(sketch.shape, np.float32), f"unrelated {seed}")
 
 
-def relative(made: Fingerprint, seed: int) -> Fingerprint:
+def relative(model: Fingerprint, seed: int) -> Fingerprint:
     """Add noise to every sketch."""
     rng = np.random.default_rng(seed)
 
@@ -104,7 +104,7 @@ def relative(made: Fingerprint, seed: int) -> Fingerprint:
         noise = rng.standard_normal(sketch.shape, np.float32)
         return sketch + np.float32(_NOISE * sketch.astype(np.float32).std()) * noise
 
-    return changed(made, noisy, f"relative {seed}")
+    return changed(model, noisy, f"relative {seed}")
 
 
 def timed(work: Callable[[], object]) -> dict[str, float]:
@@ -124,7 +124,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, r
     progress.note("drawing fingerprints")
     fields = ",".join(f"{name}={size}" for name, size in sizes.items())
     template = deepened(fingerprint(f"seed:0@llama-tiny,num_layers=1,{fields}"), layers)
-    suspect, other = unrelated(template, 0), unrelated(template, 1)
+    suspect, second = unrelated(template, 0), unrelated(template, 1)
     child = relative(suspect, 1)
     store = folder / "store"
     store.mkdir()
@@ -134,8 +134,8 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int, bases: int, r
         save_fingerprint(store / f"{number:04}.fingerprint", base)
     progress.note("comparing")
     times = {
-        "screen": timed(lambda: screening_z(suspect, other)),
-        "unrelated": timed(lambda: compare_weights(suspect, other)),
+        "screen": timed(lambda: screening_z(suspect, second)),
+        "unrelated": timed(lambda: compare_weights(suspect, second)),
         "full": timed(lambda: compare_weights(suspect, child)),
     }
     progress.note("scanning")

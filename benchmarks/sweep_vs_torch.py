@@ -47,8 +47,8 @@ Counts = jax.Array | preference.PreferenceState
 
 def config_of(model: str | None = None) -> ModelConfig:
     """Return a preset, or the benchmark's own model of width 256 with 4 layers."""
-    own = preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
-    return own if model is None else preset(model)
+    default = preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
+    return default if model is None else preset(model)
 
 
 def our_probe(cfg: ModelConfig, *, equal: bool = False) -> Probe:
@@ -195,15 +195,15 @@ def measure(
         equal_start = time.perf_counter()
         run_ours(cfg, equal, inputs, ours_at, seeds)
         turns.append((middle - start, equal_start - theirs_start, time.perf_counter() - equal_start))
-    jax_seconds = statistics.median(mine for mine, _, _ in turns)
+    jax_seconds = statistics.median(jax_time for jax_time, _, _ in turns)
     # Ratios within a turn.
-    fractions = [operations / mine / rate for (mine, _, _), rate in zip(turns, rates, strict=True)]
+    fractions = [operations / jax_time / rate for (jax_time, _, _), rate in zip(turns, rates, strict=True)]
     return {
         "seconds_ours": jax_seconds,
         "seconds_ours_equal_work": statistics.median(equal_work for _, _, equal_work in turns),
         "seconds_torch": statistics.median(torch_seconds for _, torch_seconds, _ in turns),
-        **median_and_range("speedup", [torch_seconds / mine for mine, torch_seconds, _ in turns]),
-        **median_and_range("speedup_equal_work", [theirs / equal_work for _, theirs, equal_work in turns]),
+        **median_and_range("speedup", [torch_seconds / jax_time for jax_time, torch_seconds, _ in turns]),
+        **median_and_range("speedup_equal_work", [torch_time / equal_work for _, torch_time, equal_work in turns]),
         "seeds": seeds,
         "sequences": sequences,
         "length": length,

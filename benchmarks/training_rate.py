@@ -54,14 +54,15 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
     products_rate = functools.partial(rate_of, products(cfg, rows), config.dtype, precision)
     loop = JaxLoop(config, 1000)
     seconds(loop, list(tokens), steps)
-    taken, rates = [], [products_rate()]
+    wall_times, rates = [], [products_rate()]
     for _ in range(turns):
-        taken.append(seconds(loop, list(tokens), steps)[0])
+        wall_times.append(seconds(loop, list(tokens), steps)[0])
         rates.append(products_rate())
     count = steps * config.tokens_per_step * len(config.seeds)
     needed = count * flops_per_token(cfg, config.context)
     fractions = [
-        2 * needed / wall / (before + after) for wall, before, after in zip(taken, rates[:-1], rates[1:], strict=True)
+        2 * needed / wall / (before + after)
+        for wall, before, after in zip(wall_times, rates[:-1], rates[1:], strict=True)
     ]
     return {
         "tokens_per_step": config.tokens_per_step,
@@ -69,8 +70,8 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
         "mode": loop.mode,
         "turns": turns,
         "steps_each": steps,
-        "tokens_per_second": count / statistics.median(taken),
-        "needed_tflops": needed / statistics.median(taken) / 1e12,
+        "tokens_per_second": count / statistics.median(wall_times),
+        "needed_tflops": needed / statistics.median(wall_times) / 1e12,
         "products_tflops_median": statistics.median(rates) / 1e12,
         **median_and_range("share_of_products_rate", fractions),
     }

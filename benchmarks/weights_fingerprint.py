@@ -59,7 +59,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
     cfg, model = preset("llama-tiny", num_layers=layers, **sizes), folder / "model"
     progress.note("writing the model")
     write_model(model, cfg, 0)
-    made = fingerprint(model)  # reads the files into the page cache
+    sketches = fingerprint(model)  # reads the files into the page cache
     source = NativeRoles(open_checkpoint(model))
     reading, hashing, sketching = [], [], []
     before = os.getloadavg()[0]
@@ -84,7 +84,7 @@ def benchmark(sizes: dict[str, int], folder: Path, *, layers: int = LAYERS, roun
         "layers": layers,
         "sizes": sizes,
         "file_bytes": file_bytes,
-        "fingerprint_bytes": len(encode(made)),
+        "fingerprint_bytes": len(encode(sketches)),
         "read_seconds": reading,
         "digest_seconds": hashing,
         "fingerprint_seconds": sketching,

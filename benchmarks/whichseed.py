@@ -52,7 +52,7 @@ def search_rate() -> Findings:
         return (time.perf_counter() - wall) / CHUNKS, (time.process_time() - cpu) / CHUNKS
 
     turns = [(seconds(lambda: correlate(seeds_S, suspect_N)), seconds(lambda: draw(key))) for _ in range(TURNS)]
-    fractions = [drawn[1] / searched[1] for searched, drawn in turns]
+    fractions = [draw[1] / searched[1] for searched, draw in turns]
     searched_s = [statistics.median(searched[kind] for searched, _ in turns) for kind in (0, 1)]
     return {
         "entries": entries,

@@ -224,13 +224,13 @@ class ModelConfig:
 
     @property
     def is_local(self) -> tuple[bool, ...] | None:
-        """Whether each layer is local; None where all layers are alike."""
+        """True for each local layer; None where all layers are alike."""
         pattern = self.of_layers(range(self.num_layers)).get("attention_pattern")
         return None if pattern is None else tuple(letter == "l" for letter in pattern)
 
     @property
     def is_rotated(self) -> tuple[bool, ...] | None:
-        """Whether RoPE rotates each layer; None where it rotates all."""
+        """True for each layer that RoPE rotates; None where it rotates all."""
         pattern = self.of_layers(range(self.num_layers)).get("rope_pattern")
         return None if pattern is None or "n" not in pattern else tuple(letter == "r" for letter in pattern)
 
@@ -258,7 +258,7 @@ class ModelConfig:
 
     @property
     def rotary_dim(self) -> int:
-        """How many of a head's K dimensions RoPE rotates (partial rotary rotates the first ones)."""
+        """The number of a head's K dimensions that RoPE rotates (partial rotary rotates the first ones)."""
         return int(self.key_dim * self.rotary_fraction)
 
     def replace(self, **changes: FieldValue) -> ModelConfig:
@@ -290,11 +290,11 @@ class ModelConfig:
         groups = {name.partition(".")[2]: rule for name, rule in changes.items() if name.startswith(_GROUP_PREFIX)}
         if not groups:
             return changes
-        others = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
-        before = parse_groups(str(others.get("init_groups", self.init_groups) or ""))
+        rest = {name: value for name, value in changes.items() if not name.startswith(_GROUP_PREFIX)}
+        before = parse_groups(str(rest.get("init_groups", self.init_groups) or ""))
         rules: dict[str, object] = {str(group): rule for group, rule in before.items()}
         rules.update({group: parse_rule(group, str(rule)) for group, rule in groups.items()})
-        return {**others, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
+        return {**rest, "init_groups": ";".join(f"{group}={rule}" for group, rule in rules.items())}
 
     def to_dict(self) -> dict[str, FieldValue]:
         """Return the fields as JSON-ready values.

@@ -9,15 +9,15 @@ class InputError(ValueError):
     """
 
 
-def cut_short(what: str) -> InputError:
+def cut_short(file: str) -> InputError:
     """Return the error of a file that ends before what it announces, for the caller to raise.
 
     Fetching mends that alone, so that no other message advises it.
 
     Args:
-        what: the file, and what of it is known to be missing.
+        file: the file, and what of it is known to be missing.
     """
-    return InputError(f"{what} is cut short: fetch it again")
+    return InputError(f"{file} is cut short: fetch it again")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

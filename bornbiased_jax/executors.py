@@ -125,7 +125,7 @@ def _end_with_parent() -> None:
 
 
 class SlurmTask(Protocol):
-    """What is used of a job of submitit."""
+    """The methods of a submitit job that are used here."""
 
     job_id: str
 

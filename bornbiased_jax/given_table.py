@@ -15,6 +15,7 @@ import numpy as np
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import FIXABLE, distribution, draw
+from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.theory import preference
@@ -68,7 +69,8 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     mean_field = profile(stack_of(cfg, tokens=tokens), seq_len)
     cosine = contraction(mean_field)
     # Head rows of unit variance.
-    head_VD = tables["embed/embedding"] if cfg.tie_embeddings else tables["head/kernel"].T
+    head = tables[head_path(cfg)]
+    head_VD = head if cfg.tie_embeddings else head.T
     head_VD = head_VD / head_VD.std()
     rho, rho_std = float(np.clip(cosine.mean[-1], 0.0, 1.0)), float(cosine.seed_std[-1])
     variance = float(mean_field.variance[-1, -1])
@@ -80,12 +82,12 @@ def top1_given_table(cfg: ModelConfig, seq_len: int, num_inputs: int, seed: int,
     if cfg.residual and rho > 0 and variance > 0:
         part = min(1.0, math.sqrt(float(common_D @ common_D) / cfg.d_model / (rho * variance)))
     # With tied embeddings the last token raises its own logit.
-    lost = 0.0
+    own_fraction = 0.0
     if cfg.tie_embeddings and tokens and cfg.residual and variance > 0:
         aligned = math.sqrt(min(cfg.embedding_std**2 / variance, 1.0))
-        lost = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
+        own_fraction = preference.tied_last_token_fraction(rho, cfg.vocab_size, cfg.d_model, aligned)
     fractions = fractions_given_head(
-        head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=lost
+        head_VD, Common(common_D, part), rho, rho_std, scatter(mean_field), num_inputs, own_fraction=own_fraction
     )
     low, high = np.quantile(fractions, [0.1, 0.9], method="inverted_cdf")
     return Given(float(fractions.mean()), float(low), float(high))

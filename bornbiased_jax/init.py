@@ -48,9 +48,9 @@ def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
     # Fan-in and fan-out of a matrix [in, out] are its last two axes; those of a table are V and D.
     fan_in, fan_out = (1, *parameter.block_shape)[-2:]
     layers = range(1, cfg.num_layers + 1) if parameter.is_stacked else (cfg.num_layers,)
-    drawn = scaled(rule, [Dimensions(fan_in, fan_out, cfg.d_model, cfg.num_layers, layer) for layer in layers])
-    in_pairs = drawn.structure in ("mirrored", "repeated")
-    return drawn._replace(neuron_axis=neuron_axis) if in_pairs else drawn
+    dist = scaled(rule, [Dimensions(fan_in, fan_out, cfg.d_model, cfg.num_layers, layer) for layer in layers])
+    in_pairs = dist.structure in ("mirrored", "repeated")
+    return dist._replace(neuron_axis=neuron_axis) if in_pairs else dist
 
 
 def parameter_shapes(cfg: ModelConfig) -> Params:
@@ -118,42 +118,40 @@ def _mean(unit: jax.Array, axis: int) -> jax.Array:
     return steps * jnp.float32(2.0**-20)
 
 
-def _structured(unit: jax.Array, drawn: Distribution) -> jax.Array:
+def _structured(unit: jax.Array, dist: Distribution) -> jax.Array:
     """Impose a structure on a drawn matrix [..., in, out]."""
     # With one bit less no compiler can join the draw's last product with a sum: all programs give the same bits.
-    if drawn.structure in ("balanced", "centered"):
+    if dist.structure in ("balanced", "centered"):
         unit = jax.lax.reduce_precision(unit, exponent_bits=8, mantissa_bits=22)
-    if drawn.structure == "balanced":
+    if dist.structure == "balanced":
         return unit - _mean(unit, -2)
-    if drawn.structure == "centered":
+    if dist.structure == "centered":
         return unit - _mean(unit, -1)
-    if drawn.neuron_axis is None:
+    if dist.neuron_axis is None:
         return unit
     # The second half of the neurons is the first, with the other sign or the same.
-    first, _ = jnp.split(unit, 2, axis=drawn.neuron_axis)
-    return jnp.concatenate([first, -first if drawn.structure == "mirrored" else first], axis=drawn.neuron_axis)
+    first, _ = jnp.split(unit, 2, axis=dist.neuron_axis)
+    return jnp.concatenate([first, -first if dist.structure == "mirrored" else first], axis=dist.neuron_axis)
 
 
-def draw(
-    key: jax.Array, shape: tuple[int, ...], drawn: Distribution, layer: jax.Array | int | None = None
-) -> jax.Array:
+def draw(key: jax.Array, shape: tuple[int, ...], dist: Distribution, layer: jax.Array | int | None = None) -> jax.Array:
     """Draw a parameter of one block, or one outside blocks; bitwise that of :func:`init`.
 
     Args:
         key: of the parameter's path, see :func:`bornbiased_jax.keys.leaf_key`.
         shape: without the axis of blocks.
-        drawn: its distribution.
+        dist: its distribution.
         layer: the block, counted from 0; None for a parameter outside blocks.
     """
-    if drawn.constant is not None:
-        return jnp.full(shape, drawn.constant, jnp.float32)
+    if dist.constant is not None:
+        return jnp.full(shape, dist.constant, jnp.float32)
     if layer is not None:
         key = jax.random.fold_in(key, layer)
-    if drawn.is_plain_normal and len(drawn.stds) == 1:
-        return keys.normal(key, shape, drawn.std)
-    unit = jax.lax.optimization_barrier(_structured(draw_unit(key, shape, drawn.kind), drawn))
-    stds = jnp.asarray(drawn.stds, jnp.float32)
-    return unit * (stds[0] if layer is None or len(drawn.stds) == 1 else stds[layer])
+    if dist.is_plain_normal and len(dist.stds) == 1:
+        return keys.normal(key, shape, dist.std)
+    unit = jax.lax.optimization_barrier(_structured(draw_unit(key, shape, dist.kind), dist))
+    stds = jnp.asarray(dist.stds, jnp.float32)
+    return unit * (stds[0] if layer is None or len(dist.stds) == 1 else stds[layer])
 
 
 def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None) -> Params:
@@ -179,18 +177,18 @@ def init(cfg: ModelConfig, *, key: jax.Array, fixed_key: jax.Array | None = None
     flat = {}
     layers = jnp.arange(cfg.num_layers, dtype=jnp.uint32)
     for path, parameter in parameter_table(cfg).items():
-        drawn = distribution(cfg, parameter)
-        if drawn.constant is not None:
-            flat[path] = jnp.full(parameter.shape, drawn.constant, jnp.float32)
+        dist = distribution(cfg, parameter)
+        if dist.constant is not None:
+            flat[path] = jnp.full(parameter.shape, dist.constant, jnp.float32)
             continue
         source = fixed_key if fixed_key is not None and path.startswith(FIXABLE) else key
         leaf_key = keys.leaf_key(source, path)
         if parameter.is_stacked:
             # Layer l depends on (key, l) alone, so depth changes no earlier layer.
-            draw_layer = functools.partial(draw, leaf_key, parameter.block_shape, drawn)
+            draw_layer = functools.partial(draw, leaf_key, parameter.block_shape, dist)
             flat[path] = jax.vmap(draw_layer)(layers)
         else:
-            flat[path] = draw(leaf_key, parameter.shape, drawn)
+            flat[path] = draw(leaf_key, parameter.shape, dist)
     return unflatten(flat)
 
 

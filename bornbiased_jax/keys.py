@@ -81,9 +81,9 @@ def normal(key: jax.Array, shape: tuple[int, ...], std: float) -> jax.Array:
     cannot be drawn shard by shard.
     """
     size = math.prod(shape)
-    drawn = (size,) if size <= SMALL else shape
+    draw_shape = (size,) if size <= SMALL else shape
     with jax.threefry_partitionable(True):
-        unit = jax.lax.optimization_barrier(jax.random.normal(key, drawn, jnp.float32))
+        unit = jax.lax.optimization_barrier(jax.random.normal(key, draw_shape, jnp.float32))
     return unit.reshape(shape) * jnp.float32(std)
 
 

@@ -220,8 +220,8 @@ def batch_part(mesh: Mesh, rows: int) -> tuple[int, int]:
         InputError: the rows do not divide evenly over the devices.
     """
     check_rows(mesh.shape, rows)
-    held = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
-    spans = [index[0].indices(rows)[:2] for index in held if index is not None]
+    indices = batch_sharding(mesh).addressable_devices_indices_map((rows,)).values()
+    spans = [index[0].indices(rows)[:2] for index in indices if index is not None]
     low, high = min(start for start, _ in spans), max(stop for _, stop in spans)
     size = high - low
     if rows % size or low % size:

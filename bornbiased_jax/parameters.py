@@ -63,7 +63,7 @@ class Parameter:
 
     @property
     def is_stacked(self) -> bool:
-        """Whether the first axis counts blocks."""
+        """True if the first axis counts blocks."""
         return self.axes[0] == ("layer",)
 
     @property
@@ -78,22 +78,22 @@ class Parameter:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it has two axes or more besides that of blocks."""
+        """True if it has two axes or more besides that of blocks."""
         return len(self.block_axes) >= 2
 
     @property
     def reads_residual(self) -> bool:
-        """Whether it is a matrix [in, out] whose input is the residual stream."""
+        """True if it is a matrix [in, out] whose input is the residual stream."""
         return self.is_matrix and self.axes[-2] == ("residual",)
 
     @property
     def is_writer(self) -> bool:
-        """Whether it is a matrix [in, out] whose output is added to the residual stream."""
+        """True if it is a matrix [in, out] whose output is added to the residual stream."""
         return self.is_stacked and self.is_matrix and self.axes[-1] == ("residual",)
 
     @property
     def in_expert(self) -> bool:
-        """Whether it is one of the matrices of each expert."""
+        """True if it is one of the matrices of each expert."""
         return self.is_matrix and self.block_axes[0] == ("expert",)
 
     @property
@@ -104,7 +104,7 @@ class Parameter:
 
     @property
     def writes_residual(self) -> bool:
-        """Whether its last axis holds residual coordinates that are added up: of a table, a writing matrix, a bias."""
+        """True if its last axis holds residual coordinates that are added up: of a table, a writing matrix, a bias."""
         return self.axes[-1] == ("residual",) and self.group != "norm"
 
     def position_of(self, axis: Axis) -> int | None:

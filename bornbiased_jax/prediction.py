@@ -14,6 +14,7 @@ from bornbiased_jax.init import distribution
 from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.model.limits import check_length
+from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.theory import activations, gradients, mean_field, positions, stack
 from bornbiased_jax.theory import predict as whole_model
@@ -50,10 +51,10 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         )
     if cfg.norm_position == "both":
         raise InputError("theory does not cover norm_position=both: norms before a sublayer or after it")
-    drawn = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
+    dists = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
     activation, mlp_width, factor = str(cfg.activation), cfg.d_ff, 1.0
-    paired = {group for group in ("gate", "up", "down") if group in drawn and drawn[group].neuron_axis is not None}
-    if paired and paired != {"gate", "up", "down"} & drawn.keys():
+    paired = {group for group in ("gate", "up", "down") if group in dists and dists[group].neuron_axis is not None}
+    if paired and paired != {"gate", "up", "down"} & dists.keys():
         raise InputError("theory knows MLPs whose neurons are mirrored in all matrices: set init to a scheme -mirrored")
     if paired and activation not in activations.ODD_PARTS:
         raise InputError(
@@ -64,9 +65,9 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         activation, factor = activations.ODD_PARTS[activation]
         mlp_width //= 2
     stds = {
-        group: tuple(drawn[group].measured_std(layer) for layer in range(len(drawn[group].stds)))
+        group: tuple(dists[group].measured_std(layer) for layer in range(len(dists[group].stds)))
         for group in stack.GROUPS
-        if group in drawn
+        if group in dists
     }
     if "down" in stds:
         stds["down"] = tuple(factor * std for std in stds["down"])
@@ -86,12 +87,12 @@ def stack_of(cfg: ModelConfig, *, tokens: bool = True) -> Stack:
         attention=cfg.attention,
         mlp=cfg.mlp,
         embedding_std=cfg.embedding_std * cfg.embedding_scale,
-        position_std=drawn["positions"].measured_std() if cfg.positions == "learned" else 0.0,
+        position_std=dists["positions"].measured_std() if cfg.positions == "learned" else 0.0,
         vocabulary=cfg.vocab_size if tokens else None,
         group_stds=tuple(stds.items()),
         logit_scale=1.0 if cfg.attention_scale is None else cfg.attention_scale * math.sqrt(cfg.key_dim),
         angles=_angles(cfg),
-        balanced_mlp="down" in drawn and drawn["down"].structure == "balanced",
+        balanced_mlp="down" in dists and dists["down"].structure == "balanced",
         qk_norm=cfg.qk_norm,
         window=cfg.window,
         attention_kernel=cfg.attention_kernel,
@@ -188,7 +189,7 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
 
 def head_of(cfg: ModelConfig) -> gradients.Head:
     """Return what gradients depend on of the unembedding."""
-    row = parameter_table(cfg)["embed/embedding" if cfg.tie_embeddings else "head/kernel"]
+    row = parameter_table(cfg)[head_path(cfg)]
     return gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
 
 

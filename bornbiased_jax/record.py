@@ -53,7 +53,7 @@ _FLAGS = (
 
 @dataclasses.dataclass
 class Measurement:
-    """What one block of work took.
+    """Time and memory of one block of work.
 
     Attributes:
         wall_time_s: elapsed time; while the block runs, the time so far.
@@ -284,8 +284,8 @@ def git_revision() -> dict[str, object] | None:
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     if revision is None or changes is None:
         return None
-    told = environment_revision() if changes else None
-    return told or {"revision": revision, "dirty": bool(changes)}
+    stated = environment_revision() if changes else None
+    return stated or {"revision": revision, "dirty": bool(changes)}
 
 
 def environment_revision() -> dict[str, object] | None:

@@ -174,15 +174,15 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 def _reached(value: object, path: Sequence[Any]) -> tuple[list[Any], Any]:
     """Return the part of a path that lies in the value, and the value there."""
-    taken: list[Any] = []
+    parts: list[Any] = []
     for step in path:
         if isinstance(value, Mapping):
-            taken.append(step)
+            parts.append(step)
             if step not in value:
-                return taken, None
+                return parts, None
         elif isinstance(value, (list, tuple)) and isinstance(step, int) and step < len(value):
-            taken.append(step)
+            parts.append(step)
         else:
             break
         value = value[step]
-    return taken, value
+    return parts, value

@@ -60,7 +60,7 @@ DEFAULT_STD = 0.02
 
 
 class Dimensions(NamedTuple):
-    """What a rule may depend on: of one parameter in one layer (counted from 1), and of its model."""
+    """The quantities that a rule may depend on: of one parameter in one layer (counted from 1), and of its model."""
 
     fan_in: int
     fan_out: int
@@ -89,7 +89,7 @@ STD_RULES: Mapping[str, Callable[[Dimensions], float]] = {
 
 
 class Rule(NamedTuple):
-    """How a group is drawn: ``std`` is a number or the name of a rule; of a truncated normal, before truncation."""
+    """The distribution of a group: ``std`` is a number or a rule's name; of a truncated normal, before truncation."""
 
     kind: Kind
     std: float | str = 0.0
@@ -101,7 +101,7 @@ class Rule(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """How the entries of one parameter are drawn.
+    """The distribution of the entries of one parameter.
 
     Attributes:
         kind: the distribution of an entry.
@@ -127,12 +127,12 @@ class Distribution(NamedTuple):
 
     @property
     def is_plain_normal(self) -> bool:
-        """Whether entries are independent normals, so that any of them can be drawn alone."""
+        """True if entries are independent normals, so that any of them can be drawn alone."""
         return self.kind == "normal" and self.structure == "none"
 
     @property
     def is_independent(self) -> bool:
-        """Whether entries are drawn one by one, in order."""
+        """True if entries are drawn one by one, in order."""
         return self.kind != "orthogonal" and self.structure == "none"
 
     def measured_std(self, layer: int = 0) -> float:

@@ -91,11 +91,11 @@ def compute_in_worker(folder: str, key: str, chunks: Sequence[Chunk], sources: S
         task = read_task(Path(folder) / key / TASK_FILE)
         own_task = task_of(task.function, task.settings)
         for name in ("code", "libraries", "device"):
-            expected, own = getattr(task, name), getattr(own_task, name)
-            if expected != own:
+            expected, actual = getattr(task, name), getattr(own_task, name)
+            if expected != actual:
                 raise InputError(
-                    f"task {key} of {folder} is of other {name} ({_unlike(expected, own)}) than this worker has "
-                    f"({_unlike(own, expected)}): give all workers the same installation and kind of device"
+                    f"task {key} of {folder} is of other {name} ({_unlike(expected, actual)}) than this worker has "
+                    f"({_unlike(actual, expected)}): give all workers the same installation and kind of device"
                 )
         compute_chunks(Store(folder).task(own_task), chunks, sources, resolve(task.function))
     except InputError as error:
@@ -195,7 +195,7 @@ def fulfill(
         blocks = _blocks(missing, request.block)
         # Processes at work on the same task seldom meet.
         random.shuffle(blocks)
-        why = "what was written was not found again"
+        reason = "what was written was not found again"
         try:
             with engine(tasks.store.path, len(blocks)) as executor:
                 if isinstance(executor, InProcessExecutor):
@@ -203,14 +203,14 @@ def fulfill(
                 else:
                     _compute_in_workers(executor, tasks, blocks, request, advance)
         except BrokenExecutor as error:
-            why = str(error)
-            progress.warn(f"a worker died ({why}): what it had not finished is computed again")
+            reason = str(error)
+            progress.warn(f"a worker died ({reason}): what it had not finished is computed again")
         # Read what was computed, here or elsewhere; rounds without progress are counted.
         num_before, missing = len(missing), _read_finished(tasks, request.chunks, results)
         failed_rounds = 0 if len(missing) < num_before else failed_rounds + 1
         if failed_rounds == MAX_FAILED_ROUNDS:
             raise InputError(
-                f"{MAX_FAILED_ROUNDS} attempts gave no result ({why}): look at the disk, the memory and the workers"
+                f"{MAX_FAILED_ROUNDS} attempts gave no result ({reason}): look at the disk, the memory and the workers"
             )
     return [results[chunk] for chunk in request.chunks]
 
@@ -322,8 +322,8 @@ def status(folder: Path | str) -> Status:
     if not stores:
         raise InputError(f"{path} holds no store: name the folder that was given to --resume")
     rows = [_task_status(tasks) for store in stores for tasks in store.tasks()]
-    done, requested, failed = (sum(row[name] for row in rows) for name in ("done", "asked", "failed"))
-    return {"folder": str(path), "done": done, "asked": requested, "failed": failed, "pages": rows}
+    finished, requested, failed = (sum(row[name] for row in rows) for name in ("done", "asked", "failed"))
+    return {"folder": str(path), "done": finished, "asked": requested, "failed": failed, "pages": rows}
 
 
 def _task_status(tasks: TaskStore) -> TaskStatus:

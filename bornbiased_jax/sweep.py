@@ -118,7 +118,7 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     shapes = jax.eval_shape(params, seed) if callable(params) else _shapes(params)
     state = jax.eval_shape(probe.init)
-    held = _bytes(state) + (_bytes(shapes) if callable(params) else 0)
+    state_bytes = _bytes(state) + (_bytes(shapes) if callable(params) else 0)
     on_cpu = jax.default_backend() == "cpu"
     mode: Literal["vmap", "map"] = ("map" if on_cpu else "vmap") if options.mode == "auto" else options.mode
     budget = float(CPU_BUDGET_BYTES)
@@ -129,21 +129,21 @@ def plan(probe: Probe, params: PyTree, batch: PyTree, num_seeds: int, options: S
     # A steady layout follows from sizes alone.
     if options.steady:
         if mode == "vmap":
-            most = min(STEADY_CHUNK, max(1, CPU_BUDGET_BYTES // max(1, held)))
-            return Plan(mode, (math.ceil(chunk / devices) if chunk else most) * devices, held, 1, devices)
+            most = min(STEADY_CHUNK, max(1, CPU_BUDGET_BYTES // max(1, state_bytes)))
+            return Plan(mode, (math.ceil(chunk / devices) if chunk else most) * devices, state_bytes, 1, devices)
         shards = min(MAX_SHARDS, hardware.cores(), chunk or num_seeds) if threaded else 1
-        return Plan(mode, shards * devices, held, shards, devices)
+        return Plan(mode, shards * devices, state_bytes, shards, devices)
     # Else as many seeds as fit in the budget.
     if mode == "vmap":
-        held += _scratch_bytes(probe, state, shapes, batch)
+        state_bytes += _scratch_bytes(probe, state, shapes, batch)
     if chunk is None:
-        chunk = int(min(MAX_CHUNK, max(1, budget // max(1, held)))) * devices
+        chunk = int(min(MAX_CHUNK, max(1, budget // max(1, state_bytes)))) * devices
     shards = min(MAX_SHARDS, hardware.cores(), chunk, num_seeds) if threaded else 1
     # Equal parts for all devices and CPU shards.
     parts = devices * shards
     chunk = min(chunk, math.ceil(num_seeds / parts) * parts)
     rounded = math.ceil(chunk / devices) * devices if shards == 1 else chunk // shards * shards
-    return Plan(mode, rounded, held, shards, devices)
+    return Plan(mode, rounded, state_bytes, shards, devices)
 
 
 def _bytes(tree: PyTree) -> int:
@@ -289,8 +289,8 @@ def _sweep_chunk(
         jax.block_until_ready(jax.tree.leaves(states[shard])[:1])
 
     with ThreadPoolExecutor(len(shards)) as threads:
-        states, drawn = map(list, zip(*threads.map(compiled.start, shards), strict=True))
-        params = [weights if each is None else each for each in drawn]
+        states, weights_by_shard = map(list, zip(*threads.map(compiled.start, shards), strict=True))
+        params = [weights if shard_weights is None else shard_weights for shard_weights in weights_by_shard]
         for batch in batches:
             list(threads.map(update, range(len(shards)), [batch] * len(shards)))
             if tick is not None:

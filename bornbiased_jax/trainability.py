@@ -82,8 +82,8 @@ def diagram(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Diagram:
         return scaled(of_depth[int(depth)], dict.fromkeys(groups, scale))
 
     def at_attention(target: float, strength: float) -> Stack:
-        both = math.sqrt(target / logit_std) if logit_std else 1.0
-        return scaled(base, {"query": both, "key": both, **dict.fromkeys(WRITERS, strength)})
+        scale = math.sqrt(target / logit_std) if logit_std else 1.0
+        return scaled(base, {"query": scale, "key": scale, **dict.fromkeys(WRITERS, strength)})
 
     strength = "scale of the weights that write to the residual stream"
     return {

@@ -62,7 +62,7 @@ Entry = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a run is given.
+    """The inputs of a run.
 
     Attributes:
         scale: one of :data:`SCALES`.
@@ -115,7 +115,7 @@ class Context:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where another process finds what this one has cached; see :func:`once_a_process`."""
+        """The folders in which another process finds what this one has cached; see :func:`once_a_process`."""
         return {"work": str(self.work.resolve())}
 
     def rows(
@@ -156,12 +156,12 @@ def once_a_process(make: Callable[[Context], T]) -> Callable[[Entry, Entry], T]:
     """
 
     @functools.lru_cache(maxsize=1)
-    def made(settings: str, work: str) -> T:
+    def cached_value(settings: str, work: str) -> T:
         return make(Context(scale="", settings=json.loads(settings), work=Path(work), quiet=True))
 
     @functools.wraps(make)
     def lookup(settings: Entry, sources: Entry) -> T:
-        return made(json.dumps(jsonable(settings)), sources["work"])
+        return cached_value(json.dumps(jsonable(settings)), sources["work"])
 
     return lookup
 
@@ -255,15 +255,15 @@ def by_scale(scales: Sequence[str] = SCALES, /, **settings: object) -> dict[str,
 
 
 def _at(settings: Entry, index: int) -> dict[str, Any]:
-    chosen = {name: value[index] if isinstance(value, tuple) else value for name, value in settings.items()}
+    values = {name: value[index] if isinstance(value, tuple) else value for name, value in settings.items()}
     return {
         name: _at(value, index) if isinstance(value, Mapping) else value
-        for name, value in chosen.items()
+        for name, value in values.items()
         if value is not ...
     }
 
 
-def _nothing(_record: Record) -> Sequence[Any]:
+def _empty(_record: Record) -> Sequence[Any]:
     return ()
 
 
@@ -271,14 +271,14 @@ def where_attempted(show: Callable[[Record], T]) -> Callable[[Record], T]:
     """Show nothing of a record whose run found no model to measure; its headline is the reason."""
 
     @functools.wraps(show)
-    def shown(record: Record) -> T:
+    def rendered(record: Record) -> T:
         result = record["result"]
         if result["attempted"]:
             return show(record)
-        nothing: Any = result["reason"] if show.__name__ == "headline" else []
-        return nothing
+        empty: Any = result["reason"] if show.__name__ == "headline" else []
+        return empty
 
-    return shown
+    return rendered
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,9 +314,9 @@ class Experiment:
     run: Callable[[Context], Mapping[str, Any]]
     precision: str = "float32 highest"
     takes_precision: bool = False
-    claims: Callable[[Record], Sequence[Claim]] = _nothing
-    tables: Callable[[Record], Sequence[Table]] = _nothing
-    figures: Callable[[Record], Sequence[Panel]] = _nothing
+    claims: Callable[[Record], Sequence[Claim]] = _empty
+    tables: Callable[[Record], Sequence[Table]] = _empty
+    figures: Callable[[Record], Sequence[Panel]] = _empty
     headline: Callable[[Record], str] = lambda _record: ""
 
     def cost_at(self, scale: str) -> str:
@@ -329,7 +329,7 @@ class Experiment:
         return self.precision if name == HIGHEST else f"float32 {name}"
 
     def command(self, scale: str, data: str | None = None, out: Path | str = "out") -> str:
-        """The command line that makes this, quoted for a shell."""
+        """Return the command line that makes this, quoted for a shell."""
         option = [] if data is None else ["--data", data]
         return shlex.join(["bornbiased", "reproduce", self.name, "--scale", scale, *option, "--out", str(out)])
 

@@ -65,7 +65,7 @@ class Block:
 
     @property
     def command(self) -> str:
-        """What makes the record."""
+        """The command that makes the record."""
         if self.name.startswith("benchmark/"):
             name = self.name.removeprefix("benchmark/")
             if self.scale == "gpu":
@@ -167,21 +167,21 @@ def content(block: Block, named: Sequence[Block] | None = None) -> str:
     if block.value:
         return _value(block, records[block.name]) if records else "…"
     try:
-        body = _shown(block, records) if records else f"Not measured yet: `{block.command}`."
+        body = _render(block, records) if records else f"Not measured yet: `{block.command}`."
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"the record of {block.name} cannot be shown ({error!r}): {block.command}") from error
     line = origins([block] if named is None else named)
     return f"\n{body}\n\n{line}\n" if line else f"\n{body}\n"
 
 
-def _shown(block: Block, records: Mapping[str, Record]) -> str:
+def _render(block: Block, records: Mapping[str, Record]) -> str:
     """Show the headline, the claims or the tables of records; the tables at one place of several are one table."""
     kind, _, number = block.show.partition(":")
     by_record: list[Sequence[Table]]
     if block.name.startswith("benchmark/"):
         # benchmarks/ is not installed with the packages; it lies next to the documents.
-        shown = importlib.import_module("benchmarks.tables").TABLES
-        by_record = [shown[block.name.removeprefix("benchmark/")](records[block.name])]
+        renderers = importlib.import_module("benchmarks.tables").TABLES
+        by_record = [renderers[block.name.removeprefix("benchmark/")](records[block.name])]
     else:
         loaded = [(runner.load(name), record) for name, record in records.items()]
         if kind == "headline":
@@ -221,38 +221,38 @@ def origins(named: Sequence[Block]) -> str:
 
     What all of several records have in common is said once, at the end of the line; what is not measured is left out.
     """
-    made = [origin(block, records) for block in named if (records := records_of(block))]
-    sources = [source for _, _, source in made]
-    common = [fact for fact in sources[0] if all(fact in source for source in sources)] if len(made) > 1 else []
+    lines = [origin(block, records) for block in named if (records := records_of(block))]
+    sources = [source for _, _, source in lines]
+    common = [fact for fact in sources[0] if all(fact in source for source in sources)] if len(lines) > 1 else []
     sentences = []
-    for command, cost, source in made:
+    for command, cost, source in lines:
         facts = [*cost, *(fact for fact in source if fact not in common)]
         sentences.append(f"`{command}`" + (f": {'; '.join(facts)}." if facts else "."))
     if common:
-        sentences.append(f"{'Both' if len(made) == 2 else 'All'}: {'; '.join(common)}.")
+        sentences.append(f"{'Both' if len(lines) == 2 else 'All'}: {'; '.join(common)}.")
     return " ".join(sentences)
 
 
 def origin(block: Block, records: Mapping[str, Record]) -> tuple[str, list[str], list[str]]:
     """Return the command that made a block's records, what it took, and where it ran, of which code and text."""
     if block.name in experiments.SELECTIONS:
-        provenances = [each["provenance"] for each in records.values()]
-        machines = {"{cores} cores of {cpu}".format_map(each["platform"]) for each in provenances}
-        revisions = {each["git"]["revision"][:10] for each in provenances}
+        provenances = [one_record["provenance"] for one_record in records.values()]
+        machines = {"{cores} cores of {cpu}".format_map(one_record["platform"]) for one_record in provenances}
+        revisions = {one_record["git"]["revision"][:10] for one_record in provenances}
         where = ["; ".join(sorted(machines)), "revision " + ", ".join(sorted(revisions))]
         count, total = len(records), len(experiments.SELECTIONS[block.name])
-        took = duration(sum(each["wall_time_s"] for each in provenances))
+        took = duration(sum(one_record["wall_time_s"] for one_record in provenances))
         partly = "" if count == total else f" for {count} of its {total} experiments"
         return block.command, [took + partly], where
     record = records[block.name]
     provenance = record.get("provenance", {})
-    taken = results.taken(record)
+    usage = results.taken(record)
     cost: list[str] = []
     source: list[str] = []
-    if "wall_time_s" in taken:
-        cost.append(duration(taken["wall_time_s"]))
-    if "peak_memory_bytes" in taken:
-        cost.append(f"{numbers.fixed(2)(taken['peak_memory_bytes'] / 1e9)} GB at most")
+    if "wall_time_s" in usage:
+        cost.append(duration(usage["wall_time_s"]))
+    if "peak_memory_bytes" in usage:
+        cost.append(f"{numbers.fixed(2)(usage['peak_memory_bytes'] / 1e9)} GB at most")
     if "cpu" in provenance.get("platform", {}):
         source.append(f"{provenance['platform']['cores']} cores of {provenance['platform']['cpu']}")
     if provenance.get("device", {}).get("platform") not in (None, "cpu"):
@@ -264,12 +264,12 @@ def origin(block: Block, records: Mapping[str, Record]) -> tuple[str, list[str],
     if "code" in provenance:
         source.append(f"code {provenance['code'][:8]}")
     source += [f"`{name}` {digest[:8]}" for name, digest in provenance.get("corpora", {}).items()]
-    given = f" --data {record['data']}" if record.get("data") else ""
+    data = f" --data {record['data']}" if record.get("data") else ""
     # Of an experiment that multiplied in another way than it does by itself.
     products = provenance.get("precision", "").removeprefix("float32 ")
     if block.name in experiments.MODULES and products in PRECISIONS and products != HIGHEST:
-        given += f" --precision {products}"
-    return f"{block.command}{given}", cost, source
+        data += f" --precision {products}"
+    return f"{block.command}{data}", cost, source
 
 
 def main(arguments: Sequence[str]) -> int:

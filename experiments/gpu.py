@@ -131,9 +131,9 @@ def main(arguments: list[str] | None = None) -> int:
     if git_revision() is None:
         parser.error("no git here: set BORNBIASED_REVISION to the commit, so that records name their code")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    chosen = [step for step in STEPS if options.steps is None or step.name in options.steps.split(",")]
+    steps = [step for step in STEPS if options.steps is None or step.name in options.steps.split(",")]
     try:
-        return int("failed" in run(chosen, options.scale, options.out, options.minutes).values())
+        return int("failed" in run(steps, options.scale, options.out, options.minutes).values())
     except KeyboardInterrupt:
         print("stopped: the same command makes what is missing, finished records stay", file=sys.stderr)
         return 130

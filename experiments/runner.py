@@ -39,7 +39,7 @@ STANDFIRST = (
 
 
 class Computing(NamedTuple):
-    """How experiments are computed.
+    """Options of computing experiments.
 
     Attributes:
         engine: who computes what they cut into chunks (:mod:`bornbiased_jax.executors`).
@@ -52,7 +52,7 @@ class Computing(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a call of :func:`reproduce` did.
+    """The outcome of a call of :func:`reproduce`.
 
     Attributes:
         page: the page's path.
@@ -103,12 +103,12 @@ def reproduce(
     Raises:
         InputError: an unknown name, scale or precision, or an output that cannot be written or holds other things.
     """
-    chosen = [load(name) for name in select(names)]
-    _check_scale(chosen, scale)
+    selection = [load(name) for name in select(names)]
+    _check_scale(selection, scale)
     _check_data(data)
-    _check_precision(chosen, computing.precision)
+    _check_precision(selection, computing.precision)
     # Now, and once: what is on disk later may be edited by then.
-    for experiment in chosen:
+    for experiment in selection:
         code_digest(experiment.run)
     # Check the output before anything is computed.
     folder = output_folder(out, overwrite)
@@ -120,8 +120,8 @@ def reproduce(
     failed: dict[str, Exception] = {}
     say = (lambda _text: None) if quiet else progress.note
     try:
-        with progress.bar(len(chosen), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
-            for experiment in chosen:
+        with progress.bar(len(selection), "reproduce", unit="experiments", quiet=quiet, timed=False) as advance:
+            for experiment in selection:
                 path = record_path(out, experiment.name)
                 if is_complete(path, experiment, scale, data, computing.precision):
                     unchanged.append(experiment.name)
@@ -141,7 +141,7 @@ def reproduce(
                     if error is None:
                         completed.append(experiment.name)
                         say(f"{experiment.name}: done")
-                        if len(chosen) > 1:
+                        if len(selection) > 1:
                             write_page(folder)
                             say(f"the page so far: {target}")
                     else:
@@ -152,7 +152,7 @@ def reproduce(
         # Also after Ctrl-C: the page shows what is finished.
         not_shown = write_page(folder, completed)
     # A record that cannot be shown counts as failed.
-    for experiment in chosen:
+    for experiment in selection:
         if experiment.name in not_shown:
             failed.setdefault(experiment.name, not_shown[experiment.name])
     return Outcome(
@@ -170,7 +170,7 @@ def select(names: Sequence[str]) -> list[str]:
     Raises:
         InputError: an unknown name (the nearest one is suggested), or an empty selection.
     """
-    chosen: list[str] = []
+    selection: list[str] = []
     for name in names or ["demo"]:
         if name not in experiments.MODULES and name not in experiments.SELECTIONS:
             choices = [*experiments.SELECTIONS, *experiments.MODULES]
@@ -181,10 +181,10 @@ def select(names: Sequence[str]) -> list[str]:
             listed = ", ".join(choice for choice in choices if choice not in rows)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {listed}"
             raise InputError(f"unknown experiment {name!r}: {hint}")
-        chosen += experiments.SELECTIONS.get(name, (name,))
-    if not chosen:
+        selection += experiments.SELECTIONS.get(name, (name,))
+    if not selection:
         raise InputError(f"no experiment is selected: name one of {', '.join(experiments.MODULES)}")
-    return list(dict.fromkeys(chosen))
+    return list(dict.fromkeys(selection))
 
 
 def load(name: str) -> Experiment:
@@ -194,20 +194,20 @@ def load(name: str) -> Experiment:
     return experiment
 
 
-def _check_scale(chosen: Sequence[Experiment], scale: str) -> None:
+def _check_scale(selection: Sequence[Experiment], scale: str) -> None:
     if scale not in SCALES:
         raise InputError(f"unknown scale {scale!r}: choose {', '.join(SCALES)}")
-    for experiment in chosen:
+    for experiment in selection:
         if scale not in experiment.settings:
             scales = ", ".join(experiment.settings)
             raise InputError(f"{experiment.name} has no scale {scale!r}: choose {scales}, or leave it out")
 
 
-def _check_precision(chosen: Sequence[Experiment], precision: str) -> None:
+def _check_precision(selection: Sequence[Experiment], precision: str) -> None:
     if precision == HIGHEST:
         return
     precision_named(precision)
-    for experiment in chosen:
+    for experiment in selection:
         if not experiment.takes_precision:
             raise InputError(f"{experiment.name} is defined for precision {HIGHEST}: leave --precision out")
 
@@ -287,9 +287,9 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record = dict(_identity(experiment, context.scale, context.data))
     failure: Exception | None = None
     code = code_digest(experiment.run)
-    taken: Measurement | None = None
+    measurement: Measurement | None = None
     try:
-        with measure() as taken:
+        with measure() as measurement:
             record |= {"status": "complete", "result": jsonable(experiment.run(context))}
     except Exception as error:
         if not isinstance(error, InputError):
@@ -299,7 +299,7 @@ def _run(experiment: Experiment, context: Context, folder: Folder) -> Exception 
     record["provenance"] = provenance(
         seeds=context.settings.get("seeds"),
         precision=experiment.precision_by(context.precision),
-        measurement=taken,
+        measurement=measurement,
         code=code,
         corpora=corpora_of([record["settings"], context.data]),
     )
@@ -341,23 +341,23 @@ def write_page(out: Folder | Path | str, new: Sequence[str] | None = None) -> di
         experiment = load(name)
         try:
             record = io.read_json(path)
-            shown = section(experiment, record, out)
-            sections.append(shown if new is None else dataclasses.replace(shown, figures=FIGURES))
+            part = section(experiment, record, out)
+            sections.append(part if new is None else dataclasses.replace(part, figures=FIGURES))
         except Exception as error:
             not_shown[name] = error
             failure = f"The record {path.name} cannot be shown: {_reason(error)}"
             sections.append(_empty_section(experiment, "unknown", None, failure, out))
     folder.write_text(PAGE, page.render(TITLE, STANDFIRST, sections))
     if new is not None:
-        for each in sections:
-            _write_figures(folder, each, each.name in new)
+        for entry in sections:
+            _write_figures(folder, entry, entry.name in new)
     return not_shown
 
 
-def _write_figures(folder: Folder, shown: page.Section, again: bool) -> None:
+def _write_figures(folder: Folder, part: page.Section, again: bool) -> None:
     """Write the figures of a section as files, those that are there only where they are to be drawn again."""
-    for index, panel in enumerate(shown.panels, 1):
-        for name in page.figure_files(FIGURES, shown, index).values():
+    for index, panel in enumerate(part.panels, 1):
+        for name in page.figure_files(FIGURES, part, index).values():
             is_present = os.path.lexists(folder.path / name)
             if is_present and not folder.owns(name) and not folder.overwrite:
                 progress.warn(f"{folder.path / name} was changed since it was drawn: left as it is")

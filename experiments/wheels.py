@@ -19,7 +19,7 @@ def wheels() -> list[str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [row for row in map(Requirement, (line for line in lines if line[0] != "#")) if _applies(row)]
     pins = {str(canonicalize_name(row.name)): row.specifier for row in pinned}
-    requires = {str(canonicalize_name(each.name)): each.requires or () for each in metadata.distributions()}
+    requires = {str(canonicalize_name(dist.name)): dist.requires or () for dist in metadata.distributions()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     waiting = [Requirement(text) for text in (*project["dependencies"], "transformers")]
     # A distribution with each extra that is asked for.
@@ -28,7 +28,7 @@ def wheels() -> list[str]:
         for key in ((str(canonicalize_name(row.name)), extra) for extra in ("", *row.extras)):
             if key not in needed:
                 needed[key] = None
-                waiting += [each for each in map(Requirement, requires.get(key[0], ())) if _applies(each, key[1])]
+                waiting += [dist for dist in map(Requirement, requires.get(key[0], ())) if _applies(dist, key[1])]
     names = sorted({name for name, _ in needed})
     return [f"{name}{pins[name]}" for name in names] + [f"{name}{pins['jax']}" for name in CUDA]
 

@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="Which faults are drawn.")
     parser.add_argument("--known", type=Path, help="A list of survivors; others are an error.")
     options = parser.parse_args()
-    known = options.known.read_text() if options.known else ""
+    existing = options.known.read_text() if options.known else ""
     unknown = 0
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(scratch_copy(Path(folder) / "project"))
@@ -87,7 +87,7 @@ def main() -> int:
         os.environ["PYTHONPATH"] = os.getcwd()
         for survivor in survivors(options.sample, options.seed):
             print(survivor, flush=True)
-            unknown += survivor not in known
+            unknown += survivor not in existing
     return int(bool(options.known and unknown))
 
 

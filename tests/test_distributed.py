@@ -89,12 +89,14 @@ def test_two_processes_give_the_numbers_of_one(name, tmp_path):
     for code, error in map(end, begin_two(words, tmp_path / "two")):
         assert code == 0, error
     if words[0] == "fingerprint":
-        one, two = (load_file(tmp_path / folder / "a.fingerprint")["outputs"] for folder in ("one", "two"))
-        np.testing.assert_allclose(two, one, rtol=0, atol=1e-6 * np.abs(one).max())
+        first, two = (load_file(tmp_path / folder / "a.fingerprint")["outputs"] for folder in ("one", "two"))
+        np.testing.assert_allclose(two, first, rtol=0, atol=1e-6 * np.abs(first).max())
         return
-    one, *both = (json.loads((tmp_path / place).read_text()) for place in ("one/one.json", "two/0.json", "two/1.json"))
+    first, *both = (
+        json.loads((tmp_path / place).read_text()) for place in ("one/one.json", "two/0.json", "two/1.json")
+    )
     assert both[0]["records"] == both[1]["records"]
-    expected, actual = (numbers(value["records"]) for value in (one, both[0]))
+    expected, actual = (numbers(value["records"]) for value in (first, both[0]))
     assert expected.keys() == actual.keys()
     for place, value in expected.items():
         # log10 p is as many times larger than the cosines it comes from.

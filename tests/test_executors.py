@@ -47,11 +47,13 @@ def called(name, place, *further):
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS" or name != "probe"}
     environment["PYTHONPATH"] = os.getcwd()
     command = [sys.executable, "-m", "bornbiased_jax", *words, "--json", "-", "--quiet", option, str(place / "ledger")]
-    done = subprocess.run([*command, *further], env=environment, cwd=place, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        [*command, *further], env=environment, cwd=place, capture_output=True, text=True, timeout=500
+    )
+    assert process.returncode == 0, process.stderr
     chunks = {f"{path.parent.name}/{path.name}": path.read_bytes() for path in place.rglob("seed*.npz")}
     # The command line and the provenance are those of a call.
-    report = {key: value for key, value in json.loads(done.stdout).items() if key not in ("command", "provenance")}
+    report = {key: value for key, value in json.loads(process.stdout).items() if key not in ("command", "provenance")}
     return part(report), chunks
 
 

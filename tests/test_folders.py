@@ -76,13 +76,13 @@ def test_a_kill_between_marker_and_file_leaves_the_old_file_known(tmp_path, monk
 def test_a_fresh_folder_takes_the_place_of_the_old_one(tmp_path):
     target = tmp_path / "out"
     for content in ("one", "two"):
-        with replace_folder(target, "bornbiased x") as made:
-            (made / content).write_text(content)
+        with replace_folder(target, "bornbiased x") as result:
+            (result / content).write_text(content)
         marked = Folder(target, "bornbiased x")
         assert marked.entries() == [content] and marked.owns(content)
     assert os.listdir(tmp_path) == ["out"]
-    with pytest.raises(ZeroDivisionError), replace_folder(target, "bornbiased x") as made:
-        (made / "three").write_text("")
+    with pytest.raises(ZeroDivisionError), replace_folder(target, "bornbiased x") as result:
+        (result / "three").write_text("")
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["two"]
 
@@ -99,41 +99,41 @@ def killed_after(renames, target, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", some)
-        with pytest.raises(InputError, match="Input/output error"), replace_folder(target, "bornbiased x") as made:
-            (made / "new").write_text("new")
+        with pytest.raises(InputError, match="Input/output error"), replace_folder(target, "bornbiased x") as result:
+            (result / "new").write_text("new")
 
 
 def test_a_folder_that_a_killed_call_moved_aside_is_brought_back(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
-    with replace_folder(target, "bornbiased x") as made:
-        (made / "old").write_text("kept")
+    with replace_folder(target, "bornbiased x") as result:
+        (result / "old").write_text("kept")
     killed_after(1, target, monkeypatch)
     assert not target.exists() and (replaced / "old").read_text() == "kept"
-    with replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as result:
         assert Folder(target, "bornbiased x").owns("old") and not replaced.exists()
-        (made / "newer").write_text("newer")
+        (result / "newer").write_text("newer")
     assert os.listdir(tmp_path) == ["out"] and Folder(target, "bornbiased x").entries() == ["newer"]
 
 
 def test_an_older_folder_next_to_its_successor_is_removed_and_next_to_another_named(tmp_path, monkeypatch):
     target, replaced = tmp_path / "out", tmp_path / ".out.replaced"
-    with replace_folder(target, "bornbiased x") as made:
-        (made / "old").write_text("kept")
+    with replace_folder(target, "bornbiased x") as result:
+        (result / "old").write_text("kept")
     killed_after(2, target, monkeypatch)
     assert (target / "new").read_text() == "new" and (replaced / "old").read_text() == "kept"
     both_left = r"\.out\.replaced is what `bornbiased y` moved aside for .*out: move one"
     with pytest.raises(InputError, match=both_left), replace_folder(target, "bornbiased y"):
         pass
     assert (replaced / "old").read_text() == "kept"
-    with replace_folder(target, "bornbiased x") as made:
+    with replace_folder(target, "bornbiased x") as result:
         assert Folder(target, "bornbiased x").owns("new") and not replaced.exists()
     assert os.listdir(tmp_path) == ["out"]
 
 
 def test_a_folder_that_the_same_command_began_meanwhile_is_its_own(tmp_path):
-    ours, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
+    actual, strange = Folder(tmp_path, "bornbiased x"), Folder(tmp_path, "bornbiased y")
     Folder(tmp_path, "bornbiased x").write_text("a", "by another process")
-    ours.check("a")
-    assert ours.is_marked and ours.owns("a")
+    actual.check("a")
+    assert actual.is_marked and actual.owns("a")
     with pytest.raises(InputError, match="did not write"):
         strange.check()

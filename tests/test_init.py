@@ -80,9 +80,9 @@ for name in ("up", "down"):
 def test_bitwise_equal_under_eager_jit_vmap_map_and_on_four_devices():
     """Every kind of parameter, compiled as users compile and not as the tests do: bits are the compiler's as well."""
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
-    done = subprocess.run([sys.executable, "-c", BITS], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    digests = dict(line.split() for line in done.stdout.splitlines())
+    process = subprocess.run([sys.executable, "-c", BITS], env=env, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    digests = dict(line.split() for line in process.stdout.splitlines())
     assert list(digests) == ["eager", "jit", "vmap", "map", "devices"]
     assert len(set(digests.values())) == 1, digests
 
@@ -90,10 +90,10 @@ def test_bitwise_equal_under_eager_jit_vmap_map_and_on_four_devices():
 def test_fixed_key_fixes_embeddings_and_head_only():
     cfg = preset("llama-tiny", vocab_size=64, positions="learned")
     shared = keys.stream_key(0, "embedding")
-    one = flatten(init_seed(cfg, 1, fixed_key=shared))
+    first = flatten(init_seed(cfg, 1, fixed_key=shared))
     two = flatten(init_seed(cfg, 2, fixed_key=shared))
     drawn = {path for path, row in parameter_table(cfg).items() if distribution(cfg, row).constant is None}
-    same = {path for path in drawn if np.array_equal(one[path], two[path])}
+    same = {path for path in drawn if np.array_equal(first[path], two[path])}
     assert same == {"embed/embedding", "positions/embedding", "head/kernel"}
 
 

@@ -200,15 +200,15 @@ def test_only_stale_part_files_removed(tmp_path):
 @pytest.mark.parametrize("held", [False, True])
 def test_a_part_that_was_cleared_before_its_lock_is_made_again(tmp_path, monkeypatch, folder, held):
     """Another process that clears up finds it between its making and its lock; it may have its lock meanwhile."""
-    make, made = (tempfile.mkdtemp, tempfile.mkstemp)[not folder], []
+    make, result = (tempfile.mkdtemp, tempfile.mkstemp)[not folder], []
 
     def met(**where):
         got = make(**where)
         name = got if folder else got[1]
-        made.append(name)
-        if len(made) < 3 and not held:
+        result.append(name)
+        if len(result) < 3 and not held:
             io.clear_parts(tmp_path / "a")
-        elif len(made) < 3:
+        elif len(result) < 3:
             other = os.open(name, os.O_RDONLY)
             assert io.hold(other)
 
@@ -221,7 +221,7 @@ def test_a_part_that_was_cleared_before_its_lock_is_made_again(tmp_path, monkeyp
 
     monkeypatch.setattr(tempfile, make.__name__, met)
     descriptor, name = io.make_part(tmp_path / "a", folder=folder)
-    assert len(made) == 3 and name == made[-1]
+    assert len(result) == 3 and name == result[-1]
     io.clear_parts(tmp_path / "a")
     assert [str(path) for path in tmp_path.iterdir()] == [name]
     os.close(descriptor)

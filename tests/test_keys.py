@@ -62,11 +62,11 @@ def test_no_setting_of_jax_moves_a_weight_or_an_input():
     digests = []
     for settings in ({}, SETTINGS):
         environment = {**os.environ, **settings}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", DRAWS], env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        digests.append(done.stdout.split()[-1])
+        assert process.returncode == 0, process.stderr
+        digests.append(process.stdout.split()[-1])
     assert digests[0] == digests[1]
 
 
@@ -99,13 +99,13 @@ def test_normal_is_within_its_stated_bound():
 
 
 def test_streams_and_paths_are_independent():
-    seen = set()
+    observed = set()
     for seed in (0, 1):
         for stream in ("init", "inputs", "data", "dropout"):
             for path in ("a", "b"):
                 key = keys.leaf_key(keys.stream_key(seed, stream), path)
-                seen.add(tuple(np.asarray(jax.random.key_data(key)).tolist()))
-    assert len(seen) == 16
+                observed.add(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+    assert len(observed) == 16
 
 
 def test_small_and_large_matrices_are_drawn_alike(monkeypatch):

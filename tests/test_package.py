@@ -16,8 +16,8 @@ pytestmark = pytest.mark.slow
 def build(source, into):
     """The wheel and the source distribution of a folder."""
     call = [sys.executable, "-m", "hatchling", "build", "-d", str(into)]
-    done = subprocess.run(call, cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(call, cwd=source, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     (wheel,), (archive,) = into.glob("*.whl"), into.glob("*.tar.gz")
     return wheel, archive
 
@@ -28,7 +28,7 @@ def built(tmp_path_factory):
 
 
 def names(wheel):
-    """What a wheel holds."""
+    """List the files of a wheel."""
     return set(zipfile.ZipFile(wheel).namelist())
 
 
@@ -57,9 +57,9 @@ def test_the_command_runs_from_the_wheel_among_foreign_packages(built, tmp_path)
 
     def say(*words):
         call = [sys.executable, "-m", "bornbiased_jax", *words]
-        done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
     where = "from bornbiased_jax import experiments, theory; print(experiments.__file__, theory.__file__)"
     told = subprocess.run(

@@ -209,9 +209,9 @@ def test_activations_stay_where_their_sequences_are():
     """Fully sharded weights come to the sequences: between devices blocks move weights and gradients alone."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
     command = [sys.executable, "-c", MOVED]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():
-        ((one, three),) = json.loads(line).values()
+    process = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    for line in process.stdout.splitlines():
+        ((first, three),) = json.loads(line).values()
         # Two more blocks: more weights on the move, and not one more array with positions.
-        assert three[0] > one[0] and three[1] == one[1] <= 4, line
+        assert three[0] > first[0] and three[1] == first[1] <= 4, line

@@ -141,9 +141,9 @@ def test_the_command_takes_less_than_ten_seconds() -> None:
 
     def seconds(*words: str) -> tuple[float, str]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT)
+        process = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, process.stdout
 
     libraries = ["-c", "import flax, jax, matplotlib.pyplot, optax, scipy.stats"]
     predicting = ["-m", "bornbiased_jax", "predict", "--model", "gpt2-nano", "--seq-len", "1024", "--json", "-"]

@@ -92,7 +92,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _arrows() -> dict[str, set[str]]:
-    """What each module imports of the project."""
+    """Map each module to the modules of the project that it imports."""
     return {module: _imports(path) for module, path in FILES.items()}
 
 
@@ -133,8 +133,8 @@ def test_neither_rooms_nor_modules_import_in_a_circle():
 @pytest.mark.parametrize("module", ["theory", "theory.predict", "theory.preference"])
 def test_theory_needs_neither_jax_nor_another_room(module):
     code = f"import sys, bornbiased_jax.{module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = process.stdout.split()
     rooms = {_room(name) for name in loaded if name.startswith("bornbiased_jax")}
     assert "jax" not in loaded and rooms == {"__init__", "theory"}
 
@@ -142,8 +142,8 @@ def test_theory_needs_neither_jax_nor_another_room(module):
 def test_training_and_sinks_wait_for_no_torch():
     """tensorboardX imports PyTorch where that is installed: only a run that writes event files does."""
     code = "import sys, bornbiased_jax.training, bornbiased_jax.evaluation; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not {"torch", "tensorboardX"} & set(done.stdout.split())
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"torch", "tensorboardX"} & set(process.stdout.split())
 
 
 @pytest.mark.parametrize("package", LINKED)
@@ -167,6 +167,6 @@ print(len(sys.argv) - 1)
 @pytest.mark.slow
 def test_nothing_speaks_to_the_network_at_import():
     modules = [module for module in FILES if not module.endswith("__main__") and _room(module) != "benchmarks"]
-    done = subprocess.run([sys.executable, "-c", NO_NETWORK, *modules], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) == len(modules)
+    process = subprocess.run([sys.executable, "-c", NO_NETWORK, *modules], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout.split()[-1]) == len(modules)

@@ -138,7 +138,7 @@ def test_orthogonal_matrices_have_orthonormal_rows_or_columns(setting):
 
 @pytest.mark.parametrize("shape", [(96, 224), (512, 512), (900, 768)])
 def test_orthogonal_draws_are_those_of_float64_within_a_millionth(shape):
-    """What machines may differ by: LAPACK's own QR of the same Gaussian numbers."""
+    """LAPACK's QR of the same Gaussian numbers gives the difference that machines may have."""
     rows, columns = max(shape), min(shape)
     basis, triangle = np.linalg.qr(np.asarray(keys.normal(jax.random.key(3), (rows, columns), 1.0), np.float64))
     expected = basis * np.sign(np.diag(triangle)) * math.sqrt(rows)

@@ -39,15 +39,15 @@ def kept(tasks):
 
 def computed(tasks, chunks=CHUNKS, *, engine=local, block=1, advance=None):
     """Chunks that are computed on the way to the results, and the results."""
-    seen = []
+    observed = []
 
     def compute(settings, sources, some):
         for chunk, tree in zip(some, toy_task.compute(settings, sources, some), strict=True):
-            seen.append(chunk)
+            observed.append(chunk)
             yield tree
 
     request = Request(FUNCTION, tasks.task.settings, chunks, compute, block)
-    return seen, dict(zip(chunks, fulfill(request, tasks.store.path, engine, advance), strict=True))
+    return observed, dict(zip(chunks, fulfill(request, tasks.store.path, engine, advance), strict=True))
 
 
 class Counter(Bar):
@@ -74,10 +74,10 @@ class HookedExecutor(InProcessExecutor):
 
 def test_results_come_back_and_only_what_is_missing_is_computed(tmp_path):
     tasks = task_store(tmp_path)
-    seen, values = computed(tasks, CHUNKS[:2])
-    assert sorted(seen) == sorted(CHUNKS[:2])
-    seen, values = computed(tasks, CHUNKS)
-    assert sorted(seen) == sorted(CHUNKS[2:]) and list(values) == CHUNKS
+    observed, values = computed(tasks, CHUNKS[:2])
+    assert sorted(observed) == sorted(CHUNKS[:2])
+    observed, values = computed(tasks, CHUNKS)
+    assert sorted(observed) == sorted(CHUNKS[2:]) and list(values) == CHUNKS
     for chunk in CHUNKS:
         inputs_N = np.arange(chunk.start, chunk.stop, dtype=np.float32)
         np.testing.assert_array_equal(values[chunk]["nested"]["inputs"], inputs_N)
@@ -119,8 +119,8 @@ def test_a_damaged_chunk_is_named_set_aside_and_computed_again(tmp_path, damage,
         "of another page": (strange.path / path.name).read_bytes(),
     }[damage]
     path.write_bytes(bad)
-    seen, values = computed(tasks)
-    assert seen == CHUNKS[:1] and path.read_bytes() == data
+    observed, values = computed(tasks)
+    assert observed == CHUNKS[:1] and path.read_bytes() == data
     assert f"{path} is corrupted" in capsys.readouterr().err
     assert path.with_name(f"{path.name}.damaged").read_bytes() == bad
     np.testing.assert_equal(values, before)
@@ -135,8 +135,8 @@ def test_two_processes_divide_the_work(tmp_path):
             by_other.extend(computed(task_store(tmp_path))[0])
 
     engine = lambda folder, num_jobs: HookedExecutor(meanwhile)  # noqa: E731
-    seen, values = computed(tasks, engine=engine, advance=counter)
-    assert len(seen) == 1 and sorted(seen + by_other) == sorted(CHUNKS) and set(values) == set(CHUNKS)
+    observed, values = computed(tasks, engine=engine, advance=counter)
+    assert len(observed) == 1 and sorted(observed + by_other) == sorted(CHUNKS) and set(values) == set(CHUNKS)
     assert counter.stored == 10 * len(by_other)
 
 
@@ -156,8 +156,8 @@ def test_each_chunk_is_reported_once(tmp_path):
 
 def test_processes_take_orders_of_their_own(tmp_path):
     chunks = [Chunk(seed, 0, 1) for seed in range(50)]
-    one, two = (computed(task_store(tmp_path / name), chunks)[0] for name in "ab")
-    assert one != two and sorted(one) == sorted(two) == chunks
+    first, two = (computed(task_store(tmp_path / name), chunks)[0] for name in "ab")
+    assert first != two and sorted(first) == sorted(two) == chunks
 
 
 def test_many_chunks_are_found_by_one_look_at_their_folder(tmp_path, monkeypatch):
@@ -344,8 +344,8 @@ def test_status_tells_progress_rate_and_failures(tmp_path, capsys):
     assert row["per_minute"] == pytest.approx(1.0) and row["seconds_left"] == pytest.approx(120.0)
     assert row["same_code"] and row["failures"] == {CHUNKS[5].name: "OSError: no room"}
     assert run(["status", place]) == 0
-    said = capsys.readouterr().out
-    assert "4 of 6" in said and "no room" in said and "2 min 00 s" in said
+    printed = capsys.readouterr().out
+    assert "4 of 6" in printed and "no room" in printed and "2 min 00 s" in printed
 
 
 def test_status_names_what_it_cannot_read(tmp_path):

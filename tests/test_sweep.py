@@ -69,14 +69,14 @@ for mode in ("vmap", "map"):
 @pytest.mark.slow
 def test_four_devices_agree_with_one():
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", ON_DEVICES], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", ON_DEVICES], env=env, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
     here = totals(range(6))
-    for line in done.stdout.splitlines():
+    for line in process.stdout.splitlines():
         _, *values = line.split()
         expected = [float(here[seed]["total"]) for seed in range(6)]
         np.testing.assert_allclose([float(v) for v in values], expected, atol=96 * 2 * 2.0**-22)
-    assert len(done.stdout.splitlines()) == 2
+    assert len(process.stdout.splitlines()) == 2
 
 
 def equal(one, other):
@@ -109,13 +109,13 @@ def test_steady_layout_depends_on_sizes_alone(monkeypatch):
 
 def test_chunks_are_bounded_by_memory(monkeypatch):
     batch = BATCHES[0]
-    one = planned(batch, 1000, mode="map").bytes_per_seed
-    assert one == 8 * 8 * 4 + 4 * 8 * 4 + 4
-    monkeypatch.setattr("bornbiased_jax.sweep.CPU_BUDGET_BYTES", 10 * one)
+    first = planned(batch, 1000, mode="map").bytes_per_seed
+    assert first == 8 * 8 * 4 + 4 * 8 * 4 + 4
+    monkeypatch.setattr("bornbiased_jax.sweep.CPU_BUDGET_BYTES", 10 * first)
     monkeypatch.setattr("bornbiased_jax.sweep.MAX_SHARDS", 1)
     assert planned(batch, 1000, mode="map").chunk == 10
     assert planned(batch, 3, mode="map").chunk == 3
-    assert planned(batch, 1000, mode="vmap").bytes_per_seed >= one
+    assert planned(batch, 1000, mode="vmap").bytes_per_seed >= first
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2, 5])
@@ -171,9 +171,9 @@ def test_the_plan_of_equal_calls_is_compiled_once():
     from bornbiased_jax.sweep import _planned_bytes
 
     probe, batch = wide(), {"x": np.ones((256, 8), np.float32)}
-    asked = [plan(probe, draw_wide, batch, 100, SweepOptions(mode="vmap")).bytes_per_seed for _ in range(3)]
+    requests = [plan(probe, draw_wide, batch, 100, SweepOptions(mode="vmap")).bytes_per_seed for _ in range(3)]
     before = _planned_bytes.cache_info()
-    assert plan(probe, draw_wide, batch, 7, SweepOptions(mode="vmap")).bytes_per_seed == asked[0] == asked[2]
+    assert plan(probe, draw_wide, batch, 7, SweepOptions(mode="vmap")).bytes_per_seed == requests[0] == requests[2]
     after = _planned_bytes.cache_info()
     assert (after.hits, after.misses) == (before.hits + 1, before.misses)
     # Other functions are another plan.

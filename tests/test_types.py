@@ -11,5 +11,5 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.slow
 def test_mypy_finds_nothing():
-    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -54,8 +54,8 @@ def _cut(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Ar
     # At |ρ| = 1 one variable decides the other: far above or below its cut, or just at it.
     with np.errstate(divide="ignore", invalid="ignore"):
         left, right = (np.nan_to_num((a - rho * b) / sine, posinf=1e150, neginf=-1e150) for a, b in ((k, h), (h, k)))
-    both = (special.ndtr(h) + special.ndtr(k)) / 2 - special.owens_t(h, left / h) - special.owens_t(k, right / k)
-    return h, k, left, right, np.maximum(both, 0.0)
+    joint = (special.ndtr(h) + special.ndtr(k)) / 2 - special.owens_t(h, left / h) - special.owens_t(k, right / k)
+    return h, k, left, right, np.maximum(joint, 0.0)
 
 
 def _shifted_relu_dual(rho: Array, s: Array, t: Array) -> Array:
@@ -63,17 +63,17 @@ def _shifted_relu_dual(rho: Array, s: Array, t: Array) -> Array:
 
     Stein's lemma gives E[u r(u')] = −ρ s t P(u' < −1), and E[r r'] in terms of P(u < −1, u' < −1).
     """
-    h, k, left, right, both = _cut(rho, s, t)
+    h, k, left, right, joint = _cut(rho, s, t)
     linear = rho * s * t * (1 - special.ndtr(h) - special.ndtr(k))
     tails = t * np.exp(-k * k / 2) * special.ndtr(right) + s * np.exp(-h * h / 2) * special.ndtr(left)
     sine = np.sqrt((1 - rho) * (1 + rho))
     corner = s * t * sine * np.exp(-(k * k + right * right) / 2) / (2 * np.pi)
-    return linear + (1 + rho * s * t) * both - tails / ROOT_2PI + corner
+    return linear + (1 + rho * s * t) * joint - tails / ROOT_2PI + corner
 
 
 def _shifted_relu_slope_dual(rho: Array, s: Array, t: Array) -> Array:
-    h, k, _, _, both = _cut(rho, s, t)
-    return 1 - special.ndtr(h) - special.ndtr(k) + both
+    h, k, _, _, joint = _cut(rho, s, t)
+    return 1 - special.ndtr(h) - special.ndtr(k) + joint
 
 
 def _gelu_parts(rho: Array, s: Array, t: Array) -> tuple[Array, Array, Array, Array, Array]:

@@ -223,7 +223,7 @@ class Lengths(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """How cosines vary from pair to pair of tokens.
+    """The variation of cosines from pair to pair of tokens.
 
     With x = m + g, m the mean over inputs, and all in units of ‖x‖²: variances of g·g' (``own``) and of m·g'
     (``lean``) and of ‖g‖² (``length``), and covariance of m·g and ‖g‖² (``skew``). The cosine of x and x' is,

@@ -30,7 +30,7 @@ TAIL = 1e-8
 
 
 class Common(NamedTuple):
-    """What the final states of every seed have in common."""
+    """The part that the final states of every seed have in common."""
 
     common_D: Array
     """A direction, of any length; zeros where there is nothing."""

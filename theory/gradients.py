@@ -67,7 +67,7 @@ class Gradients(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How logits are made from the output of the final norm."""
+    """The map from the output of the final norm to logits."""
 
     vocabulary: int
     std: float
@@ -154,10 +154,10 @@ def _normed(stack: Stack, source: Fields) -> Pairs:
 def _through_norm(stack: Stack, source: Fields, outputs: Pairs) -> Pairs:
     """Turn gradients by a norm's output into those by its input."""
     scale_T = sublayers.norm_scale(stack, source.variance_n)
-    taken = {"layernorm": 2, "rmsnorm": 1, "none": 0}[stack.norm] / stack.width
+    constraints = {"layernorm": 2, "rmsnorm": 1, "none": 0}[stack.norm] / stack.width
     scale_TT = np.outer(scale_T, scale_T)
     within = outputs.within_TT * scale_TT
-    within[np.diag_indices_from(within)] *= 1 - taken
+    within[np.diag_indices_from(within)] *= 1 - constraints
     return Pairs(within, outputs.cross_TT * scale_TT)
 
 
@@ -252,8 +252,8 @@ def _attention(forward: Profile, step: Sublayer, outputs: Pairs, add: Adder) -> 
     by_query = Pairs(*(_by_query(mean_TT, turned_TT, *matrices) for matrices in parts))
     by_key = Pairs(*(turned_TT * _by_key(mean_TT, *parts) for parts in zip(inputs, by_mixed, strict=True)))
     of_values = stds["value"] ** 2 * D
-    for group, other, by_output in (("query", "key", by_query), ("key", "query", by_key)):
-        scaled = by_output.scaled(gain * of_values * stds[other] ** 2)
+    for group, partner, by_output in (("query", "key", by_query), ("key", "query", by_key)):
+        scaled = by_output.scaled(gain * of_values * stds[partner] ** 2)
         add(layer, group, inputs.scaled(D), scaled)
         read = read.plus(scaled.scaled(D * stds[group] ** 2))
     # A key's input meets itself in C_ij², whose mean exceeds that of C_ij squared.
@@ -287,8 +287,8 @@ def _by_query(mean_TT: Array, turned_TT: Array, c_TT: Array, own_TT: Array, g_TT
     keys_TT = turned_TT * c_TT
     mixed, mixed_keys = mean_TT @ c_TT, mean_TT @ keys_TT
     squares = (mixed * mixed_keys) @ mean_TT.T
-    other = mean_TT @ ((c_TT @ mean_TT.T) * (keys_TT @ mean_TT.T))
-    pairs = mean_TT @ (keys_TT * c_TT + turned_TT * own_TT) @ mean_TT.T - squares - other
+    cross = mean_TT @ ((c_TT @ mean_TT.T) * (keys_TT @ mean_TT.T))
+    pairs = mean_TT @ (keys_TT * c_TT + turned_TT * own_TT) @ mean_TT.T - squares - cross
     return np.asarray(g_TT * (pairs + (mixed @ mean_TT.T) * (mixed_keys @ mean_TT.T)))
 
 

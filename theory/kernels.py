@@ -225,10 +225,10 @@ def _series_dual(name: str, slope: bool, rho: Array, s: Array, t: Array) -> Arra
             a = coefficients[: s.size].reshape(s.shape + (-1,))
             return _horner(rho, a, coefficients[s.size :].reshape(t.shape + (-1,)))
     # One series for each pair of standard deviations.
-    which = np.broadcast_to(np.reshape(index, np.broadcast_shapes(s.shape, t.shape)), shape)
+    place = np.broadcast_to(np.reshape(index, np.broadcast_shapes(s.shape, t.shape)), shape)
     out = np.empty(shape)
     for k in range(pairs.shape[1]):
-        mask = which == k
+        mask = place == k
         out[mask] = _evaluate(full[mask], *_series(name, slope, *map(float, pairs[:, k])))
     return out
 

@@ -32,7 +32,7 @@ ROOT_2PI = np.sqrt(2 * np.pi)
 
 
 class Scatter(NamedTuple):
-    """How the noise of one token's logit differs from another's: see ``top1_distribution``."""
+    """The differences in noise from one token's logit to another's: see ``top1_distribution``."""
 
     width: int | None = None
     anisotropy: float = 1.0

@@ -307,8 +307,8 @@ def _moment(name: str, a: int, b: int, theta: float, s: float, t: float) -> floa
         low, high = (theta - np.pi / 2, np.pi / 2) if a and b else (-np.pi / 2, np.pi / 2)
         x, w = np.polynomial.legendre.leggauss(40)
         alpha = (low + high) / 2 + (high - low) / 2 * x
-        other = np.cos(alpha - theta) if b and a else np.cos(alpha)
-        angular = (high - low) / 2 * np.sum(w * np.cos(alpha) ** a * other**b) / (2 * np.pi)
+        cosine = np.cos(alpha - theta) if b and a else np.cos(alpha)
+        angular = (high - low) / 2 * np.sum(w * np.cos(alpha) ** a * cosine**b) / (2 * np.pi)
         return float(8 * s**a * t**b * angular)
     phi = checks.function(name)
     value = kernels.lattice_dual(lambda u: phi(u) ** a, np.array([theta]), s, t, lambda u: phi(u) ** b)

@@ -128,12 +128,12 @@ def coarse(fine: Grid, count: int = 9) -> tuple[Index, Array]:
     places = np.arange(1.0, fine.length + 1)
     targets = np.unique(np.round(np.geomspace(1, fine.length, count)))
     index = np.unique(np.searchsorted(fine.nodes, targets))
-    chosen = fine.nodes[index]
-    if chosen.size == 1:
+    nodes = fine.nodes[index]
+    if nodes.size == 1:
         return index, np.ones((1, 1))
-    hats = np.stack([np.interp(np.log(places), np.log(chosen), row) for row in np.eye(chosen.size)], axis=1)
-    sums = np.concatenate([np.zeros((1, chosen.size)), np.cumsum(hats, axis=0)])
-    last = chosen.astype(int)
+    hats = np.stack([np.interp(np.log(places), np.log(nodes), row) for row in np.eye(nodes.size)], axis=1)
+    sums = np.concatenate([np.zeros((1, nodes.size)), np.cumsum(hats, axis=0)])
+    last = nodes.astype(int)
     reach = fine.reach[index].astype(int)
     return index, (sums[last] - sums[last - reach]) / reach[:, None]
 
@@ -143,6 +143,6 @@ def mean_over_pairs(field_nn: Array, fine: Grid) -> float:
     T = fine.length
     if T == 1:
         return 0.0
-    each = fine.interpolation_Tn.sum(axis=0)
-    diagonal = each @ np.diag(field_nn)
-    return float((each @ field_nn @ each - diagonal) / (T * (T - 1)))
+    weights = fine.interpolation_Tn.sum(axis=0)
+    diagonal = weights @ np.diag(field_nn)
+    return float((weights @ field_nn @ weights - diagonal) / (T * (T - 1)))

@@ -144,17 +144,17 @@ def predict(
     profiled = profile(stack, length)
     cosine = contraction(profiled, num_inputs, coverage)
     rho = float(np.clip(cosine.mean[-1], 0.0, 1.0))
-    lost = 0.0
+    own_fraction = 0.0
     if tied and stack.residual:
         last = profiled.layers[-1].variance_n[-1]
         alignment = np.sqrt(min(stack.embedding_std**2 / last, 1.0)) if last > 0 else 0.0
-        lost = preference.tied_last_token_fraction(rho, vocabulary, stack.width, float(alignment))
+        own_fraction = preference.tied_last_token_fraction(rho, vocabulary, stack.width, float(alignment))
     top1 = preference.top1_distribution(
         rho,
         vocabulary,
         num_inputs,
         rho_std=float(cosine.seed_std[-1]),
-        last_token_fraction=lost,
+        last_token_fraction=own_fraction,
         **scatter(profiled)._asdict(),
     )
     return Prediction(profiled, cosine, top1)

@@ -172,17 +172,17 @@ def top1_distribution(
     """
     r, v = checks.probability(rho, "rho"), _vocabulary(vocab_size)
     n = _MANY if num_inputs is None else checks.whole(num_inputs, "num_inputs")
-    lost = checks.probability(last_token_fraction, "last_token_fraction")
+    own_fraction = checks.probability(last_token_fraction, "last_token_fraction")
     if width is not None:
         checks.whole(width, "width", 2)
     checks.finite(rho_std, "rho_std")
     scatter = Scatter(width, checks.finite(anisotropy, "anisotropy", 1.0), checks.finite(lean, "lean", 0.0))
     counts = _count_grid(n)
     if rho_std == 0:
-        cdf, overlap = _counted(r, v, n, scatter, lost, counts)
+        cdf, overlap = _counted(r, v, n, scatter, own_fraction, counts)
     else:
         z, w = normal_nodes(3)
-        mixed = [_counted(float(np.clip(r + rho_std * x, 0, 1)), v, n, scatter, lost, counts) for x in z]
+        mixed = [_counted(float(np.clip(r + rho_std * x, 0, 1)), v, n, scatter, own_fraction, counts) for x in z]
         cdf = np.sum(w[:, None] * np.array([part[0] for part in mixed]), axis=0)
         overlap = float(np.sum(w * np.array([part[1] for part in mixed])))
     if num_inputs is None and width is None and lean == 0:
@@ -246,10 +246,10 @@ def _count_grid(n: int) -> Array:
     return np.unique(np.clip(np.concatenate([steps[steps <= n / 2], n - steps[steps <= n / 2]]), 0, n))
 
 
-def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: Array) -> tuple[Array, float]:
+def _counted(rho: float, v: int, n: int, scatter: Scatter, own_fraction: float, counts: Array) -> tuple[Array, float]:
     """Compute P(top count ≤ counts) and P(the leader in a wins), ties shared."""
     if v == 1 or rho == 1:
-        probability = 1 - lost + lost / v
+        probability = 1 - own_fraction + own_fraction / v
         return np.asarray(special.bdtr(counts, n, probability)), 1.0
     field = Field(rho, v, scatter)
     z, z_weight = normal_nodes(9)
@@ -257,12 +257,12 @@ def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: 
     # Beyond the largest fraction that any node gives the leader, counts have no probability worth a table.
     top = field.given(nodes[-1])
     most = n * max(float(_beta_nodes(m, s, np.array([6.5]))[0]) for m, s in zip(*top[:2], strict=True))
-    everything, counts = counts, counts[counts <= most + 8 * np.sqrt(most) + 30]
+    all_counts, counts = counts, counts[counts <= most + 8 * np.sqrt(most) + 30]
     cdf, overlap = np.zeros(counts.size), 0.0
     # An expected count below e^-12 is lumped there: two inputs then agree on such a token once in 1e10.
     log_rate = np.arange(-12.0, np.log(n) + _RATE_STEP, _RATE_STEP)
     # Inputs that predict their own last token fall evenly on all: they add lost/V to every token's probability.
-    evenly = lost / v
+    evenly = own_fraction / v
     # exceed[i, k] = P(Binomial(N, e^log_rate_i/N + lost/V) > counts_k).
     exceed = 1.0 - _binomial_cdf(counts, n, np.minimum(np.exp(log_rate) / n + evenly, 1.0))
     scales = range(field.scale.size)
@@ -270,14 +270,14 @@ def _counted(rho: float, v: int, n: int, scatter: Scatter, lost: float, counts: 
         g = field.given(m)
         p = np.array([_beta_nodes(g.mean[i], g.variance[i], z) for i in scales])
         weight = (outer * field.scale_weight[:, None] * z_weight).ravel()
-        rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - lost), log_rate) for i in scales])
+        rates = np.concatenate([_rival_rates(g, i, p[i], n * (1 - own_fraction), log_rate) for i in scales])
         rivals = np.exp((v - 1) * np.log1p(-np.minimum(rates @ exceed, 1 - 1e-16)))
-        leader_cdf = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - lost) + evenly, 1.0))
+        leader_cdf = _binomial_cdf(counts, n, np.minimum(p.ravel() * (1 - own_fraction) + evenly, 1.0))
         cdf += weight @ (leader_cdf * rivals)
         # The leader at count k wins against rivals ≤ k − 1, and half of the ties.
         step = np.diff(leader_cdf, axis=1)
         overlap += float(weight @ np.sum(step * (rivals[:, 1:] + rivals[:, :-1]), axis=1)) / 2
-    full = np.ones(everything.size)
+    full = np.ones(all_counts.size)
     full[: counts.size] = np.clip(cdf, 0.0, 1.0)
     return full, overlap
 

@@ -121,11 +121,11 @@ def _second_order(c: _Coarse, state: _State) -> Array:
     cov = state.covariance_kk
     relative = cov[m * m :, m * m :] * np.outer(inverse, inverse)
     mixed = (cov[: m * m, m * m :] * inverse).reshape(m, m, m)
-    same = np.einsum("tst->ts", mixed) + np.einsum("tss->ts", mixed)
+    diagonal = np.einsum("tst->ts", mixed) + np.einsum("tss->ts", mixed)
     variances_m = np.diag(relative)
     squares = 0.375 * (variances_m[:, None] + variances_m[None, :]) + 0.25 * relative
     per_std = np.sqrt(np.outer(inverse, inverse))
-    return (c.rho_mm * squares - 0.5 * same * per_std).ravel()
+    return (c.rho_mm * squares - 0.5 * diagonal * per_std).ravel()
 
 
 def _cosine(c: _Coarse, state: _State) -> tuple[float, float]:

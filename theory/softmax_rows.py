@@ -55,9 +55,9 @@ def participation(count: int, variance: float) -> float:
     z, w = quadrature.normal_lattice(float(scale), float(reach))
     log_y = np.arange(-16 - np.log(count) - reach * scale, 4 + reach * scale, PARTICIPATION_STEP)
     exp_logit = np.exp(scale * z)
-    gone = -np.expm1(-np.outer(np.exp(log_y), exp_logit))
-    squared = (1 - gone) @ (w * exp_logit**2)
-    remaining = np.exp((count - 1) * np.log1p(-np.minimum(gone @ w, 1 - 1e-16)))
+    complement = -np.expm1(-np.outer(np.exp(log_y), exp_logit))
+    squared = (1 - complement) @ (w * exp_logit**2)
+    remaining = np.exp((count - 1) * np.log1p(-np.minimum(complement @ w, 1 - 1e-16)))
     return float(count * np.sum(np.exp(2 * log_y) * squared * remaining) * PARTICIPATION_STEP)
 
 
@@ -138,9 +138,9 @@ def _conditional(log_cy: Array, scale: float, reach: float) -> tuple[Array, Arra
     z, w = quadrature.normal_lattice(float(scale), float(reach))
     exponent = np.exp(np.minimum(arguments[:, None] + scale * z, 700.0))
     left = np.exp(-exponent)
-    gone = np.where(exponent < 0.1, -np.expm1(-np.minimum(exponent, 0.1)), 1 - left) @ w
+    complement = np.where(exponent < 0.1, -np.expm1(-np.minimum(exponent, 0.1)), 1 - left) @ w
     weighted = (exponent * left) @ w
-    return gone[back].reshape(log_cy.shape), weighted[back].reshape(log_cy.shape)
+    return complement[back].reshape(log_cy.shape), weighted[back].reshape(log_cy.shape)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -160,7 +160,7 @@ def row_entropy(count: int, variance: float) -> float:
     reach = float(np.sqrt(2 * (np.log(count) + 40)))
     log_y = _log_lattice(count, variance, reach) - 16
     log_y = np.concatenate([log_y, np.arange(log_y[-1] + LOG_STEP, log_y[-1] + 24, LOG_STEP)])
-    gone, _ = _conditional(log_y, float(np.sqrt(variance)), reach)
-    rest = np.exp(count * np.log1p(-np.minimum(gone, 1 - 1e-16)))
+    complement, _ = _conditional(log_y, float(np.sqrt(variance)), reach)
+    rest = np.exp(count * np.log1p(-np.minimum(complement, 1 - 1e-16)))
     log_normalizer = float(np.sum(np.exp(-np.exp(np.minimum(log_y, 700.0))) - rest) * LOG_STEP)
     return max(log_normalizer - variance * (1 - participation(count, variance)), 0.0)

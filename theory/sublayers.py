@@ -159,8 +159,8 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
     size = np.outer(source.variance_n, source.variance_n)
     pair = over(gains**2 * source.pair_cnn, size)
     aligned = over(gains * source.pair_cnn, np.sqrt(size))
-    none = np.zeros_like(std_n)
-    skew, longer = (none, none), (2 * _diagonal(pair), 2 * _diagonal(aligned))
+    zero_n = np.zeros_like(std_n)
+    skew, longer = (zero_n, zero_n), (2 * _diagonal(pair), 2 * _diagonal(aligned))
     if normed and not stack.gated_mlp:
         skew, longer = _lengths(kernel, n, source, slope_n, out**2 / stack.mlp_width)
     update = Fields(out * kernel.variance(), within, cross, value_n, pair, skew[0], longer[0])
@@ -176,8 +176,8 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
         fan_in=stack.mlp_width,
         gain_nn=gain,
         bend_nn=bend,
-        aggregated_n=none,
-        weight_n=none,
+        aggregated_n=zero_n,
+        weight_n=zero_n,
     )
 
 
@@ -234,8 +234,8 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         variance = variance * attention_weights.gate_dual(np.ones_like(std), std, std)
         halved = 0.5
     factor = np.sqrt(value_variance * stack.query_width) * stack.std("output", layer) * after
-    nothing, none = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
-    raw = Fields(variance, within, cross, np.diag(cross).copy(), nothing, none, none).scaled(factor)
+    zero_parts, zeros = np.zeros((len(PARTS), *within.shape)), np.zeros_like(variance)
+    raw = Fields(variance, within, cross, np.diag(cross).copy(), zero_parts, zeros, zeros).scaled(factor)
 
     # Products of one pair of sequences have, over positions, covariance τ R[t, t'] R[s, s'], R the covariance
     # within a sequence, for each kind of part: so those of averages follow from R alone.
@@ -264,11 +264,11 @@ def attend(stack: Stack, layer: int, source: Fields, stream: Fields, grid: Grid,
         stream=stream,
         update=raw._replace(pair_cnn=pair, length_n=2 * _diagonal(pair)),
         aligned_cnn=aligned,
-        aligned_skew_n=none,
+        aligned_skew_n=zeros,
         aligned_length_n=2 * _diagonal(aligned),
         fan_in=stack.value_width,
-        gain_nn=nothing[0],
-        bend_nn=nothing[0],
+        gain_nn=zero_parts[0],
+        bend_nn=zero_parts[0],
         aggregated_n=value_variance * variance * after**2,
         weight_n=weight,
     )

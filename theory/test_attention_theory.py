@@ -223,10 +223,10 @@ def test_the_largest_size_is_quick_and_reaches_its_tail():
 
 
 def test_depth_asymptote():
-    known = {
+    existing = {
         1: 0.33333, 2: 0.11111, 3: 0.061728, 5: 0.031628, 12: 0.011466, 24: 0.0054615, 80: 0.0015847
     }  # fmt: skip
-    for n, gap in known.items():
+    for n, gap in existing.items():
         assert attention.prop5_closed_form_gap(n) == pytest.approx(gap, rel=2e-4)
     for n in [*range(1, 60), 80, 200, 500, 2000]:
         gap = attention.prop5_closed_form_gap(n)

@@ -71,7 +71,7 @@ def test_entropy_falls_with_variance_as_the_participation_says(count, variance):
 )
 def test_overlap_and_entropy_of_drawn_rows(few, many, variance, rho):
     rng = np.random.default_rng(11)
-    common, one, other = rng.normal(size=(3, 6000, many)) * math.sqrt(variance)
+    common, first, other = rng.normal(size=(3, 6000, many)) * math.sqrt(variance)
 
     def weights(logits):
         return np.exp(logits - special_logsumexp(logits))
@@ -80,7 +80,7 @@ def test_overlap_and_entropy_of_drawn_rows(few, many, variance, rho):
         top = logits.max(axis=1, keepdims=True)
         return top + np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
 
-    a = weights((math.sqrt(rho) * common + math.sqrt(1 - rho) * one)[:, :few])
+    a = weights((math.sqrt(rho) * common + math.sqrt(1 - rho) * first)[:, :few])
     b = weights(math.sqrt(rho) * common + math.sqrt(1 - rho) * other)
     products = (a * b[:, :few]).sum(axis=1)
     error = products.std() / math.sqrt(products.size)

@@ -83,11 +83,11 @@ def test_what_all_seeds_have_in_common_decides_where_nothing_else_is() -> None:
     """A direction that is the common one alone: every seed predicts the row that lies along it."""
     head_VD = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
     common_D = 3.0 * head_VD[7].astype(np.float64)
-    kept, free = (
+    shared, free = (
         fractions_given_head(head_VD, Common(common_D, part), 0.9, 0.0, Scatter(32), 1_000) for part in (1.0, 0.0)
     )
-    assert kept.min() > 0.9
-    assert np.std(kept) < np.std(free)
+    assert shared.min() > 0.9
+    assert np.std(shared) < np.std(free)
 
 
 @pytest.mark.long

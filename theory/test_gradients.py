@@ -55,8 +55,8 @@ STACK = Stack(num_layers=3, width=64, mlp_width=256, query_width=64, value_width
 def test_norms_of_one_sequence_and_many():
     """Own terms of N sequences average: norms fall as 1/√N until what all tokens share is left."""
     forward, head = profile(STACK, 8, exact=True), Head(4096, 0.02)
-    one, four, endless = (gradients(forward, count, head).by_block for count in (1, 4, 10**9))
-    np.testing.assert_allclose(one / four, 2.0, rtol=0.02)
+    first, four, endless = (gradients(forward, count, head).by_block for count in (1, 4, 10**9))
+    np.testing.assert_allclose(first / four, 2.0, rtol=0.02)
     assert np.all(endless < 0.1 * four)
 
 

@@ -92,9 +92,9 @@ def test_positions_do_not_see_what_follows_them(length: int, data: st.DataObject
     """Position t of a longer sequence is the last position of one of length t."""
     place = data.draw(st.integers(1, length))
     stack = gpt2(3, 64, activation="relu", position_std=data.draw(st.sampled_from([0.0, 0.02])))
-    whole, part = profile(stack, length), profile(stack, place)
-    np.testing.assert_allclose(inter_by_position(whole)[:, place - 1], part.inter_cosine, atol=1e-12)
-    np.testing.assert_allclose(whole.variance[:, :place], part.variance, rtol=1e-10)
+    full, part = profile(stack, length), profile(stack, place)
+    np.testing.assert_allclose(inter_by_position(full)[:, place - 1], part.inter_cosine, atol=1e-12)
+    np.testing.assert_allclose(full.variance[:, :place], part.variance, rtol=1e-10)
 
 
 @given(layers=st.integers(1, 6), width=st.integers(1, 4))
@@ -275,11 +275,11 @@ def test_no_layers_is_the_embedding() -> None:
 def test_a_stream_that_vanishes_is_refused() -> None:
     """No norm, no residual, B.1's scaling: the variance falls by 1e-4 to 1e-8 a layer, and float32 loses it, too."""
     bare = dict(norm="none", residual=False, attention=False, activation="relu")
-    kept = profile(gpt2(12, 128, **bare), 2)
-    assert 1e-70 < kept.variance[-1, -1] < 1e-40
+    small = profile(gpt2(12, 128, **bare), 2)
+    assert 1e-70 < small.variance[-1, -1] < 1e-40
     # What is kept does not depend on the scale: ReLU is homogeneous.
     large = profile(gpt2(12, 128, **bare, embedding_std=2.0), 2)
-    np.testing.assert_allclose(kept.inter_cosine, large.inter_cosine, rtol=1e-9)
-    np.testing.assert_allclose(seeds.fluctuations(kept).std, seeds.fluctuations(large).std, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(small.inter_cosine, large.inter_cosine, rtol=1e-9)
+    np.testing.assert_allclose(seeds.fluctuations(small).std, seeds.fluctuations(large).std, rtol=1e-9, atol=1e-15)
     with pytest.raises(ValueError, match="^num_layers: after block 1[0-9] of 40"):
         profile(gpt2(40, 128, **bare), 2)

@@ -119,8 +119,8 @@ def test_stds_by_group_that_are_all_alike_change_nothing():
         group_stds=(*groups, ("output", (0.01,)), ("down", (0.01, 0.01, 0.01)), ("output_gate", (0.02,))),
     )  # fmt: skip
     np.testing.assert_array_equal(profile(plain, 9).inter_cosine, profile(spelled, 9).inter_cosine)
-    one, other = (whole_model.contraction(profile(stack, 9)) for stack in (plain, spelled))
-    np.testing.assert_array_equal(one.seed_std, other.seed_std)
+    first, other = (whole_model.contraction(profile(stack, 9)) for stack in (plain, spelled))
+    np.testing.assert_array_equal(first.seed_std, other.seed_std)
 
 
 GPT = dict(num_layers=4, d_model=96, d_ff=384, num_heads=4, vocab_size=512, bias=False)

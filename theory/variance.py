@@ -108,7 +108,7 @@ def output_variance_uniform(position: npt.ArrayLike, variance: float = 1.0, corr
 
 @dataclasses.dataclass(frozen=True)
 class Mitigations:
-    """What changes how attention aggregates values.
+    """The changes to how attention aggregates values.
 
     Attributes:
         window, attention_kernel, sink_logit, positional_scale, head_norm, output_gate: as in ``ModelConfig``.

@@ -76,7 +76,7 @@ class AdapterFile(TypedDict):
 
 
 class Update(NamedTuple):
-    """What an adapter does to one matrix.
+    """The change that an adapter makes to one matrix.
 
     Attributes:
         a_rI, b_Or: the factors.
@@ -211,9 +211,9 @@ class Adapter:
 
     def _check(self, name: str, shape: tuple[int, ...], adapted: tuple[int, ...]) -> None:
         if shape != adapted:
-            sizes, own = (" by ".join(map(str, sizes)) for sizes in (adapted, shape))
+            sizes, model = (" by ".join(map(str, sizes)) for sizes in (adapted, shape))
             raise InputError(
-                f"{self.where} adapts {name} as a matrix of {sizes}, but the model's is {own}: it is another model's "
+                f"{self.where} adapts {name} as a matrix of {sizes}, but the model's is {model}: it is another model's "
                 "adapter"
             )
 

@@ -18,7 +18,7 @@ other, are not fused: they lie as [expert*out, in] or [expert*in, out]."""
 
 
 class Convention(NamedTuple):
-    """What a name says of a tensor.
+    """The facts of a tensor that its name states.
 
     Attributes:
         match: pattern of the name without its block's and expert's numbers, its prefix and "weight" or "bias".

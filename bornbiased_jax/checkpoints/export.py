@@ -177,9 +177,9 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
     sizes = {key: getattr(cfg, field) for field, (key, _) in family.sizes.items()}
     sizes[family.sizes["activation"][0]] = ACTIVATIONS[cfg.activation].hugging_face
     stated_std = initializer_range(cfg, family.name)
-    drawn = {} if stated_std is None else {"initializer_range": stated_std}
+    initializer = {} if stated_std is None else {"initializer_range": stated_std}
     rope = {} if family.rope is None else write_rope(cfg, family.rope)
-    return entries | sizes | drawn | rope | family.write_biases(cfg) | family.write(cfg)
+    return entries | sizes | initializer | rope | family.write_biases(cfg) | family.write(cfg)
 
 
 def _write_weights(

@@ -38,7 +38,7 @@ FUSED: Mapping[str, tuple[str, ...]] = {
 
 
 class Biases(NamedTuple):
-    """Which linear layers have a bias in the file. A file may have fewer, or more, than the config says."""
+    """The linear layers that have a bias in the file. A file may have fewer, or more, than the config says."""
 
     qkv: bool = False
     output: bool = False

@@ -35,7 +35,7 @@ class RolesFile(TypedDict):
 
 
 class NamedTensor(NamedTuple):
-    """What the name of a tensor says of it.
+    """The facts of one tensor, read from its name.
 
     Attributes:
         name: in the file.
@@ -58,7 +58,7 @@ class NamedTensor(NamedTuple):
 
     @property
     def group(self) -> str:
-        """What it is; several groups of fused matrices, joined by "+"."""
+        """The group of its matrix; several groups of fused matrices, joined by "+"."""
         return self.row.groups.partition(":")[0]
 
     @property

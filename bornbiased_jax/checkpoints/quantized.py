@@ -87,10 +87,10 @@ def decode(source: NamedTensors, config: Mapping[str, object]) -> NamedTensors:
         return array
 
     schemes = sorted({tensor.kind for tensor, _ in decoded.values()})
-    said = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
+    notes = (f"weights are stored as {' and '.join(schemes)} and decoded",) if schemes else ()
     rows = sorted(tensors.items())
     readable = {name: tensor._replace(read=functools.partial(read, name), first=None) for name, tensor in rows}
-    return NamedTensors(source.where, readable, (*source.notes, *said))
+    return NamedTensors(source.where, readable, (*source.notes, *notes))
 
 
 @contextlib.contextmanager
@@ -293,9 +293,9 @@ def _read_mxfp4(source: NamedTensors, name: str, scales: str) -> np.ndarray:
 
 def _read_nvfp4(source: NamedTensors, name: str, scale: str, global_scale: str, divides: bool) -> np.ndarray:
     numbers_OI = FP4[_nibbles(source.read(name))]
-    whole = source.read(global_scale).astype(np.float32).reshape(-1)[0]
+    tensor_scale = source.read(global_scale).astype(np.float32).reshape(-1)[0]
     local_OG = source.read(scale).astype(np.float32)
-    scale_OG = local_OG / whole if divides else local_OG * whole
+    scale_OG = local_OG / tensor_scale if divides else local_OG * tensor_scale
     return np.asarray(numbers_OI * np.repeat(scale_OG, numbers_OI.shape[1] // scale_OG.shape[1], axis=1), np.float32)
 
 
@@ -307,7 +307,7 @@ def _read_int8(source: NamedTensors, name: str, absmax: str) -> np.ndarray:
 
 
 class _BlockState(TypedDict):
-    """What bitsandbytes writes of a matrix in four bits; of block maxima that are quantized themselves, more."""
+    """The state that bitsandbytes writes of a matrix in four bits; more where block maxima are quantized too."""
 
     quant_type: str
     blocksize: Annotated[int, Interval(ge=1, le=1 << 20)]

@@ -24,7 +24,7 @@ FORMS = (
     "initial weights (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
 )
 
-# What trainers and job systems write beside checkpoints.
+# What trainers and job systems write next to checkpoints.
 _LOG = re.compile(
     r"events\.out\.tfevents\..*|trainer_state\.json|.*\.log(\.\d+)?|(.*[-_])?logs?\.(txt|jsonl?|csv)"
     r"|(nohup|slurm-.*)\.(out|err)",

@@ -24,7 +24,7 @@ Axes = tuple[tuple[Axis, ...], ...]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Role:
-    """What one tensor is, and where it stands.
+    """The meaning of one tensor and its place in the model.
 
     Attributes:
         component: the part of the model: "language", "vision", "projector", or a prefix of the file.
@@ -53,7 +53,7 @@ class Role:
 
     @property
     def matrix(self) -> str:
-        """What it is inside its block, as in "up", "shared_up" or "mlp_norm"."""
+        """Its name inside its block, as in "up", "shared_up" or "mlp_norm"."""
         return ("shared_" if self.is_shared else "") + (self.module or self.group)
 
     @property

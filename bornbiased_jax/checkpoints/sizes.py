@@ -111,7 +111,7 @@ class Sizes:
 
     def fit(self, group: str, axes: Axes, shape: tuple[int, ...]) -> bool:
         """Tell whether a shape agrees with the sizes, as far as those are known."""
-        known = {
+        values = {
             ("residual",): self.residual,
             ("head", "head_dim"): self.query_size,
             ("kv_head", "head_dim"): self.key_size,
@@ -126,7 +126,7 @@ class Sizes:
             if heads and names[-1] == "head_dim":
                 if size % heads:
                     return False
-            elif known.get(names) not in (None, size):
+            elif values.get(names) not in (None, size):
                 return False
         return True
 

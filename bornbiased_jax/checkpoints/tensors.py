@@ -125,7 +125,7 @@ class Piece(NamedTuple):
 
 
 class RunInfo(TypedDict, total=False):
-    """What a run knows about one of its checkpoints; empty for models of other origin."""
+    """The facts that a run records of one of its checkpoints; empty for models of other origin."""
 
     run: str
     """Its folder."""
@@ -301,14 +301,14 @@ def read_parameter(
         rows: how many of a matrix's first rows; None for all.
     """
     lead = () if layer is None else (layer,)
-    held = [piece for piece in pieces if piece.place[: len(lead)] == lead or not piece.place]
-    if not held:  # a bias that the configuration has and the file has not
+    inside = [piece for piece in pieces if piece.place[: len(lead)] == lead or not piece.place]
+    if not inside:  # a bias that the configuration has and the file has not
         return np.zeros(block_shape, np.float32)[:rows]
-    if len(held[0].place) > len(lead):
+    if len(inside[0].place) > len(lead):
         # One tensor for each expert, which are the rows.
-        return np.stack([as_float32(piece.read(None)) for piece in held[:rows]])
-    is_whole = held[0].place == lead
-    tensor = held[0].read(rows if is_whole else None)
+        return np.stack([as_float32(piece.read(None)) for piece in inside[:rows]])
+    is_whole = inside[0].place == lead
+    tensor = inside[0].read(rows if is_whole else None)
     return as_float32((tensor if is_whole else tensor[layer])[:rows])
 
 

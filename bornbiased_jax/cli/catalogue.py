@@ -14,7 +14,7 @@ WIDTH = 80
 
 
 class Entry(NamedTuple):
-    """Where a command lies, below ``bornbiased_jax.cli``, and its line in the list of commands."""
+    """The module of a command, below ``bornbiased_jax.cli``, and its line in the list of commands."""
 
     module: str
     attribute: str

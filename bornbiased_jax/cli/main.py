@@ -53,7 +53,7 @@ def cli() -> None:
     Start here:
       bornbiased reproduce demo --scale laptop --out out/demo
       bornbiased probe contraction --model gpt2-tiny --seq-len 64 --num-inputs 500
-    """
+    """  # noqa: D401 (the motto)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -91,21 +91,21 @@ class Outputs:
         write_result(self.json_file, result.to_json())
         if self.csv is not None:
             io.write_text(self.csv, result.to_csv())
-        drawn = []
+        paths = []
         if self.figures is not None:
             with figures.style():
                 panels = result.figures()
             files = [(f"{name}.{kind}", panel.figure) for name, panel in panels.items() for kind in ("png", "svg")]
-            drawn = [self.figures.write_bytes(name, figures.drawn(figure, name)) for name, figure in files]
+            paths = [self.figures.write_bytes(name, figures.drawn(figure, name)) for name, figure in files]
         if self.page is not None:
             io.write_text(self.page, page.draw(result, title, command=command_line()))
-        return drawn
+        return paths
 
     def show(self, result: Result, title: str) -> None:
         """Write a result to its places, and print its tables and its sentences."""
-        drawn = self.write(result, title)
+        paths = self.write(result, title)
         print_tables(result.tables(), to_stderr=self.json_file == "-")
-        for path in drawn:
+        for path in paths:
             click.echo(str(path), err=self.json_file == "-")
         click.echo(" ".join(result.summary()), err=self.json_file == "-")
 

@@ -33,7 +33,7 @@ from bornbiased_jax.ranges import Count, SeqLen
 def predict(
     model: str | None, settings: tuple[str, ...], checkpoint: str | None, sweep: str | None, **arguments: Any
 ) -> None:
-    """What mean-field theory says of a configuration: no model is built and nothing is sampled.
+    """Predict a configuration by mean-field theory: no model is built and nothing is sampled.
 
     \b
     Example:
@@ -84,9 +84,9 @@ def predict(
     # One prediction for each value of a sweep.
     tokens = not KINDS[arguments["inputs"]].vectors
     records: list[dict[str, Any]] = []
-    for swept, value in configs:
-        record = {**value, **predict_config(swept, seq_len, num_inputs=num_inputs, tokens=tokens)}
+    for field, value in configs:
+        record = {**value, **predict_config(field, seq_len, num_inputs=num_inputs, tokens=tokens)}
         if arguments["gradients"]:
-            record |= {**predict_gradients(swept, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
+            record |= {**predict_gradients(field, seq_len, num_inputs), "num_tokens": num_inputs * seq_len}
         records.append(record)
     places.show(Prediction(name, cfg.to_dict(), records, next(iter(configs[0][1]), "")), name)

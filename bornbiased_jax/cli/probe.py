@@ -77,7 +77,7 @@ _probe_options = options.together(
 @probe.command("preference", cls=Command, short_help="which token does each seed predict most?")
 @_probe_options
 def preference_command(**arguments: Any) -> None:
-    """Which token each seed predicts most often, and how improbable that is (Table 1, Figure 1).
+    """Count each seed's most predicted token, with a p of that count (Table 1, Figure 1).
 
     \b
     Example:
@@ -90,7 +90,7 @@ def preference_command(**arguments: Any) -> None:
 @probe.command("contraction", cls=Command, short_help="how alike do unrelated inputs become?")
 @_probe_options
 def contraction_command(**arguments: Any) -> None:
-    """How alike the last-token states of different sequences are, block by block (Figure 2, Table 2).
+    """Measure cosines between last-token states of different sequences, block by block (Figure 2, Table 2).
 
     \b
     Example:
@@ -228,8 +228,8 @@ def _run(arguments: dict[str, Any], part: Part) -> None:
             records += [{**value, **row} for row in rows]
         # All values of a sweep share the other fields.
         base = options.model_config(arguments["model"], arguments["settings"])
-        swept = next(iter(prepared.models[0][1]), "")
-        result = kind(records, base.to_dict(), swept=swept, precision=arguments["precision"])
+        field = next(iter(prepared.models[0][1]), "")
+        result = kind(records, base.to_dict(), swept=field, precision=arguments["precision"])
     prepared.outputs.show(result, arguments["checkpoint"] or arguments["model"])
 
 

@@ -131,7 +131,7 @@ def _lines(moved: dict[str, list[list[Any]] | None]) -> Iterator[str]:
 @click.argument("directory", metavar="DIR", help="The store.")
 @outputs.result_options
 def status(directory: str, json_file: str | None) -> None:
-    """How far is the work that a store keeps (--resume DIR), how fast does it go, and what failed?
+    """Show the progress, the speed and the failures of the work in a store (--resume DIR).
 
     \b
     Example:

@@ -65,7 +65,7 @@ from bornbiased_jax.ranges import Count, Fraction, SeqLen, TokenId
 @options.quiet_option
 @outputs.output_options
 def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: Any) -> None:
-    """Which heads are attention sinks on a text, and how the first position differs inside the model.
+    """Find attention sinks on a text, and measure how the first position differs inside the model.
 
     \b
     Example:

@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import whole
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a change may need besides the model and its argument.
+    """The inputs of a change besides the model and its argument.
 
     Attributes:
         seed: of what is drawn by changes that name no seed of their own (noise).
@@ -134,7 +134,7 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _other(text: str) -> tuple[str, float]:
+def _model_and_strength(text: str) -> tuple[str, float]:
     name, colon, strength = text.rpartition(":")
     if not colon or not name:
         raise ValueError("it names no other model, or no strength after the last colon")
@@ -295,14 +295,14 @@ KINDS: dict[str, Kind] = {
         "merge:OTHER:0.5",
         "this fraction of another model, the rest of this one",
         False,
-        _other,
+        _model_and_strength,
         _with_other(damage.merge),
     ),
     "slerp": Kind(
         "slerp:OTHER:0.5",
         "so far on the great circle to another model, tensor by tensor",
         False,
-        _other,
+        _model_and_strength,
         _with_other(damage.slerp),
     ),
     "lora": Kind(

@@ -24,7 +24,7 @@ from bornbiased_jax.parameters import Params
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
+    """The rule by which the next token is chosen.
 
     Attributes:
         temperature: logits are divided by it before one token is drawn; 0 takes the most probable one.

@@ -172,7 +172,7 @@ class InterventionReport(Effect):
 
 
 class InterventionRecord(InterventionReport, total=False):
-    """What ``bornbiased intervene --json`` writes: a report, and all fields of the configuration."""
+    """The JSON of ``bornbiased intervene --json``: a report, and all fields of the configuration."""
 
     model: dict[str, FieldValue]
 
@@ -225,7 +225,7 @@ def intervene_checkpoint(
         if neurons:
             first_LF = first_activations(cfg, opened.params(), tokens_NT)
             for neuron, (_, place) in zip(neurons, writes, strict=True):
-                edits.append(_written(cfg, neuron, first_LF, place, length))
+                edits.append(_write_neuron(cfg, neuron, first_LF, place, length))
         changed_NT = tokens_NT.copy()
         if first_token is not None:
             changed_NT[:, 0] = check_tokens(np.asarray([first_token]), cfg.vocab_size)
@@ -250,7 +250,7 @@ def intervene_checkpoint(
     }
 
 
-def _written(cfg: ModelConfig, neuron: Neuron, first_LF: np.ndarray, position: int, length: int) -> Edits:
+def _write_neuron(cfg: ModelConfig, neuron: Neuron, first_LF: np.ndarray, position: int, length: int) -> Edits:
     if not 1 <= position <= length:
         raise InputError(f"--write {neuron}@{position}: the position is not between 1 and the length {length}")
     interventions.check_neuron(cfg, neuron)

@@ -49,11 +49,11 @@ def parity(
     reference_BTV, versions = transformers_logits(place, tokens_BT)
     forward = jax.jit(functools.partial(apply, cfg))
     # One sequence at a time: vocabularies are large.
-    errors, same = [], []
+    errors, matches = [], []
     for tokens_T, reference_TV in zip(tokens_BT, reference_BTV, strict=True):
         logits_TV = np.asarray(forward(checkpoint.params(), tokens_T[None]).logits_BTV)[0]
         errors.append(np.abs(logits_TV.astype(np.float64) - reference_TV))
-        same.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
+        matches.append(np.argmax(logits_TV, -1) == np.argmax(reference_TV, -1))
     # Weights that overflow leave logits that say nothing of the architecture.
     std, reason = float(np.std(reference_BTV)), ""
     if not np.isfinite([std, *map(np.max, errors)]).all():
@@ -64,7 +64,7 @@ def parity(
         "max_abs_error": float(np.max(errors)),
         "mean_abs_error": float(np.mean(errors)),
         "logit_std": std,
-        "top1_agreement": float(np.mean(same)),
+        "top1_agreement": float(np.mean(matches)),
         "num_tokens": int(tokens_BT.size),
         "seq_len": length,
         **versions,

@@ -50,7 +50,7 @@ class Scores(TypedDict):
 
 
 class RunPlace(TypedDict, total=False):
-    """Which checkpoint of a run; empty for models of other origin."""
+    """The place of a checkpoint in a run; empty for models of other origin."""
 
     seed: int
     step: int

@@ -31,7 +31,7 @@ LOGIT_BYTES = 2**28
 
 
 class Streamed(TypedDict):
-    """What :func:`streaming_losses` says of one number of kept tokens, JSON-ready."""
+    """Results of :func:`streaming_losses` for one number of kept tokens, JSON-ready."""
 
     window: int | None
     """Latest tokens seen, the query's own among them; None where everything before is seen."""

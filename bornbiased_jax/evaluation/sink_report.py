@@ -82,7 +82,7 @@ class OutlierReport(TypedDict):
 
 
 class SinkReport(SinkSettings):
-    """What :func:`report_on_ids` returns, JSON-ready; what :func:`sinks_report` adds is not required."""
+    """The result of :func:`report_on_ids`, JSON-ready; keys that :func:`sinks_report` adds are not required."""
 
     sink_rate: dict[str, float]
     """By length, as ``threshold`` says."""
@@ -134,13 +134,13 @@ def cut_sequences(ids: ArrayLike, length: int, num_sequences: int, *, seed: int 
     hardware.check_memory(
         ids.itemsize * count * length, f"{count:,} sequences of {length:,} tokens", "ask for fewer", on_host=True
     )
-    chosen = np.random.default_rng(seed).choice(starts, count, replace=False)
-    return np.stack([ids[start : start + length] for start in np.sort(chosen)])
+    picks = np.random.default_rng(seed).choice(starts, count, replace=False)
+    return np.stack([ids[start : start + length] for start in np.sort(picks)])
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportOptions(SinkOptions):
-    """What a report on sinks measures, besides which heads are sinks.
+    """The measurements of a report on sinks, besides the sinks themselves.
 
     Attributes:
         lengths: sequence lengths in tokens. The sequences of the longest are drawn; shorter ones are their prefixes.

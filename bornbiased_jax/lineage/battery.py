@@ -50,7 +50,7 @@ _MIN_QUARTERED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How the battery is run.
+    """Options of a run of the battery.
 
     Attributes:
         alpha: level of the decision.
@@ -168,7 +168,8 @@ def compare_weights(
     """Compare two fingerprints of weights by everything they hold.
 
     Args:
-        base, suspect: made with one dimension and one sign key.
+        base: of one model.
+        suspect: of the other one, made with the same dimension and sign key.
         options: level, permutations, and whether one model is an initialization.
         further: cells of other tests that join the family.
 

@@ -61,7 +61,8 @@ def compare(
         suspect: of the other model, on the same inputs.
         test: a key of :data:`.lineage_tests.TESTS`; one that needs outputs alone.
         alpha: level of the decision; the test's own by default.
-        num_permutations, signs: as of :func:`.permutation.permutation_test`; the other tests do not have them.
+        num_permutations: as of :func:`.permutation.permutation_test`; the other tests do not have it.
+        signs: as there.
         references: outputs of fresh seeds of the base's architecture, for the population test.
 
     Raises:
@@ -152,11 +153,11 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
         partner_D, is_negated_D = matching
         permuted, negated = int((partner_D != np.arange(len(partner_D))).sum()), int(is_negated_D.sum())
     # Facts for the verdict's JSON.
-    same, reordered, total = len(same_names), reordered_or_none or 0, len(base.tensor_digests)
+    equal, reordered, total = len(same_names), reordered_or_none or 0, len(base.tensor_digests)
     facts = {
         "identical_weights": base.weights_digest == suspect.weights_digest,
         "identical_outputs": has_same_outputs,
-        "identical_tensors": same,
+        "identical_tensors": equal,
         "reordered_tensors": reordered_or_none,
         "num_tensors": total,
         "relabelled_coordinates": None if matching is None else permuted,
@@ -173,11 +174,11 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
     elif has_same_outputs:
         identity = "outputs"
         reason = "the weights differ, yet the outputs are identical on every input, bit for bit"
-    elif reordered and same + reordered == total:
+    elif reordered and equal + reordered == total:
         identity = "up to the order of numbers"
         reason = (
             f"the weights hold the same numbers in another order: of {total} tensors {reordered} are rearranged and "
-            f"{same} identical, bit for bit"
+            f"{equal} identical, bit for bit"
         )
         notes.insert(0, _changed_function(permuted, negated, verdict))
     elif permuted or negated:
@@ -191,8 +192,8 @@ def with_identity(verdict: Verdict, base: OutputFingerprint, suspect: OutputFing
         )
     else:
         decision, reason, notes = verdict.verdict, verdict.reason, verdict.notes
-        if same or reordered:
-            tensors = f"{same} of {total} tensors are identical, bit for bit"
+        if equal or reordered:
+            tensors = f"{equal} of {total} tensors are identical, bit for bit"
             if reordered:
                 tensors += f", and {reordered} hold the same numbers in another order"
             notes.insert(0, f"{tensors}.")

@@ -107,7 +107,7 @@ class ComponentPair:
 
     @cached_property
     def is_joint(self) -> bool:
-        """Whether labels of several blocks or experts repeat each other in both models."""
+        """True if labels of several blocks or experts repeat each other in both models."""
         return self.repeats["experts"].is_shared or all(map(_has_repeated_blocks, (self.base, self.suspect)))
 
     @property
@@ -128,8 +128,8 @@ class ComponentPair:
     def expert_pairs(self) -> Iterator[tuple[int, int, int]]:
         """Yield routed experts that correspond: block, number in the base, number in the suspect."""
         for pair in self.neurons:
-            (base, suspect), *others = pair.pairs
-            if not others and not base.is_shared and base.expert is not None and suspect.expert is not None:
+            (base, suspect), *rest = pair.pairs
+            if not rest and not base.is_shared and base.expert is not None and suspect.expert is not None:
                 yield pair.block, base.expert, suspect.expert
 
     @property
@@ -316,7 +316,7 @@ class ComponentPair:
 
     @property
     def _has_common_coordinates(self) -> bool:
-        """Whether the tables show that residual coordinates of one number correspond, with one sign.
+        """Return whether the tables show that residual coordinates of one number correspond, with one sign.
 
         Neurons have no part in the tables: a choice by them leaves permutations of neurons as likely as they were.
         """
@@ -379,11 +379,11 @@ def _without(component: Component, kinds: Collection[str]) -> Component:
     ]
     heads = [
         dataclasses.replace(
-            each,
-            query_key=emptied(each.query_key, "query", "key"),
-            value_output=emptied(each.value_output, "value", "output"),
+            head,
+            query_key=emptied(head.query_key, "query", "key"),
+            value_output=emptied(head.value_output, "value", "output"),
         )
-        for each in component.heads
+        for head in component.heads
     ]
     return dataclasses.replace(component, neurons=tuple(neurons), heads=tuple(heads))
 
@@ -400,7 +400,7 @@ def _has_repeated_blocks(component: Component) -> bool:
     """Return whether blocks of one model repeat each other neuron by neuron."""
     # Neighboring blocks, and every block with the first one: wide scores, of which threads hold one pair each.
     first = [mlps[0] for mlps in by_block(component).values()]
-    pairs = [*zip(first, first[1:], strict=False), *((first[0], other) for other in first[2:])]
+    pairs = [*zip(first, first[1:], strict=False), *((first[0], later) for later in first[2:])]
 
     def facts(pair: tuple[Neurons, Neurons]) -> TraceFacts | None:
         with contextlib.suppress(EvidenceError):
@@ -408,5 +408,5 @@ def _has_repeated_blocks(component: Component) -> bool:
         return None
 
     with ThreadPoolExecutor(cores()) as pool:
-        found = list(pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total]))
-    return z_from(each for each in found if each is not None) >= REPEATING
+        results = list(pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total]))
+    return z_from(result for result in results if result is not None) >= REPEATING

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -111,11 +111,11 @@ class _Cached(Generic[_Value]):
     one another.
     """
 
-    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+    def __init__(self, compute: Callable[[Term], _Value]) -> None:
         self._compute, self._name = compute, compute.__name__
         self.__doc__ = compute.__doc__
 
-    def __get__(self, instance: object, owner: type | None = None) -> _Value:
+    def __get__(self, instance: Term, owner: type | None = None) -> _Value:
         # Found on the object itself from then on, before this is asked.
         value = self._compute(instance)
         instance.__dict__[self._name] = value
@@ -157,7 +157,7 @@ class Term:
 
     @_Cached
     def facts(self) -> TraceFacts:
-        """What z needs of it."""
+        """Return the numbers of the term that z needs."""
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
         return TraceFacts(self.trace, *self.moments, squares / len(self.scores_nn))
 
@@ -182,7 +182,7 @@ class Term:
 
 
 class TraceFacts(NamedTuple):
-    """What z needs of one term: its trace, mean and variance of it over permutations, and the sum of squares over n."""
+    """One term as z needs it: its trace, mean and variance of it over permutations, and the sum of squares over n."""
 
     trace: float
     mean: float
@@ -235,7 +235,8 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
 
     Args:
         terms: at least one.
-        num_permutations, seed: of the permutations that are counted.
+        num_permutations: how many are counted.
+        seed: of the permutations.
     """
     statistic = math.fsum(term.trace for term in terms)
     mean = math.fsum(term.moments[0] for term in terms)

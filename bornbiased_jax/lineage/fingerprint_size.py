@@ -56,17 +56,17 @@ def predicted_bytes(source: RoleSource, settings: Settings) -> int:
             if axis is None:
                 continue
             # Matrices are sketched across the residual stream, neuron by neuron.
-            width, other = sizes[axis], sizes[1 - axis]
+            width, length = sizes[axis], sizes[1 - axis]
             cells.add((role.block, role.matrix))
             parts.add(role.group if role.block is None else "blocks")
             if role.block is None:
-                total += other // 8 if role.group == "embedding" else 0
+                total += length // 8 if role.group == "embedding" else 0
             elif role.group in ("gate", "up", "down"):
                 is_routed = role.expert is not None and not role.is_shared
-                total += spaces * dim * stored_neurons(other, num_experts if is_routed else 1, settings)
+                total += spaces * dim * stored_neurons(length, num_experts if is_routed else 1, settings)
                 total += 30 if role.group == "up" else 0
             elif role.group == "router":
-                total += spaces * dim * other
+                total += spaces * dim * length
         # The heat map has a row for each matrix, coordinates one for each part.
         total += len(cells) * (2 * width + 16) + len(parts) * (width * dim + 100)
         if has_vocabulary and shape.num_heads:

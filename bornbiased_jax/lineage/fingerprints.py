@@ -66,12 +66,12 @@ class Neurons:
 
     @property
     def stored(self) -> int:
-        """How many neurons are stored."""
+        """The number of neurons that are stored."""
         return len(self.coordinates["up"])
 
     @property
     def is_complete(self) -> bool:
-        """Whether every neuron is stored, so that neurons in another order can be matched."""
+        """True if every neuron is stored, so that neurons in another order can be matched."""
         return self.stored == self.total
 
 
@@ -93,7 +93,7 @@ class Heads:
 
     @property
     def num_heads(self) -> int:
-        """How many query heads there are."""
+        """The number of query heads."""
         return len(self.query_key)
 
 
@@ -113,7 +113,7 @@ class Router:
 
     @property
     def num_experts(self) -> int:
-        """How many experts it chooses from."""
+        """The number of experts that it chooses from."""
         return len(self.coordinates)
 
 
@@ -184,7 +184,7 @@ class TensorRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Repeats:
-    """What repeats along one axis of a component, all blocks together.
+    """Repeats along one axis of a component, all blocks together.
 
     Attributes:
         component: its name.
@@ -204,7 +204,7 @@ class Repeats:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where the weights came from. Not in the payload: equal tensors in another file have another source.
+    """The origin of the weights. Not in the payload: equal tensors in another file have another source.
 
     Attributes:
         description: one line.

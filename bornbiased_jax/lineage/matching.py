@@ -52,7 +52,7 @@ class Matching:
 
     @property
     def seen(self) -> str:
-        """What unrelated models were seen to agree on, for a sentence."""
+        """The largest agreement of unrelated models, as a sentence."""
         if self.largest_unrelated is None:
             return "unrelated models with so few neurons were not measured"
         return f"unrelated models were seen to agree on {self.largest_unrelated:.1%} at most"

@@ -50,7 +50,7 @@ class BlockCoefficient:
 
 @dataclasses.dataclass(frozen=True)
 class Coefficient:
-    """How far the suspect went from the base toward one model: 0 at the base, 1 at the model.
+    """The suspect's way from the base toward one model: 0 at the base, 1 at the model.
 
     Attributes:
         base: the name of the model.
@@ -151,8 +151,8 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
         >>> [round(entry.coefficient, 1) for entry in fit.coefficients], round(fit.residual, 1)
         ([0.3, 0.3], 0.8)
     """
-    first, second, *others = [_open(model) for model in (Base(origin, origin), Base(suspect, suspect), *bases)]
-    models = [first, second, *others]
+    first, second, *rest = [_open(model) for model in (Base(origin, origin), Base(suspect, suspect), *bases)]
+    models = [first, second, *rest]
     # Matrices that all models have in one shape; the others are left out, and named.
     paths = [path for path in first.roles if len({model.shape(path) for model in models}) == 1]
     left_out = sorted({path for model in models for path in model.roles}.difference(paths))
@@ -172,7 +172,7 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
     each_NK = np.array([_fit(gram.inner_MM)[0] for gram in grams])
     coefficients = tuple(
         Coefficient(model.name, float(pooled_K[k]), float(np.nanstd(each_NK[:, k])), _by_block(grams, k))
-        for k, model in enumerate(others)
+        for k, model in enumerate(rest)
     )
     scale_K = np.sqrt(np.diagonal(total_MM)[1:])
     condition_number = math.sqrt(np.linalg.cond(total_MM[1:, 1:] / np.outer(scale_K, scale_K)))
@@ -211,15 +211,15 @@ def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
         InputError: two models have the same weights.
     """
     # Nothing may equal the base, and no two models each other.
-    origin, *others = names
+    origin, *rest = names
     squares_M = np.diagonal(total_MM)
-    for index, name in enumerate(others):
+    for index, name in enumerate(rest):
         if squares_M[index] == 0.0:
             raise InputError(f"{name} has the weights of the base {origin}: no mixture to fit, name another model")
         for earlier in range(1, index):
             distance = squares_M[index] + squares_M[earlier] - 2 * total_MM[index, earlier]
             if distance <= math.sqrt(_ROUNDING) * squares_M[index]:
-                raise InputError(f"{others[earlier]} and {name} have the same weights: leave one of them out")
+                raise InputError(f"{rest[earlier]} and {name} have the same weights: leave one of them out")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

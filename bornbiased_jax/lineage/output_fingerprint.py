@@ -32,7 +32,7 @@ FORMAT = "bornbiased-fingerprint-1"
 
 
 class InputFacts(TypedDict, total=False):
-    """What identifies inputs; vectors have the moments that they were given, texts a source besides."""
+    """The identity of inputs; vectors have the moments that they were given, texts a source besides."""
 
     kind: str
     num_inputs: int
@@ -46,7 +46,7 @@ class InputFacts(TypedDict, total=False):
 
 
 class Facts(TypedDict):
-    """What a stored fingerprint says of its outputs: the fields of :class:`OutputFingerprint` but for them."""
+    """Facts of the outputs in a stored fingerprint: the fields of :class:`OutputFingerprint` but for the outputs."""
 
     inputs: InputFacts
     layer: Layers | None

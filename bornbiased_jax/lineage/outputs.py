@@ -29,7 +29,7 @@ MAX_SHARDS = 4
 
 @dataclasses.dataclass(frozen=True)
 class OutputOptions:
-    """Where outputs are read, and in what layout.
+    """The place where outputs are read, and their layout.
 
     Attributes:
         moments: mean and standard deviation that Gaussian vectors are given; ids have none. Two models must be given

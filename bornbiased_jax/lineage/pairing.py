@@ -72,7 +72,8 @@ def _distances(
     """Compute distances of blocks (or experts) by their Grams, each kind of Gram in units of its median: [L, L'].
 
     Args:
-        base, suspect: the MLPs of each block: one, or its experts.
+        base: the MLPs of each block: one, or its experts.
+        suspect: those of the other model.
         tokens_only: leave out Grams in residual coordinates.
     """
     total_LL = np.zeros((len(base), len(suspect)))
@@ -150,7 +151,8 @@ def pair_blocks(base: Component, suspect: Component, *, tokens_only: bool = Fals
     """Pair blocks of two models of any depth, in order.
 
     Args:
-        base, suspect: the components.
+        base: a component.
+        suspect: the one of the other model.
         tokens_only: look at no residual coordinate, as tests that permute coordinates need it.
 
     Returns:

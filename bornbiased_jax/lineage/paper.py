@@ -162,7 +162,7 @@ def paper_test(
 
     Returns:
         A verdict by the t test (one-sided, equal variances), with the p of Mann and Whitney's U test (one-sided,
-        normal approximation) beside it; z is the normal quantile of p. Undefined for unequal widths, fewer than 10
+        normal approximation) alongside; z is the normal quantile of p. Undefined for unequal widths, fewer than 10
         inputs, fewer than 3 shared coordinates, or a constant coordinate among them.
 
     Raises:

@@ -34,8 +34,8 @@ def float16(numbers: np.ndarray) -> np.ndarray:
 
 def int8(numbers: np.ndarray) -> np.ndarray:
     """Round to whole numbers from −128 to 127."""
-    whole: np.ndarray = np.clip(np.rint(numbers), -128, 127)
-    return whole
+    integers: np.ndarray = np.clip(np.rint(numbers), -128, 127)
+    return integers
 
 
 def float8(numbers: np.ndarray) -> np.ndarray:

@@ -59,7 +59,8 @@ class Rounding:
         """Return whether two tensors of one shape are equal after this rounding.
 
         Args:
-            base, suspect: float32; with scales, either of them may be the one in 8 bits.
+            base: float32; with scales, either of the two may be the one in 8 bits.
+            suspect: float32.
             difference: the largest between their numbers.
         """
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -79,7 +80,8 @@ class Rounding:
         Some families store g and multiply by 1 + g, of which float32 keeps the last bits of g no more.
 
         Args:
-            base, suspect: 1 + g, float32.
+            base: 1 + g, float32.
+            suspect: the same of the other model.
         """
         offsets = base - np.float32(1), suspect - np.float32(1)
         return any(self._rounds_offsets(*pair) for pair in (offsets, offsets[::-1]))
@@ -132,8 +134,10 @@ class Rounding:
         """Return of each group whether both tensors have the same codes, if its largest number has this one.
 
         Args:
-            grid_GN, other_GN: the tensor on a grid, and the one that was rounded to it.
-            largest_G1, other_largest_G1: the largest numbers of their groups.
+            grid_GN: the tensor on a grid.
+            other_GN: the one that was rounded to it.
+            largest_G1: the largest numbers of the groups of the first.
+            other_largest_G1: those of the other one.
             code: of the largest number on the grid.
         """
         # A file may keep its scales in fewer bits than those that its numbers were rounded by, which the other gives.
@@ -196,7 +200,8 @@ def _sources(
 
     Args:
         other_GN: the numbers before they were rounded.
-        scale_G1, own_G1: the scale as the file has it, and as those numbers give it.
+        scale_G1: the scale as the file has it.
+        own_G1: the scale as those numbers give it.
         code_G1: of the largest number of each group.
     """
     yield other_GN / scale_G1
@@ -314,7 +319,7 @@ FINE = tuple(name for name, rounding in ROUNDINGS.items() if rounding.bits == 16
 
 
 class Explanations:
-    """Which roundings make every tensor equal that was seen: one for all, or 16 bits for some and 8 for others."""
+    """The roundings that make every tensor equal that was seen: one for all, or 16 bits for some and 8 for others."""
 
     def __init__(self) -> None:
         coarse = [name for name, rounding in ROUNDINGS.items() if rounding.bits == 8]
@@ -326,7 +331,8 @@ class Explanations:
         """Drop what does not explain how two tensors differ.
 
         Args:
-            base, suspect: float32, of one shape.
+            base: float32.
+            suspect: float32, of the same shape.
             difference: the largest between their numbers.
             is_scale: whether they are scales of a norm, which a file may store less 1.
         """

@@ -54,7 +54,7 @@ class Base:
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """What is said of one base.
+    """The result for one base.
 
     Attributes:
         base: its name.
@@ -125,10 +125,10 @@ def _of_store(folder: Path) -> list[Base]:
     if not index.is_file():
         paths = sorted(folder.iterdir())
         stored = [path for path in paths if is_fingerprint(path)]
-        others = [path.name for path in paths if path not in stored]
-        if others:
-            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-            progress.note(f"{folder}: left out, as no fingerprints of weights: {', '.join(others[:_SHOWN])}{more}")
+        foreign = [path.name for path in paths if path not in stored]
+        if foreign:
+            more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+            progress.note(f"{folder}: left out, as no fingerprints of weights: {', '.join(foreign[:_SHOWN])}{more}")
         return [Base(path.stem, str(path)) for path in stored]
     # An index names files, and may name digests.
     try:

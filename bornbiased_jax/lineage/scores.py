@@ -135,7 +135,8 @@ def neuron_scores(
     counts.
 
     Args:
-        base, suspect: the MLPs.
+        base: an MLP.
+        suspect: the one of the other model.
         space: which sketches.
         shape: of the base's component.
         inner: inner products of some pairs of neurons; of all pairs by default.
@@ -255,7 +256,8 @@ def coordinate_terms(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray], 
     be a choice by the pairing that is tested.
 
     Args:
-        base, suspect: sketches [D, k] of the same parts in the same order.
+        base: sketches [D, k] of parts.
+        suspect: those of the same parts in the same order.
         period: coordinates of one repeat where both models repeat themselves, which are permuted jointly; None where
             they do not.
 
@@ -372,8 +374,8 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
         inner = partial(_partner_products, partners_Sn=partners_Sn)
         with contextlib.suppress(EvidenceError):
             scores = [neuron_scores(*mlps, space, shape, inner) for mlps in pair.pairs]
-            is_live = [live[:size] for each in scores for live in (each.is_live_base, each.is_live_suspect)]
-            combined_Sn = np.sum([each.combined for each in scores], axis=0)
+            is_live = [live[:size] for score in scores for live in (score.is_live_base, score.is_live_suspect)]
+            combined_Sn = np.sum([score.combined for score in scores], axis=0)
             sampled.add(combined_Sn, np.logical_and.reduce(is_live), partners_Sn)
     return sampled
 

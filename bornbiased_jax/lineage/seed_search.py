@@ -42,7 +42,7 @@ FUNCTION = "bornbiased_jax.lineage.seed_search:compute"
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions:
-    """How a search is divided.
+    """Options that divide a search.
 
     Attributes:
         entries: numbers drawn of each seed.
@@ -72,9 +72,9 @@ def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place
         raise InputError(f"init={cfg.init} draws no matrix of the blocks entry by entry: its seeds cannot be searched")
     step = max(1, math.ceil(len(matrices) / SEARCH_MATRICES))
     # Sorted by layer, so that every depth and kind has its turn.
-    chosen = sorted(matrices, key=lambda place: (place.layer, place.path))[::step]
-    count = max(1, entries // len(chosen))
-    return [place._replace(entries=min(count, place.entries)) for place in chosen]
+    selection = sorted(matrices, key=lambda place: (place.layer, place.path))[::step]
+    count = max(1, entries // len(selection))
+    return [place._replace(entries=min(count, place.entries)) for place in selection]
 
 
 def decision_places(cfg: ModelConfig) -> list[Place]:
@@ -95,7 +95,7 @@ def _matrices(cfg: ModelConfig) -> list[Place]:
     return places
 
 
-def drawn(places: list[Place], seed: jax.Array) -> jax.Array:
+def draw_entries(places: list[Place], seed: jax.Array) -> jax.Array:
     """Draw initial weights at the places before they are scaled, in order: [n] float32, bitwise those of ``init``."""
     key = keys.init_key(seed)
     parts = []
@@ -133,7 +133,7 @@ def correlator(places: tuple[Place, ...]) -> Callable[[jax.Array, jax.Array], ja
     """Compile the map from seeds [S] uint32 and the suspect's centered unit vector [n] to correlations [S] float32."""
 
     def correlation(seed: jax.Array, unit_N: jax.Array) -> jax.Array:
-        initial_N = drawn(list(places), seed)
+        initial_N = draw_entries(list(places), seed)
         centered_N = initial_N - jnp.mean(initial_N)
         return jnp.sum(centered_N * unit_N) / jnp.sqrt(jnp.sum(jnp.square(centered_N)))
 

@@ -34,7 +34,7 @@ _SEQUENCES, _LENGTH = 8, 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
-    """What the statistics need of one model, from one read of it, tensor by tensor.
+    """The numbers of one model that the statistics need, from one read of it, tensor by tensor.
 
     Attributes:
         source: the model.
@@ -172,7 +172,7 @@ def _product_spectra(source: RoleSource, kernels: Mapping[str, np.ndarray]) -> d
 
 
 def _tokenizer_file(source: RoleSource, checkpoint: Checkpoint | None) -> Path | None:
-    """Find the tokenizer of a model: beside the files of its weights, of an adapter beside its own first."""
+    """Find the tokenizer of a model: next to the files of its weights, of an adapter next to its own first."""
     if checkpoint is not None:
         return next(iter(checkpoint.tokenizer_files), None)
     folders = dict.fromkeys(path.parent for path in reversed(source.files))

@@ -66,16 +66,16 @@ def sample_pair(base: RoleSource, suspect: RoleSource) -> Samples:
     of_block = sum(work.values()) / max(1, len(narrow))
     of_products = max(sum(by_block.values()) / max(1, len(by_block)) for by_block in products)
     count = max(1, int(_WORK / max(1.0, of_block + of_products)))
-    chosen = {block: narrow[block] for block in _evenly_over(list(narrow), count)}
+    sample = {block: narrow[block] for block in _evenly_over(list(narrow), count)}
     blocks = [_evenly_over(list(by_block), count) for by_block in products]
     if count == 1:
-        chosen = {block: _cheapest(roles, work, _WORK - of_products) for block, roles in chosen.items()}
-    paths = frozenset(role.path for roles in chosen.values() for role in roles)
+        sample = {block: _cheapest(roles, work, _WORK - of_products) for block, roles in sample.items()}
+    paths = frozenset(role.path for roles in sample.values() for role in roles)
     texts = [_blocks_text(sampled, by_block) for sampled, by_block in zip(blocks, products, strict=True)]
     return Samples(
         Sample(paths, frozenset(blocks[0])),
         Sample(paths, frozenset(blocks[1])),
-        _matrices_text(chosen, shared),
+        _matrices_text(sample, shared),
         " and ".join(dict.fromkeys(text for text in texts if text)),
     )
 
@@ -132,34 +132,34 @@ def _evenly_over(blocks: Sequence[int], count: int) -> list[int]:
 
 def _cheapest(roles: Sequence[Role], work: Mapping[Role, float], limit: float) -> list[Role]:
     """Choose the matrices that take the least, up to a limit; at least one."""
-    chosen: list[Role] = []
+    sample: list[Role] = []
     for role in sorted(roles, key=work.__getitem__):
         limit -= work[role]
-        if chosen and limit < 0:
+        if sample and limit < 0:
             break
-        chosen.append(role)
-    return chosen
+        sample.append(role)
+    return sample
 
 
-def _blocks_text(chosen: Collection[int], blocks: Collection[int]) -> str:
+def _blocks_text(sample: Collection[int], blocks: Collection[int]) -> str:
     """Name blocks of a sample; "" for all.
 
     >>> _blocks_text([16], range(1, 33)), _blocks_text([4, 12, 20, 28], range(1, 33)), _blocks_text([1, 2], [1, 2])
     ('block 16 of 32', 'blocks 4, 12, 20, 28 of 32', '')
     """
-    if len(chosen) == len(blocks):
+    if len(sample) == len(blocks):
         return ""
-    if len(chosen) > _NAMED:
-        return f"{len(chosen)} of {len(blocks)} blocks"
-    return f"block{'s' if len(chosen) > 1 else ''} {', '.join(map(str, chosen))} of {len(blocks)}"
+    if len(sample) > _NAMED:
+        return f"{len(sample)} of {len(blocks)} blocks"
+    return f"block{'s' if len(sample) > 1 else ''} {', '.join(map(str, sample))} of {len(blocks)}"
 
 
-def _matrices_text(chosen: BlockRoles, shared: BlockRoles) -> str:
-    blocks = _blocks_text(chosen, shared)
-    counts = [sum(len(roles[block]) for block in chosen) for roles in (chosen, shared)]
+def _matrices_text(sample: BlockRoles, shared: BlockRoles) -> str:
+    blocks = _blocks_text(sample, shared)
+    counts = [sum(len(roles[block]) for block in sample) for roles in (sample, shared)]
     if counts[0] == counts[1]:
         return blocks
-    roles = [role for of_block in chosen.values() for role in of_block]
+    roles = [role for of_block in sample.values() for role in of_block]
     # Experts are many: counted.
     has_experts = any(role.expert is not None for role in roles)
     names = f"{counts[0]} of {counts[1]} matrices" if has_experts else ", ".join(dict.fromkeys(r.matrix for r in roles))

@@ -332,7 +332,7 @@ class RepeatCounter:
         # Labels without numbers score exactly 0 and are left out: padding is no repetition.
         scores = {shift: _nonzero(score((labels_n + shift) % num_labels)) for shift in candidates}
         for parts, shift in shifts.items():
-            null = [values for other, values in scores.items() if other not in (shift, num_labels - shift)]
+            null = [values for offset, values in scores.items() if offset not in (shift, num_labels - shift)]
             at_shift = _nonzero(score((labels_n + shift) % num_labels))
             if sum(map(len, null)):
                 mean, variance = float(np.mean(np.concatenate(null))), float(np.var(np.concatenate(null)))

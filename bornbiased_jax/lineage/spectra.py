@@ -58,7 +58,8 @@ def attention_factors(
 
     Args:
         kernels: :data:`MATRICES` by name: [D, heads · width] of the first three, [heads · width, D] of the last.
-        num_heads, num_kv_heads: of queries, and of keys and values.
+        num_heads: of queries.
+        num_kv_heads: of keys and values.
 
     Returns:
         float64. None where a matrix is missing or the widths of heads do not fit together.
@@ -125,7 +126,8 @@ def assigned_cosine(base: Sequence[Pair], suspect: Sequence[Pair]) -> float:
     """Average the cosine of two kinds of spectra over blocks that are assigned to one another.
 
     Args:
-        base, suspect: of each block the sorted values of both products, [D] each; at least one block.
+        base: of each block the sorted values of both products, [D] each; at least one block.
+        suspect: the same of the other model.
     """
     total_LL = np.zeros((len(base), len(suspect)))
     for kind in range(2):

@@ -184,7 +184,7 @@ def _walsh(vectors_n2: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class SharedRepeats:
-    """How the labels of two models repeat themselves.
+    """Repeats among the labels of two models.
 
     Attributes:
         periods: labels in one repeat by number of labels, where both models have one period.
@@ -196,7 +196,7 @@ class SharedRepeats:
 
     @property
     def is_shared(self) -> bool:
-        """Whether both models repeat themselves at one period."""
+        """True if both models repeat themselves at one period."""
         return bool(self.periods)
 
 

@@ -38,12 +38,12 @@ def foreign_numbers(base: RoleSource, suspect: RoleSource) -> str:
     columns = [log_norms_V[:count][used_V] for log_norms_V, _ in norms]
     if any(2 * width * column.var() < _TRAINED for column, (_, width) in zip(columns, norms, strict=True)):
         return ""
-    found = stats.spearmanr(*columns, alternative="greater")
-    if found.pvalue <= LEVEL:
+    correlation = stats.spearmanr(*columns, alternative="greater")
+    if correlation.pvalue <= LEVEL:
         return ""
     return (
         f"but a token's number seems to mean another token in the other model (norms of {len(columns[0]):,} rows of "
-        f"the embeddings have a rank correlation of {found.statistic:.2f}, while models trained apart on one "
+        f"the embeddings have a rank correlation of {correlation.statistic:.2f}, while models trained apart on one "
         "vocabulary agree), so that a rotated copy would not be found: give both models with their tokenizers, which "
         "match tokens by strings"
     )

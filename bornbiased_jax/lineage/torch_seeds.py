@@ -79,7 +79,7 @@ def which_torch_seed(
         if candidates[-1].log10_p < math.log10(alpha):
             break
     # The best seed, and whether it is one.
-    first, *others = sorted(candidates, key=lambda row: (-row.t, row.seed))
+    first, *rest = sorted(candidates, key=lambda row: (-row.t, row.seed))
     is_hit = first.log10_p < math.log10(alpha)
     drawn_by = f"torch {draw.versions['torch']} and transformers {draw.versions['transformers']}"
     reason = (
@@ -93,7 +93,7 @@ def which_torch_seed(
         seed=first.seed if is_hit else None,
         reason=reason,
         best=first,
-        runner_up=others[0] if others else None,
+        runner_up=rest[0] if rest else None,
         num_seeds=len(candidates),
         num_entries=(len(unit_N), len(unit_N)),
         alpha=alpha,

@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def notes(self) -> list[str]:
-        """What the verdict rests on, point by point."""
+        """The grounds of the verdict, point by point."""
         return list(cast(Sequence[str], self.detail.get("notes", ())))
 
     def to_json(self) -> dict[str, object]:
@@ -96,7 +96,7 @@ behind: rotating the residual stream.
 
     @property
     def is_identity(self) -> bool:
-        """Whether the models are called one because numbers are equal: a fact, which has no probability."""
+        """True if the models are called one because numbers are equal: a fact, which has no probability."""
         return self.verdict == "same-lineage" and bool(self.detail.get("identity"))
 
     def _certainty(self) -> str:
@@ -112,13 +112,13 @@ behind: rotating the residual stream.
         chance = f"Unrelated models agree as much with probability {format_probability(self.log10_p)}"
         approximation = " by this test's approximation" if self.detail.get("null") == "approximate" else ""
         if self.verdict == "unrelated":
-            found = "nothing speaks for a shared initialization, which is no proof that there is none"
+            meaning = "nothing speaks for a shared initialization, which is no proof that there is none"
             if self.log10_p < _WEAK_LOG10:
-                found = (
+                meaning = (
                     "that is weak evidence for a shared initialization, short of the level of "
                     f"{format_probability(math.log10(self.alpha))}"
                 )
-            return f"{chance}{approximation}: {found}."
+            return f"{chance}{approximation}: {meaning}."
         return f"{chance}{' at most' if is_bound else ''}{approximation}."
 
     def text(self) -> str:
@@ -177,9 +177,9 @@ def certified_keys(certified: Certified) -> Detail:
     }
 
 
-def with_choices(verdict: Verdict, chosen: Mapping[str, object]) -> Verdict:
+def with_choices(verdict: Verdict, choices: Mapping[str, object]) -> Verdict:
     """Add to a verdict the options that are not the defaults, which whoever tried several must correct for."""
-    words = [f"{name} = {value}" for name, value in chosen.items()]
+    words = [f"{name} = {value}" for name, value in choices.items()]
     notes = verdict.notes
     if words:
         notes.append(
@@ -207,8 +207,13 @@ def decide(
     """Decide same lineage if p < alpha, else unrelated; a p that is not a number is undefined, never 1.
 
     Args:
-        test, p_value, log10_p, z, num_inputs, alpha, detail: of the :class:`Verdict`; a z that is not finite is
-            left out.
+        test: the test's name.
+        p_value: of the statistic; NaN where there is none.
+        log10_p: of the same p, also where it underflows.
+        z: the statistic in its standard deviations; left out where it is not finite.
+        num_inputs: N; None of tests that read no outputs.
+        alpha: level of the decision.
+        **detail: as of :class:`Verdict`.
     """
     if not (math.isfinite(p_value) and math.isfinite(log10_p)):
         return undefined(test, "the p-value is not a number", num_inputs=num_inputs, alpha=alpha, **detail)

@@ -174,7 +174,8 @@ def write_notes(
         comparison: the battery's result.
         rows: its components.
         deciding: the cell whose p stands behind the decision; None where none does.
-        base, suspect: the models.
+        base: of one model.
+        suspect: of the other one.
         exactness: condition under which that p is exact.
         is_stored: whether a model is known by a stored fingerprint alone, which has no number of it.
     """

@@ -52,7 +52,8 @@ def auto_verdict(
     """Decide by everything that two fingerprints hold.
 
     Args:
-        base, suspect: made with one dimension and one sign key.
+        base: of one model.
+        suspect: of the other one, made with the same dimension and sign key.
         options: level, permutations, and whether one model is an initialization.
         identity: of the two models, from more than their fingerprints.
         outputs: verdict of the permutation test of outputs, where it joins the family.
@@ -129,7 +130,8 @@ def single_verdict(
     """Decide by one piece of evidence over the whole model, named beforehand; nothing is corrected for.
 
     Args:
-        base, suspect: made with one dimension and one sign key.
+        base: of one model.
+        suspect: of the other one, made with the same dimension and sign key.
         evidence: a key of :data:`.evidence.KINDS`.
         options: level and permutations.
 
@@ -204,8 +206,8 @@ def _decide(
             )
             return "undefined", reason, best
         # A part is named where the whole by itself does not agree.
-        whole = (cell for cell in comparison.cells if cell.component == ALL)
-        is_whole = any(comparison.is_significant(cell.log10_adjusted) for cell in whole)
+        all_cells = (cell for cell in comparison.cells if cell.component == ALL)
+        is_whole = any(comparison.is_significant(cell.log10_adjusted) for cell in all_cells)
         where = "" if is_whole else f", in {place(best.component)}"
         reason = parts or f"the two models share an initialization: the weights agree more than chance allows{where}"
         return "same-lineage", f"{near}; {reason}" if near else reason, best

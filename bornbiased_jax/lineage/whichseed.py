@@ -42,7 +42,7 @@ from bornbiased_jax.lineage.seed_search import (
     SearchOptions,
     best_of,
     decision_places,
-    drawn,
+    draw_entries,
     read_entries,
     request,
     unit,
@@ -78,7 +78,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         seed: the initialization's seed, or None.
@@ -205,14 +205,14 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
         return verdict
     # Bonferroni over every seed there is, as in the search.
     log10_p = min(0.0, verdict.log10_p + math.log10(NUM_SEEDS))
-    same = log10_p <= math.log10(alpha)
+    is_same = log10_p <= math.log10(alpha)
     reason = (
-        f"the initial weights of seed {seed} agree with the suspect's {'more' if same else 'no more'} than those "
-        f"of the best of 2^32 seeds may by chance (p {'≤' if same else '>'} {alpha:g})"
+        f"the initial weights of seed {seed} agree with the suspect's {'more' if is_same else 'no more'} than those "
+        f"of the best of 2^32 seeds may by chance (p {'≤' if is_same else '>'} {alpha:g})"
     )
     return dataclasses.replace(
         verdict,
-        verdict="same-lineage" if same else "unrelated",
+        verdict="same-lineage" if is_same else "unrelated",
         reason=reason,
         p_value=probability(log10_p),
         log10_p=log10_p,
@@ -244,7 +244,7 @@ def check_search(cfg: ModelConfig, suspect_cfg: ModelConfig, seeds: range, alpha
 def _decide(cfg: ModelConfig, suspect: Checkpoint, seeds: list[int]) -> list[Candidate]:
     places = decision_places(cfg)
     unit_N = unit(read_entries(suspect, places))
-    draw = jax.jit(functools.partial(drawn, places))
+    draw = jax.jit(functools.partial(draw_entries, places))
     candidates = []
     for seed in seeds:
         candidates.append(candidate_of(seed, unit(np.asarray(draw(np.uint32(seed)), np.float64)), unit_N))

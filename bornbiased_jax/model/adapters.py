@@ -159,7 +159,7 @@ def _parameters(cfg: ModelConfig, adapter: Adapter) -> dict[str, tuple[tuple[int
     for name in adapter.matrices:
         module = f"blocks/{MATRICES[name]}"
         if f"{module}/kernel" not in table:
-            have = ", ".join(other for other, place in MATRICES.items() if f"blocks/{place}/kernel" in table)
+            have = ", ".join(name for name, place in MATRICES.items() if f"blocks/{place}/kernel" in table)
             raise InputError(f"the model has no matrix {name}: choose from {have}")
         if table[f"{module}/kernel"].in_expert:
             raise InputError(f"LoRA of {name} in a mixture of experts is not supported: choose matrices of attention")
@@ -274,10 +274,10 @@ def within_budget(cfg: ModelConfig, adapter: Adapter, budget: int) -> Adapter:
     else:
         smallest = adapter
     # Parameters grow in proportion to the rank or the length.
-    each = count_trained(cfg, smallest)
-    if each > budget:
-        raise InputError(f"{adapter.method} trains at least {each:,} parameters of this model, more than {budget:,}")
+    least = count_trained(cfg, smallest)
+    if least > budget:
+        raise InputError(f"{adapter.method} trains at least {least:,} parameters of this model, more than {budget:,}")
     if adapter.method == "lora":
-        rank = budget // each
+        rank = budget // least
         return dataclasses.replace(smallest, rank=rank, alpha=_scale(smallest) * rank)
-    return dataclasses.replace(smallest, prefix_length=budget // each) if adapter.method == "prefix" else adapter
+    return dataclasses.replace(smallest, prefix_length=budget // least) if adapter.method == "prefix" else adapter

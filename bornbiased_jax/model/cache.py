@@ -29,7 +29,7 @@ def empty_cache(cfg: ModelConfig, batch: int, size: int, dtype: jnp.dtype = jnp.
 
 
 class RollingCache(NamedTuple):
-    """What a query still sees of a long text: itself, the ``window`` − 1 tokens before it, and the ``keep`` first ones.
+    """The tokens of a long text that a query still sees: itself, the ``window`` − 1 before it, and the ``keep`` first.
 
     Positions are those inside the cache, as in StreamingLLM (Xiao et al., 2023): the first tokens keep theirs, the
     others follow without a gap, so that no position exceeds ``keep + window − 1`` (from 0) however long the text is.

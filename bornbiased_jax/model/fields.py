@@ -14,7 +14,7 @@ Reader = Literal["initialization", "theory", "export", "fused_attention"]
 
 
 class Policy(NamedTuple):
-    """What one reader makes of one field.
+    """The treatment of one field by one reader.
 
     Attributes:
         kind: "used": it acts on the field. "refused": it takes one value only. "untouched": the field changes

@@ -43,7 +43,7 @@ Edit = Callable[..., jax.Array]
 
 
 class Edits(NamedTuple):
-    """What to put in place of activations, by site; None leaves one as it is.
+    """Replacements of activations, by site; None leaves one as it is.
 
     A pytree: an edit made by ``jax.tree_util.Partial`` carries its arrays as leaves, so that a compiled pass serves
     every value of them.

@@ -32,7 +32,7 @@ STATIC = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BlockContext:
-    """What a block is given besides its weights and the residual stream; a pytree of its arrays.
+    """The inputs of a block besides its weights and the residual stream; a pytree of its arrays.
 
     Attributes:
         positions_T: of the tokens, from 0.

@@ -96,7 +96,7 @@ def chunk_length(cfg: ModelConfig, batch: int, length: int) -> int:
 
 
 class Head(NamedTuple):
-    """How logits are made and taken.
+    """Layout, precision and cap of the logits of a head.
 
     Attributes:
         axis: which axis of the table is D: it is [D, V] or [V, D].

@@ -80,9 +80,9 @@ def forward_bytes(
     heads = cfg.num_heads * cfg.key_dim + 2 * cfg.kv_heads * cfg.key_dim
     attention = heads + cfg.num_heads * cfg.key_dim if cfg.attention else 0
     # A token's experts together, then the shared expert.
-    chosen = 1 if cfg.num_experts is None else cfg.experts_per_token
+    experts = 1 if cfg.num_experts is None else cfg.experts_per_token
     arrays = 2 + cfg.gated_mlp if cfg.mlp else 0
-    hidden, shared = arrays * chosen * cfg.d_ff, arrays * (cfg.shared_expert_width or 0)
+    hidden, shared = arrays * experts * cfg.d_ff, arrays * (cfg.shared_expert_width or 0)
     stream = 2 * cfg.d_model
     block = stream + max(attention, hidden, shared)
     every_block = cfg.num_layers * (stream + attention + hidden + shared)
@@ -98,7 +98,7 @@ def forward_bytes(
     # Logits are made after the blocks. On the CPU a product with experts copies the rows for each of them before, zeros
     # where another one was chosen.
     has_copies = cfg.num_experts is not None and jax.default_backend() == "cpu"
-    copies = (cfg.num_experts or 0) * chosen * max(cfg.d_ff, cfg.d_model) if has_copies else 0
+    copies = (cfg.num_experts or 0) * experts * max(cfg.d_ff, cfg.d_model) if has_copies else 0
     return FLOAT * (numbers + sequences * max(logits * cfg.vocab_size, length * copies))
 
 

@@ -161,7 +161,7 @@ Positions = Literal["all", "last"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ForwardOptions:
-    """How a forward pass computes. The defaults are one plain pass.
+    """Options of a forward pass. The defaults are one plain pass.
 
     A pytree: edits and caches are its arrays, so that it can go into compiled functions.
 
@@ -195,7 +195,7 @@ PLAIN = ForwardOptions()
 
 
 class Outputs(NamedTuple):
-    """What a forward pass returns. T is 1 where only the last position was asked for."""
+    """The result of a forward pass. T is 1 where only the last position was asked for."""
 
     logits_BTV: jax.Array | None
     """Next-token logits, float32, or None."""
@@ -307,7 +307,7 @@ def apply(
 
 @dataclasses.dataclass(frozen=True)
 class BlockProgram:
-    """What a pass does with each block, whether all lie in memory or one at a time.
+    """The program of a pass for each block, whether all lie in memory or one at a time.
 
     Attributes:
         cfg: the architecture.

@@ -29,8 +29,8 @@ NOTHING = -1
 """The number of whole blocks of a page that has not even the embedded sequences."""
 
 
-class Whole(TypedDict):
-    """What a page's list says: how many blocks are whole, and the digest of each file that they left."""
+class BlockList(TypedDict):
+    """The list of a page: the number of complete blocks, and the digest of each file that they left."""
 
     blocks: Annotated[int, Ge(0)]
     files: Annotated[dict[str, str], Len(0, 1_000_000)]
@@ -59,7 +59,7 @@ class Page:
         Raises:
             InputError: its files cannot be made: the disk is full, or the folder is not to be written to.
         """
-        blocks = self._whole_blocks()
+        blocks = self._num_complete()
         if blocks is None:
             progress.warn(f"{self.path} is corrupted: its blocks are computed again from the first")
             blocks = NOTHING
@@ -68,12 +68,12 @@ class Page:
             self._make()
         return blocks
 
-    def _whole_blocks(self) -> int | None:
+    def _num_complete(self) -> int | None:
         if not (self.path / LIST).is_file():
             return NOTHING
         try:
             # Every file that the list names must be as it was written.
-            listing: Whole = io.read_sealed(Whole, self.path / LIST, "remove its folder")
+            listing: BlockList = io.read_sealed(BlockList, self.path / LIST, "remove its folder")
             self._files = dict(listing["files"])
             for name, digest in self._files.items():
                 current = self._stream_digest(name) if name.endswith(".f32") else io.sha256(self.path / name)
@@ -160,7 +160,7 @@ class Page:
 
     @property
     def finished(self) -> bool:
-        """Whether :meth:`finish` was called."""
+        """True once :meth:`finish` was called."""
         return FINISHED in self._files
 
     def block(self, block: int, batch: int) -> list[np.ndarray]:

@@ -86,7 +86,7 @@ Weights = Params | StreamedWeights
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a pass reads of a model: activations of its blocks, or something made of the final norm's output.
+    """The values that a pass reads of a model: activations of its blocks, or a function of the final norm's output.
 
     ``reduce`` and ``finish`` are functions of a module, or frozen dataclasses whose arrays and numbers are leaves of a
     pytree: their code and their numbers tell one pass from another.

@@ -8,11 +8,12 @@ run of equal last tokens is enough to subtract its pairs.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.probes.observe import Observation, unit
@@ -20,7 +21,7 @@ from bornbiased_jax.stats.tails import log10_rayleigh_p
 
 
 class ContractionRecord(TypedDict):
-    """What :func:`summarize` returns, JSON-ready; lists are by block."""
+    """The result of :func:`summarize`, JSON-ready; lists are by block."""
 
     num_inputs: int
     inter_cosine_by_layer: list[float]
@@ -60,9 +61,9 @@ def init(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
     """Return empty sums. Without ``second_moment`` the D×D sums, and the standard deviation, are left out."""
     L, D = cfg.num_layers + 1, cfg.d_model
     layers, wide = jnp.zeros(L), jnp.zeros((L, D))
-    nothing = jnp.zeros(())
+    zero = jnp.zeros(())
     return ContractionState(
-        num=nothing,
+        num=zero,
         sum_LD=wide,
         moment_LDD=jnp.zeros((L, D, D) if second_moment else (L, 0, 0)),
         own_L=layers,
@@ -70,9 +71,9 @@ def init(cfg: ModelConfig, *, second_moment: bool = True) -> ContractionState:
         run_token=jnp.full((), -1, jnp.int32),
         run_sum_LD=wide,
         run_own_L=layers,
-        run_count=nothing,
+        run_count=zero,
         same_last_L=layers,
-        same_last_pairs=nothing,
+        same_last_pairs=zero,
         intra_sum_L=jnp.zeros(cfg.num_layers),
         intra_squared_L=jnp.zeros(cfg.num_layers),
     )
@@ -166,15 +167,15 @@ def direction(state: ContractionState) -> jax.Array:
 class ContractionSums(NamedTuple):
     """The state reduced to numbers per layer, small enough to keep for hundreds of seeds."""
 
-    num: Any
-    own_L: Any
-    own_squared_L: Any
-    resultant_L: Any
-    moment_L: Any
-    same_last_L: Any
-    same_last_pairs: Any
-    intra_sum_L: Any
-    intra_squared_L: Any
+    num: jax.Array | np.ndarray | float
+    own_L: ArrayLike
+    own_squared_L: ArrayLike
+    resultant_L: ArrayLike
+    moment_L: ArrayLike
+    same_last_L: ArrayLike
+    same_last_pairs: jax.Array | np.ndarray | float
+    intra_sum_L: ArrayLike
+    intra_squared_L: ArrayLike
 
 
 def reduce(state: ContractionState) -> ContractionSums:

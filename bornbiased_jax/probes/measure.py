@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +99,9 @@ def last_token_probe(
 
 
 @functools.lru_cache(maxsize=16)
-def _finish_seed(probe: Probe, init_params: InitParams | None) -> Callable[[Any, Any, Any], Any]:
+def _finish_seed(
+    probe: Probe, init_params: InitParams | None
+) -> Callable[[np.uint32, Sums, Params | InitParams | None], Results]:
     """Compile (seed, state, weights or None) → result; initial weights are drawn as far as the result needs them."""
     return jax.jit(
         lambda seed, state, weights: probe.finish(state, weights if init_params is None else init_params(seed))

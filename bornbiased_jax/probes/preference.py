@@ -14,7 +14,7 @@ from bornbiased_jax.stats.tails import expected_top_count, log10_preference_p
 
 
 class PreferenceRecord(TypedDict):
-    """What :func:`summarize` returns, JSON-ready."""
+    """The result of :func:`summarize`, JSON-ready."""
 
     num_inputs: int
     top1_id: int

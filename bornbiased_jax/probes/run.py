@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints.reference import portable_source
@@ -58,7 +59,7 @@ class ProbeOptions:
 
     intra: bool = False
     second_moment: bool = True
-    dtype: Any = None
+    dtype: DTypeLike | None = None
     precision: str = HIGHEST
     batch_size: int | None = None
     mode: Mode = "auto"

@@ -42,7 +42,7 @@ NOTHING = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class SinkOptions:
-    """Which heads are sinks.
+    """The criteria by which heads are sinks.
 
     Attributes:
         epsilon: a head is a sink where its score exceeds this; between 0 and 1, both excluded.
@@ -83,7 +83,7 @@ class SinkRates(TypedDict):
 
 
 class SinkSettings(TypedDict):
-    """How sinks were measured."""
+    """Settings of a measurement of sinks."""
 
     epsilon: float
     convention: Convention

@@ -294,7 +294,7 @@ def qq(ax: Axes, log10_p: ArrayLike) -> None:
 
 
 class Scale(NamedTuple):
-    """What the colors of a matrix stand for.
+    """The meaning of the colors of a matrix.
 
     Attributes:
         low, high: the values at their ends.

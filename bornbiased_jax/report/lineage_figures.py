@@ -44,7 +44,6 @@ def block_map(
     components: Sequence[Mapping[str, Any]],
     pairs: Sequence[Sequence[int]] | None,
     further: Sequence[Mapping[str, Any]] = (),
-    ax: Axes | None = None,
 ) -> Figure | None:
     """Draw z of each block by the evidence that decides about it; None where no block has any.
 
@@ -52,7 +51,6 @@ def block_map(
         components: rows with "component" ("blocks/3"), "evidence" and "z".
         pairs: blocks of the base and of the suspect that correspond, which label the rows; None names the base's.
         further: blocks in no pair, with the "side" whose "number" it is, "partner" or None, "evidence" and "z".
-        ax: axes to draw into; a figure of their own if not given.
     """
     z_by_place = {
         (int(row["component"].removeprefix("blocks/")), row["evidence"]): row["z"]
@@ -74,9 +72,9 @@ def block_map(
     kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
     z_LK = np.array([[row.get(kind, np.nan) for kind in kinds] for row in rows.values()])
     blocks = list(rows)
-    shown = rows if pairs is not None else [(base,) for base, _ in rows]
-    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in shown]
-    figure, ax = figures.new(width=2.4 + 1.6 * len(kinds), height=max(2.2, 1.2 + 0.24 * len(blocks)), ax=ax)
+    labeling = rows if pairs is not None else [(base,) for base, _ in rows]
+    labels = [" – ".join("none" if number is None else str(number) for number in numbers) for numbers in labeling]
+    figure, ax = figures.new(width=2.4 + 1.6 * len(kinds), height=max(2.2, 1.2 + 0.24 * len(blocks)))
     digits = 0 if len(blocks) <= 40 else None
     figures.heatmap(ax, z_LK, kinds, labels, name="z", diverging=True, digits=digits, scale=_Z)
     figures.label(ax, "", "block" if pairs is None else "block, base – suspect")

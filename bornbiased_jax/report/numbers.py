@@ -180,7 +180,7 @@ def _minus(text: str) -> str:
 
 
 def rate_interval(rate: Mapping[str, float], digits: int = 1, percent_digits: int | None = None) -> str:
-    """A fraction with the ends of its interval, in percent: ``rate``, ``low`` and ``high``.
+    """Format a fraction with the ends of its interval, in percent: ``rate``, ``low`` and ``high``.
 
     Example:
         >>> rate_interval({"rate": 0.012, "low": 0.01, "high": 0.02}, 1)
@@ -197,16 +197,16 @@ def mean_std(values: Iterable[float]) -> tuple[float, float] | float:
         >>> mean_std([1.0, 3.0]), mean_std([2.0])
         ((2.0, 1.4142135623730951), 2.0)
     """
-    known = [float(value) for value in values]
-    return (float(np.mean(known)), float(np.std(known, ddof=1))) if len(known) > 1 else known[0]
+    numbers = [float(value) for value in values]
+    return (float(np.mean(numbers)), float(np.std(numbers, ddof=1))) if len(numbers) > 1 else numbers[0]
 
 
-def value_range(values: Sequence[float], digits: int = 1) -> str | None:
+def value_range(values: Sequence[float]) -> str | None:
     """Write the smallest and the largest of some numbers; None where there is none.
 
     Example:
         >>> value_range([2.5, -1.0])
         '−1.0 … 2.5'
     """
-    write = fixed(digits)
+    write = fixed(1)
     return f"{write(min(values))} … {write(max(values))}" if values else None

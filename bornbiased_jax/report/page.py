@@ -124,8 +124,8 @@ def _breakable(text: str) -> Markup:
     """
     # Punctuation at which words break is in no entity.
     words = [(word, str(escape(word))) for word in text.split(" ")]
-    broken = [re.sub(r"([/_@,=.-])", r"\1<wbr>", safe) if len(word) > _LONG_WORD else safe for word, safe in words]
-    return Markup(" ".join(broken))
+    parts = [re.sub(r"([/_@,=.-])", r"\1<wbr>", safe) if len(word) > _LONG_WORD else safe for word, safe in words]
+    return Markup(" ".join(parts))
 
 
 def _cell(row: Row, source: str, quantity: Quantity) -> str:

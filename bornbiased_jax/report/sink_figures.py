@@ -100,8 +100,8 @@ def attention_maps(maps: Mapping[str, ArrayLike]) -> Figure:
     for ax, (name, weights) in zip(panels, maps.items(), strict=False):
         values = np.asarray(weights, dtype=float)
         # Above the diagonal nothing may attend: left blank.
-        shown = np.where(np.tril(np.ones(values.shape, bool)), values, np.nan)
-        figures.heatmap(ax, shown, scale=figures.Scale(0.0, 1.0))
+        causal = np.where(np.tril(np.ones(values.shape, bool)), values, np.nan)
+        figures.heatmap(ax, causal, scale=figures.Scale(0.0, 1.0))
         ticks = _ticks(len(values))
         ax.set_xticks(ticks, [str(tick + 1) for tick in ticks])
         ax.set_yticks(ticks, [str(tick + 1) for tick in ticks])
@@ -129,8 +129,8 @@ def sink_rate_by_length(rates: Mapping[str, Mapping[Any, float | Sequence[float]
             markers=True,
         )
     ax.set_xscale("log", base=2)
-    shown = sorted({int(length) for by_length in rates.values() for length in by_length})
-    ax.set_xticks(shown, [str(length) for length in shown])
+    all_lengths = sorted({int(length) for by_length in rates.values() for length in by_length})
+    ax.set_xticks(all_lengths, [str(length) for length in all_lengths])
     ax.set_ylim(-0.03, 1.03)
     figures.label(ax, "sequence length", "sink rate")
     ax.legend(frameon=False)

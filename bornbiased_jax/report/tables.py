@@ -125,16 +125,16 @@ def tabulate(
         {'loss': 3.14159, 'kept': 'yes'}
     """
     formats: dict[str, Format] = {}
-    made = []
-    for place, cells, *others in rows:
+    table_rows = []
+    for place, cells, *rest in rows:
         measured: dict[str, Value] = {}
         for name, cell in cells.items():
-            written = isinstance(cell, tuple) and callable(cell[0])
-            formats[name] = cell[0] if written else formats.get(name, str)
-            measured[name] = cell[1] if written else cell
-        made.append(Row(place, measured, *others, *({}, {}, configuration)[len(others) :]))
+            has_format = isinstance(cell, tuple) and callable(cell[0])
+            formats[name] = cell[0] if has_format else formats.get(name, str)
+            measured[name] = cell[1] if has_format else cell
+        table_rows.append(Row(place, measured, *rest, *({}, {}, configuration)[len(rest) :]))
     columns = [Quantity(name, number_format) for name, number_format in formats.items()]
-    return Table(title, settings, columns, made, note, first_screen)
+    return Table(title, settings, columns, table_rows, note, first_screen)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -119,24 +119,24 @@ class Sinks(Result):
         caption = f"Attention that each head pays position {report['position']} at T = {length}; sinks carry a dot."
         panels = {"sink-map": Panel(self.draw(), caption)}
         L = len(score_LH)
-        shown = sorted({0, min(1, L - 1), L // 2, L - 1})
+        blocks = sorted({0, min(1, L - 1), L // 2, L - 1})
         variance = report.get("variance")
         by_quantity = {} if variance is None else {key: variance[key] for key in QUANTITIES}
         for name, moments in by_quantity.items():
-            drawn = sink_figures.variance_by_position({f"block {at + 1}": moments["pooled"][at] for at in shown})
+            figure = sink_figures.variance_by_position({f"block {at + 1}": moments["pooled"][at] for at in blocks})
             caption = f"Variance of the {name.replace('_', ' ')} by position, on random tokens."
-            panels[f"variance-{name}"] = Panel(drawn, caption)
+            panels[f"variance-{name}"] = Panel(figure, caption)
         largest = largest_block(report)
         if largest is not None:
             top = largest["top_channels"]
-            drawn = sink_figures.top_channels(
+            figure = sink_figures.top_channels(
                 [entry["first"] for entry in top],
                 [entry["rest"] for entry in top],
                 block=largest["block"],
                 channels=[entry["channel"] for entry in top],
             )
             caption = f"The largest channels after block {largest['block']}, where the residual stream is largest."
-            panels["top-channels"] = Panel(drawn, caption)
+            panels["top-channels"] = Panel(figure, caption)
         return panels
 
     def draw(self, ax: Axes | None = None) -> Figure:
@@ -248,8 +248,8 @@ def sinks(
         InputError: a field that the options do not have, or as :func:`bornbiased_jax.evaluation.sinks_report`.
     """
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
-    chosen = _chosen(ReportOptions, options)
-    report = sink_report.sinks_report(opened, text, chosen, tokenizer=tokenizer, by_step=by_step, quiet=quiet)
+    report_options = _as_options(ReportOptions, options)
+    report = sink_report.sinks_report(opened, text, report_options, tokenizer=tokenizer, by_step=by_step, quiet=quiet)
     return Sinks({**report, "model": opened.cfg.to_dict()})
 
 
@@ -276,12 +276,12 @@ def intervention(
             :func:`bornbiased_jax.evaluation.intervention.intervene_checkpoint` refuses.
     """
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else open_checkpoint(checkpoint)
-    chosen = _chosen(intervening.InterventionOptions, options)
-    report = intervening.intervene_checkpoint(opened, text, chosen, tokenizer=tokenizer, quiet=quiet)
+    intervention_options = _as_options(intervening.InterventionOptions, options)
+    report = intervening.intervene_checkpoint(opened, text, intervention_options, tokenizer=tokenizer, quiet=quiet)
     return Intervention({**report, "model": opened.cfg.to_dict()})
 
 
-def _chosen(kind: type[T], options: Mapping[str, object]) -> T:
+def _as_options(kind: type[T], options: Mapping[str, object]) -> T:
     """Make options of their fields by name.
 
     Raises:

@@ -93,9 +93,9 @@ def compare(a: Result, b: Result) -> Comparison:
     by_label = {tuple(row[name] for name in labels): row for row in rows_b}
     matches = []
     for row in rows_a:
-        other = by_label.get(tuple(row[name] for name in labels))
-        if other is not None:
-            matches.append({name: row[name] for name in labels} | _differences(row, other, labels))
+        partner = by_label.get(tuple(row[name] for name in labels))
+        if partner is not None:
+            matches.append({name: row[name] for name in labels} | _differences(row, partner, labels))
     if not matches:
         raise InputError(f"the two results share no {' and '.join(labels) or 'row'}: make both with the same ones")
     return Comparison(a, b, labels, matches)

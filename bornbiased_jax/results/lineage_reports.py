@@ -48,11 +48,11 @@ class Models(Record):
         rows = []
         for name, preset in self.record["models"].items():
             fields = preset["fields"]
-            shown = {key: fields[key] for key in ("d_model", "d_ff", "vocab_size", "norm", "positions")}
-            shown["heads"] = f"{fields['num_heads']}/{fields['num_kv_heads']}"
-            shown["mlp"] = f"{fields['activation']}{' gated' if fields['gated_mlp'] else ''}"
+            cells = {key: fields[key] for key in ("d_model", "d_ff", "vocab_size", "norm", "positions")}
+            cells["heads"] = f"{fields['num_heads']}/{fields['num_kv_heads']}"
+            cells["mlp"] = f"{fields['activation']}{' gated' if fields['gated_mlp'] else ''}"
             rows.append(
-                {"preset": name, "size": f"{preset['num_parameters']:,}", "layers": fields["num_layers"], **shown}
+                {"preset": name, "size": f"{preset['num_parameters']:,}", "layers": fields["num_layers"], **cells}
             )
         columns = {"preset": "preset", "size": "parameters", "layers": "layers", "d_model": "d_model"}
         columns |= {"heads": "heads/kv", "d_ff": "d_ff", "vocab_size": "vocab", "norm": "norm", "mlp": "MLP"}
@@ -77,8 +77,8 @@ class WhichSeed(Record):
         if confirmed is not None:
             decision = "confirms it" if confirmed["verdict"] == "same-lineage" else "does not confirm it"
             sentences.append(f"The exact test of all weights {decision}: {confirmed['reason']}.")
-        whose = "torch's" if "framework" in value else "those of this package"
-        return [*sentences, f"Seeds are {whose}: another framework draws other weights from the same number."]
+        framework = "torch's" if "framework" in value else "those of this package"
+        return [*sentences, f"Seeds are {framework}: another framework draws other weights from the same number."]
 
 
 class Audit(Record):

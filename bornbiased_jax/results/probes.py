@@ -356,8 +356,8 @@ def preference(
     check_config(cfg)
     if theory:
         check(inputs)
-    drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
-    records = _of_untrained(cfg, "preference", seeds, drawn, embedding_seed)
+    probe_inputs = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
+    records = _of_untrained(cfg, "preference", seeds, probe_inputs, embedding_seed)
     if theory:
         records = with_fractions(cfg, records, tokens=inputs == "tokens", table_seed=embedding_seed)
     return Preference(records, cfg.to_dict())
@@ -398,8 +398,8 @@ def contraction(
     check_config(cfg)
     if theory:
         check(inputs)
-    drawn = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
-    records = _of_untrained(cfg, "contraction", seeds, drawn, embedding_seed)
+    probe_inputs = random_inputs(inputs, num_inputs, seq_len, cfg, seed=input_seed)
+    records = _of_untrained(cfg, "contraction", seeds, probe_inputs, embedding_seed)
     if theory:
         records = with_cosines(cfg, records, tokens=inputs == "tokens")
     return Contraction(records, cfg.to_dict())

@@ -155,10 +155,10 @@ class Result:
         """
         rows = [flat(row) for row in self.rows()]
         labels = {name: list(dict.fromkeys(row[name] for row in rows)) for name in self.index() if name in rows[0]}
-        shown = [name for index, (name, values) in enumerate(labels.items()) if index == 0 or len(values) > 1]
-        shape = [len(labels[name]) for name in shown] or [len(rows)]
+        varying = [name for index, (name, values) in enumerate(labels.items()) if index == 0 or len(values) > 1]
+        shape = [len(labels[name]) for name in varying] or [len(rows)]
         # Where each row goes: by its labels, or as it comes.
-        places = [tuple(labels[name].index(row[name]) for name in shown) or (at,) for at, row in enumerate(rows)]
+        places = [tuple(labels[name].index(row[name]) for name in varying) or (at,) for at, row in enumerate(rows)]
         arrays = {name: np.asarray(values) for name, values in labels.items()}
         for column in dict.fromkeys(name for row in rows for name in row if name not in labels):
             numbers = {

@@ -87,16 +87,16 @@ class Scan(Result):
     def tables(self) -> list[Listing]:
         """List the bases that agree most, then the components of those that match."""
         matches = self.result.matches
-        shown = [match for index, match in enumerate(matches) if match.verdict == "same-lineage" or index < _SHOWN]
+        top = [match for index, match in enumerate(matches) if match.verdict == "same-lineage" or index < _SHOWN]
         note = f"{self.result.num_tested} of {len(matches)} bases passed the screen at z = 3; p is corrected for all."
         title = f"{self.result.suspect} against {len(matches)} bases"
         components = [
             listing(f"Components of {match.base}", {"component": "component", **_COLUMNS}, match.components)
-            for match in shown
+            for match in top
             if match.verdict == "same-lineage" and match.components
         ]
         mixtures = [] if self.mixture is None else mixture_tables(self.mixture)
-        return [listing(title, {"base": "base", **_COLUMNS}, list(map(_row, shown)), note), *components, *mixtures]
+        return [listing(title, {"base": "base", **_COLUMNS}, list(map(_row, top)), note), *components, *mixtures]
 
     def figures(self) -> dict[str, Panel]:
         """Draw z of the bases that agree most, and the coefficients of a mixture by block."""
@@ -145,8 +145,8 @@ def _row(match: Match) -> dict[str, object]:
 def mixture_summary(mixture: Mixture, result: ScanResult) -> list[str]:
     """Say toward which models a suspect lies, how much that leaves unexplained, and what it does not show."""
     first, *further = sorted(mixture.coefficients, key=lambda row: -row.coefficient)
-    others = among([f"{row.base} ({_with_std(row)})" for row in further])
-    nearer = f" than {others}" if further else ""
+    weaker = among([f"{row.base} ({_with_std(row)})" for row in further])
+    nearer = f" than {weaker}" if further else ""
     sentences = [
         f"On the way from {mixture.origin}, {result.suspect} lies nearer {first.base} (coefficient "
         f"{_with_std(first)}, ± over {mixture.num_tensors} matrices){nearer}. Of its distance from "

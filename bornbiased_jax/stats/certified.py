@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ class Certified:
     enumerated: bool
     tilt: float
     orientation: Orientation
-    histogram: Mapping[str, Any] | None = None
+    histogram: Mapping[str, object] | None = None
 
 
 def certify_sums(

@@ -172,10 +172,10 @@ def from_json(text: str, name: str, eos_token: str | None = None) -> LibraryToke
     Raises:
         InputError: the text is not a tokenizer, or lacks the token.
     """
-    return _built(LibraryTokenizer(name, text, None).backend, name, eos_token, text)
+    return _build(LibraryTokenizer(name, text, None).backend, name, eos_token, text)
 
 
-def _built(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text: str = "") -> LibraryTokenizer:
+def _build(backend: tokenizers.Tokenizer, name: str, eos_token: str | None, text: str = "") -> LibraryTokenizer:
     candidates = (eos_token,) if eos_token else _END_TOKENS
     ids = [backend.token_to_id(token) for token in candidates]
     eos_id = next((token for token in ids if token is not None), None)
@@ -257,7 +257,7 @@ def from_byte_level(
         backend.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=None, special_tokens=[(bos, ids[bos])]
         )
-    return _built(backend, name, scheme.eos_token)
+    return _build(backend, name, scheme.eos_token)
 
 
 def from_gpt2(vocab_text: str, merges_text: str, name: str) -> LibraryTokenizer:
@@ -414,7 +414,7 @@ def train_bpe(documents: Iterable[str], vocab_size: int, *, exact: bool = True) 
         initial_alphabet=sorted(BYTE_CHARACTERS.values()),
     )
     backend.train_from_iterator(map(checked_text, documents), trainer)
-    tokenizer = _built(backend, f"bpe-{backend.get_vocab_size()}", END_OF_TEXT)
+    tokenizer = _build(backend, f"bpe-{backend.get_vocab_size()}", END_OF_TEXT)
     if exact and tokenizer.vocab_size < vocab_size:
         raise InputError(
             f"the text gives only {tokenizer.vocab_size} pieces of the {vocab_size} asked for: "

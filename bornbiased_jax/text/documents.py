@@ -121,8 +121,8 @@ def list_files(source: str | Path) -> list[Path]:
     listing = []
     for file in io.below(path):
         relative = file.relative_to(path)
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if not hidden and _kind(file) in TEXT_SUFFIXES + ROW_SUFFIXES and file.is_file():
+        is_hidden = any(part.startswith(".") for part in relative.parts)
+        if not is_hidden and _kind(file) in TEXT_SUFFIXES + ROW_SUFFIXES and file.is_file():
             listing.append((relative.as_posix(), file))
     if not listing:
         raise InputError(

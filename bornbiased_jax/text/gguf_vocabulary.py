@@ -113,14 +113,14 @@ def _scored(metadata: Metadata, pieces: list[str], types: list[int], name: str) 
     control = [piece for piece, token in ids.items() if types[token] == CONTROL]
     space_prefix = bool(metadata.get("add_space_prefix", True))
     # A space goes before the text, but not into user-defined pieces, which the library looks for as normalized.
-    prefix = [normalizers.Replace(tokenizers.Regex(rf"\A(?!(?:{_any(user_defined)})\z)(?=[\s\S])"), " ")]
+    prefix = [normalizers.Replace(tokenizers.Regex(rf"\A(?!(?:{_alternatives(user_defined)})\z)(?=[\s\S])"), " ")]
     spaces = normalizers.Replace(" ", ESCAPED_SPACE)
     backend.normalizer = normalizers.Sequence([*(prefix if space_prefix else []), spaces])
     backend.add_tokens([tokenizers.AddedToken(piece, normalized=True) for piece in user_defined])
     # Decoder: the inverse, without control pieces.
     backend.decoder = decoders.Sequence(
         [
-            decoders.Replace(tokenizers.Regex(rf"\A(?:{_any(control)})\z"), ""),
+            decoders.Replace(tokenizers.Regex(rf"\A(?:{_alternatives(control)})\z"), ""),
             decoders.Replace(ESCAPED_SPACE, " "),
             decoders.ByteFallback(),
             decoders.Fuse(),
@@ -148,7 +148,7 @@ def _merges(ids: dict[str, int], scores: list[float], types: list[int]) -> list[
     return [(left, right) for *_, left, right in sorted(halves)]
 
 
-def _any(pieces: list[str]) -> str:
+def _alternatives(pieces: list[str]) -> str:
     """Return a regular expression for any of several pieces, and for nothing if there is none."""
     return "|".join(map(re.escape, pieces)) or "(?!)"
 

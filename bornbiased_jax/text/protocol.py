@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """What to call it in a record."""
+        """The name that records give it."""
 
     @property
     def digest(self) -> str:

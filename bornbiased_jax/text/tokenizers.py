@@ -165,11 +165,11 @@ def _eos_token(folder: Path) -> str | None:
 def _from_pair(path: Path) -> Tokenizer:
     """Read GPT-2's two files, whichever of them is named; they differ in name only after a common beginning."""
     for pair in _PAIRS:
-        for ending, other in (pair, pair[::-1]):
+        for ending, partner in (pair, pair[::-1]):
             if path.name.endswith(ending):
                 stem = path.name.removesuffix(ending)
                 vocab, merges = (path.with_name(stem + half) for half in pair)
-                missing = path.with_name(stem + other)
+                missing = path.with_name(stem + partner)
                 if not missing.is_file():
                     raise InputError(f"{path} needs {missing.name} in the same folder: put it there")
                 _refuse_other_classes(path.parent)

@@ -37,7 +37,7 @@ INTERRUPTED = ".interrupted.json"
 
 @dataclasses.dataclass
 class _Preservation:
-    """Which checkpoints stay: those kept for ever, the latest of those that are due, and the newest in any case.
+    """The checkpoints that stay: those kept forever, the latest of those that are due, and the newest in any case.
 
     What a signal made (``passing``) does not count among the latest, so that an interrupted run keeps in the end what
     an undisturbed one keeps.

@@ -60,7 +60,7 @@ class ScalingRow:
 
     @property
     def is_flat(self) -> bool:
-        """Whether nothing shows that the activation grows with width, or vanishes other than by design."""
+        """True if nothing shows that the activation grows with width, or vanishes other than by design."""
         return self.low <= FLAT and self.high >= self.lowest - FLAT
 
 
@@ -166,8 +166,8 @@ def scaling(
     configs = [dataclasses.replace(config, model=at_width(config.model, width)) for width in widths]
     is_scaled = has_rates_by_width(config.model.init)
     by_width = []
-    for each in configs:
-        by_width.append(_stds(each, rates_by_width(config.model, each.model, config.optimizer) if is_scaled else None))
+    for wide in configs:
+        by_width.append(_stds(wide, rates_by_width(config.model, wide.model, config.optimizer) if is_scaled else None))
         advance(1)
     rows = [
         _row(

@@ -252,9 +252,9 @@ def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
     if jax.process_index() > 0:
         return
     before, now = run.get("provenance", {}).get("versions", {}), record.library_versions()
-    other = [name for name in ("jax", "jaxlib", "optax") if name in before and before[name] != now[name]]
-    if other:
-        changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in other)
+    differing = [name for name in ("jax", "jaxlib", "optax") if name in before and before[name] != now[name]]
+    if differing:
+        changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in differing)
         progress.warn(f"{folder} resumes with {changes}: losses may differ in their last digits")
 
 

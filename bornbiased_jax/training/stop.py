@@ -24,8 +24,8 @@ class Stop:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.phase: Literal["before", "training", "saving"] = "before"
-        self._asked = 0
-        self._held = False
+        self._num_signals = 0
+        self._is_blocked = False
         self._former: dict[int, Any] = {}
 
     def asked(self, step: int) -> bool:
@@ -54,11 +54,11 @@ class Stop:
 
         Orbax catches the exception of one, and then misses what it was reading as if the checkpoint were corrupted.
         """
-        self._held = True
+        self._is_blocked = True
         try:
             yield
         finally:
-            self._held = False
+            self._is_blocked = False
         if self.signal is not None:
             self._break_off(self.signal, None)
 
@@ -71,13 +71,13 @@ class Stop:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         # Also where the exception is lost, as it is in a callback, the run ends before its first step.
-        self.signal, self._asked = number, self._asked + 1
-        if self._held and self._asked <= PATIENCE:
+        self.signal, self._num_signals = number, self._num_signals + 1
+        if self._is_blocked and self._num_signals <= PATIENCE:
             progress.note("stopping as soon as this checkpoint is read or written")
             return
         if self.phase == "before":
             self._break_off(number, frame)
-        if number == signal.SIGINT and self._asked > PATIENCE:
+        if number == signal.SIGINT and self._num_signals > PATIENCE:
             raise KeyboardInterrupt
-        saving = self._asked > 1 or self.phase == "saving"
+        saving = self._num_signals > 1 or self.phase == "saving"
         progress.note("the checkpoint is being written" if saving else "stopping after this step, with a checkpoint")

@@ -65,7 +65,7 @@ Neither is waited for, so that the next step can follow at once; the next step m
 
 
 class TrainingSummary(TypedDict):
-    """How far a run came; JSON-ready, lists in the order of the seeds.
+    """The state that a run reached; JSON-ready, lists in the order of the seeds.
 
     Attributes:
         out: the run's folder.

@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
 
     @property
     def is_tied(self) -> bool:
-        """Whether the output matrix is the embedding."""
+        """True if the output matrix is the embedding."""
         return self.vocab > 0
 
     @property

@@ -62,20 +62,20 @@ def related_pairs(
         yield base_ND, last_outputs(cfg, descendant, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
 
-def drifted(params: Params, other: Params, drift: jax.Array | float) -> Params:
+def drifted(params: Params, target: Params, drift: jax.Array | float) -> Params:
     """Mix √(1 − s²)·W + s·W′: a stand-in for a descendant with every standard deviation of its initial weights.
 
     At s = 0 it is the first initialization, at s = 1 the other, unrelated one. Entries that are equal in both (norm
     scales, zero biases) stay.
     """
     base_factor = jnp.sqrt(1.0 - jnp.square(jnp.asarray(drift)))
-    return jax.tree.map(lambda a, b: jnp.where(a == b, a, base_factor * a + drift * b), params, other)
+    return jax.tree.map(lambda a, b: jnp.where(a == b, a, base_factor * a + drift * b), params, target)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def drifted_seed(cfg: ModelConfig, seed: jax.Array, other: jax.Array, drift: jax.Array) -> Params:
+def drifted_seed(cfg: ModelConfig, seed: jax.Array, target: jax.Array, drift: jax.Array) -> Params:
     """Draw the initial weights of a seed, drifted toward those of another."""
-    return drifted(init_seed(cfg, seed), init_seed(cfg, other), drift)
+    return drifted(init_seed(cfg, seed), init_seed(cfg, target), drift)
 
 
 def population_pairs(

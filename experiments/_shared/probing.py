@@ -34,7 +34,7 @@ HEADS = ["model", "inputs", "N", "T", "seed"]
 
 
 class Group(TypedDict):
-    """What is probed, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
+    """The object of a probe, as settings and records have it; ``inputs`` is "tokens", "gaussian" or a text."""
 
     model: str
     changes: Entry
@@ -176,7 +176,7 @@ def predicted_cosine(probed: Probed, layer: int = -1) -> tuple[float, float]:
 
 
 def blocks(probed: Probed) -> list[int]:
-    """Number the blocks from 1, as figures do."""
+    """Count the blocks from 1, as figures do."""
     return list(range(1, len(curves(probed)[0]) + 1))
 
 

@@ -117,12 +117,12 @@ def panels(record: Record) -> Sequence[Panel]:
             ax, "pre-activation u", "density", f"{NORMS[variant['norm']]}: σ = {variant['std_by_layer'][0]:.3g}"
         )
         # GELU and its odd part on an axis of their own.
-        other = ax.twinx()
-        other.plot(middle, middle * ndtr(middle), color=figures.THEORY, linewidth=1.6, label="GELU(u)")
-        other.plot(middle, middle / 2, color=figures.MUTED, linewidth=1.0, linestyle="--", label="u/2")
-        other.set_yticks([])
-        other.grid(False)
-        other.legend(frameon=False, loc="upper left")
+        right = ax.twinx()
+        right.plot(middle, middle * ndtr(middle), color=figures.THEORY, linewidth=1.6, label="GELU(u)")
+        right.plot(middle, middle / 2, color=figures.MUTED, linewidth=1.0, linestyle="--", label="u/2")
+        right.set_yticks([])
+        right.grid(False)
+        right.legend(frameon=False, loc="upper left")
     first = Panel(
         figure,
         "What enters GELU in the first block, over the function itself. Without the norm it acts as the "

@@ -118,14 +118,16 @@ def finding2_tables(record: Record) -> Sequence[Table]:
     for probed in probing.probed_groups(record):
         group, theory = probed["group"], probed["theory"]
         hits, n, low, high = overlap(probed)
-        same = group["model"] == "gpt2-nano" and group["seq_len"] == 1024 and n == 100 and group["num_inputs"] == 2_000
+        is_published = (
+            group["model"] == "gpt2-nano" and group["seq_len"] == 1024 and n == 100 and group["num_inputs"] == 2_000
+        )
         rows.append(
             (
                 [probing.name_of(group), group["seq_len"], group["num_inputs"], n],
                 {"overlap": (percent(0), hits / n), "95% interval": (fixed(0), f"{100 * low:.0f}–{100 * high:.0f}%")},
-                {"overlap": 0.76} if same else {},
+                {"overlap": 0.76} if is_published else {},
                 {"overlap": theory["overlap"]} if theory else {},
-                "paper" if same else "other",
+                "paper" if is_published else "other",
             )
         )
     return [

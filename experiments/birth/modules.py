@@ -138,7 +138,7 @@ def table2_tables(record: Record) -> Sequence[Table]:
     rows = []
     for probed, row in probing.each_seed(record):
         group, theory, pulled = probed["group"], probed["theory"], row["contraction"]
-        name, num_inputs, same = variant(group), group["num_inputs"], same_configuration(group)
+        name, num_inputs, is_published = variant(group), group["num_inputs"], same_configuration(group)
         # Gaussian inputs share no tokens: all pairs count.
         mean, std = pulled["inter_cosine_final"], pulled["inter_cosine_std_final"]
         measured = {
@@ -150,7 +150,7 @@ def table2_tables(record: Record) -> Sequence[Table]:
             "p, isotropy": (from_log10(2), pulled["log10_p"]),
         }
         paper: Cells = {}
-        if same:
+        if is_published:
             cosine, p = PRINTED[name]
             paper = {"cosine": cosine, "p, pairs": "0.00 (underflow)" if p is None else math.log10(p)}
         predicted: Cells = {
@@ -160,7 +160,7 @@ def table2_tables(record: Record) -> Sequence[Table]:
             # Nothing but the sampling of pairs spreads a cosine whose mean is zero for every seed.
             std = theory["inter_cosine_final_std"] * math.sqrt(num_inputs * (num_inputs - 1) / 2)
             predicted |= {"std over pairs": std, "effective D": effective_dimension(0.0, std)}
-        rows.append((labels(group, row["seed"]), measured, paper, predicted, "paper" if same else "other"))
+        rows.append((labels(group, row["seed"]), measured, paper, predicted, "paper" if is_published else "other"))
     return [
         tabulate(
             "Average cosine between last-token states after the final norm, by module",
@@ -184,16 +184,16 @@ def table2_claims(record: Record) -> Sequence[Claim]:
     """Return one claim per variant, the mean across seeds."""
     page_claims = []
     for name, probed in by_variant(record).items():
-        group, same = probed["group"], same_configuration(probed["group"])
+        group, is_published = probed["group"], same_configuration(probed["group"])
         values = probing.values(probed, "contraction", "inter_cosine_final")
         where = f"N = {group['num_inputs']:,}" + (f", T = {group['seq_len']}" if name != "MLP only" else "")
         page_claims.append(
             Claim(
                 f"Cosine between states of different sequences, {probing.name_of(group)}, {name}, {where}",
                 sum(values) / len(values),
-                PRINTED[name][0] if same else None,
+                PRINTED[name][0] if is_published else None,
                 probed["theory"]["inter_cosine_final"],
-                configuration="paper" if same else "other",
+                configuration="paper" if is_published else "other",
             )
         )
     return page_claims

@@ -76,7 +76,7 @@ FIGURE4 = Experiment(
         "between different inputs rises from block to block, while its standard deviation from pair to pair "
         "hardly does. No length enters, so this is the paper's own configuration at the cost of one position."
     ),
-    settings={scale: {**chosen, "groups": chosen["groups"][-1:]} for scale, chosen in SETTINGS.items()},
+    settings={scale: {**values, "groups": values["groups"][-1:]} for scale, values in SETTINGS.items()},
     cost={"laptop": "27 s on two cores; shared with table2", "paper": "the same"},
     run=probing.run_groups,
     tables=figure4_tables,

@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the difference is significant after correction."""
+        """True if the difference is significant after correction."""
         return self.adjusted_p <= LEVEL
 
     @property
@@ -62,12 +62,11 @@ class Comparison:
 
 
 @functools.lru_cache(maxsize=256)
-def seeds_needed(std: float, difference: float = DIFFERENCE) -> int:
-    """Return the smallest number of pairs whose paired t test at 5% has a power of 0.8.
+def seeds_needed(std: float) -> int:
+    """Return the smallest number of pairs whose paired t test of ``DIFFERENCE`` at 5% has a power of 0.8.
 
     Args:
         std: of a pair's difference.
-        difference: the true one.
 
     Example:
         >>> seeds_needed(0.01), seeds_needed(0.1)
@@ -76,13 +75,13 @@ def seeds_needed(std: float, difference: float = DIFFERENCE) -> int:
 
     def shortfall(pairs: float) -> float:
         critical = stats.t.ppf(1 - LEVEL / 2, pairs - 1)
-        return float(stats.nct.sf(critical, pairs - 1, difference / std * math.sqrt(pairs))) - POWER
+        return float(stats.nct.sf(critical, pairs - 1, DIFFERENCE / std * math.sqrt(pairs))) - POWER
 
     # Two pairs are the fewest; the normal approximation, doubled, is beyond the number searched.
     if std == 0 or shortfall(2) >= 0:
         return 2
     quantiles = stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER)
-    return math.ceil(optimize.brentq(shortfall, 2, 10 + 2 * (quantiles * std / difference) ** 2))
+    return math.ceil(optimize.brentq(shortfall, 2, 10 + 2 * (quantiles * std / DIFFERENCE) ** 2))
 
 
 def compare(result: Entry) -> list[Comparison]:

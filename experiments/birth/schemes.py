@@ -81,8 +81,8 @@ def run(context: Context) -> Entry:
     """Measure every row, each a chunk of a store."""
     settings = dict(context.settings)
     names = list(ROWS)
-    chosen = settings.pop("rows") or names
-    chunks = [Chunk(names.index(name), 0, len(settings["seeds"])) for name in chosen]
+    scheme_names = settings.pop("rows") or names
+    chunks = [Chunk(names.index(name), 0, len(settings["seeds"])) for name in scheme_names]
     with progress.bar(len(chunks) * len(settings["seeds"]), "schemes", unit="models", quiet=context.quiet) as advance:
         request = {"settings": settings, "data": context.data}
         rows = context.parts("scheme_matrix/rows", compute, request, chunks, advance=advance)

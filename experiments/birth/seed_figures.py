@@ -16,7 +16,7 @@ from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
 
 def figure1_panels(record: Record) -> Sequence[Panel]:
     """Draw a pair of panels for each group: ranked counts; cosine by layer with its standard deviation over pairs."""
-    drawn = []
+    panels = []
     for probed in probing.probed_groups(record):
         group, first = probed["group"], probed["records"][0]
         preference = first["preference"]
@@ -43,7 +43,7 @@ def figure1_panels(record: Record) -> Sequence[Panel]:
         figures.count_axis(right)
         figures.label(right, "after block", "cosine between sequences", "(b) contraction")
         figures.legend(right)
-        drawn.append(
+        panels.append(
             Panel(
                 figure,
                 f"{probing.name_of(group)}, seed {first['seed']}, T = {group['seq_len']}, {probing.inputs_of(group)}. "
@@ -52,7 +52,7 @@ def figure1_panels(record: Record) -> Sequence[Panel]:
                 f"(b) Mean cosine between last-token states of different sequences after each block.",
             )
         )
-    return drawn
+    return panels
 
 
 FIGURE1 = Experiment(
@@ -76,7 +76,7 @@ FIGURE1 = Experiment(
 
 def figure2_panels(record: Record) -> Sequence[Panel]:
     """Draw the cosine by layer, every group and seed, with theory's interval."""
-    drawn = []
+    panels = []
     for probed in probing.probed_groups(record):
         group = probed["group"]
         figure, ax = figures.new()
@@ -87,14 +87,14 @@ def figure2_panels(record: Record) -> Sequence[Panel]:
         figures.count_axis(ax)
         figures.label(ax, "after block", "mean cosine between sequences")
         figures.legend(ax)
-        drawn.append(
+        panels.append(
             Panel(
                 figure,
                 f"{probing.name_of(group)}, T = {group['seq_len']}, N = {group['num_inputs']:,} "
                 f"{probing.inputs_of(group)}: mean pairwise cosine of last-token states of different sequences.",
             )
         )
-    return drawn
+    return panels
 
 
 def figure2_tables(record: Record) -> Sequence[Table]:
@@ -193,7 +193,7 @@ def figure10_tables(record: Record) -> Sequence[Table]:
 
 def figure10_panels(record: Record) -> Sequence[Panel]:
     """Draw tokens above, dimensions below, ranked."""
-    drawn = []
+    panels = []
     for probed in probing.probed_groups(record):
         group, preference = probed["group"], probed["records"][0]["preference"]
         cfg = preset(group["model"], **group["changes"])
@@ -214,7 +214,7 @@ def figure10_panels(record: Record) -> Sequence[Panel]:
             baseline_name="N / D",
         )
         figures.label(bottom, "rank", "times the largest", "dimensions of the final norm's output")
-        drawn.append(
+        panels.append(
             Panel(
                 figure,
                 f"{probing.name_of(group)}, seed {probed['records'][0]['seed']}, T = {group['seq_len']}, "
@@ -223,7 +223,7 @@ def figure10_panels(record: Record) -> Sequence[Panel]:
                 "over all, close to the axis where tokens are many.",
             )
         )
-    return drawn
+    return panels
 
 
 FIGURE10 = Experiment(

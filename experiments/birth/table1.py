@@ -94,8 +94,8 @@ def claims(record: Record) -> Sequence[Claim]:
     group, theory = probed["group"], probed["theory"]
     fractions = probing.values(probed, "preference", "top1_share")
     top_tokens = set(probing.values(probed, "preference", "top1_id"))
-    same = all(same_configuration(group, seed) for seed in group["seeds"])
-    paper = [PRINTED[group["model"], group["seq_len"], seed][0] for seed in group["seeds"]] if same else []
+    is_published = all(same_configuration(group, seed) for seed in group["seeds"])
+    paper = [PRINTED[group["model"], group["seq_len"], seed][0] for seed in group["seeds"]] if is_published else []
     name = probing.name_of(group)
     # The distribution over seeds is skewed: its median and tenths say more than its mean.
     tenths = ""
@@ -107,10 +107,10 @@ def claims(record: Record) -> Sequence[Claim]:
             f"Fraction of the top-1 token, {name}, T = {group['seq_len']}, N = {group['num_inputs']:,}"
             f"{probing.mean_of(fractions)}{tenths}",
             sum(fractions) / len(fractions),
-            paper=sum(paper) / len(paper) if same else None,
+            paper=sum(paper) / len(paper) if is_published else None,
             theory=theory["top1_share_p50"] if theory else None,
             format=percent(2),
-            configuration="paper" if same else "other",
+            configuration="paper" if is_published else "other",
             key="of random inputs answered with one token",
         ),
         Claim(
@@ -127,19 +127,21 @@ def headline(record: Record) -> str:
     on_tokens = [probed for probed in probing.probed_groups(record) if probed["group"]["inputs"] == "tokens"]
     # More than chance, of as many rows as there are.
     level = math.log10(LEVEL / sum(len(probed["records"]) for probed in on_tokens)) if on_tokens else 0.0
-    shown = [[row for row in probed["records"] if row["preference"]["log10_p"] < level] for probed in on_tokens]
-    speaking = [place for place, rows in enumerate(shown) if rows]
-    silent = [place for place, rows in enumerate(shown) if not rows]
+    significant_rows = [
+        [row for row in probed["records"] if row["preference"]["log10_p"] < level] for probed in on_tokens
+    ]
+    speaking = [place for place, rows in enumerate(significant_rows) if rows]
+    silent = [place for place, rows in enumerate(significant_rows) if not rows]
     names = " and ".join(dict.fromkeys(probing.name_of(on_tokens[place]["group"]) for place in silent))
     if not speaking:
         return f"At so many inputs no preference beyond chance shows in {names}." if names else ""
-    chosen = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
+    best = min(speaking, key=lambda place: (not on_tokens[place]["group"]["model"].startswith("gpt2"), place))
     parts = [
         f"seed {row['seed']} answers {percent(1)(row['preference']['top1_share'])} of random inputs with token "
         f"{row['preference']['top1_id']}"
-        for row in shown[chosen]
+        for row in significant_rows[best]
     ]
-    sentence = f"Initialized and never trained, {probing.name_of(on_tokens[chosen]['group'])} of {', of '.join(parts)}."
+    sentence = f"Initialized and never trained, {probing.name_of(on_tokens[best]['group'])} of {', of '.join(parts)}."
     if silent:
         weakest = min(row["preference"]["log10_p"] for place in silent for row in on_tokens[place]["records"])
         p = f"p = {from_log10(3)(weakest)}" + " at least" * (weakest < 0)

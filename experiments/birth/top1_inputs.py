@@ -71,13 +71,13 @@ def shared_tokens(sets: Sequence[Sequence[Entry]], count: int) -> tuple[float, f
         >>> shared_tokens([first, second], 2)
         (1.5, 0.0)
     """
-    same: list[int] = []
-    other: list[int] = []
+    within: list[int] = []
+    between: list[int] = []
     for first, second in itertools.combinations(sets, 2):
         for (place, a), (other_place, b) in itertools.product(enumerate(first), enumerate(second)):
             overlap = len(set(a["ids"][:count]) & set(b["ids"][:count]))
-            (same if place == other_place else other).append(overlap)
-    return float(np.mean(same)), float(np.mean(other))
+            (within if place == other_place else between).append(overlap)
+    return float(np.mean(within)), float(np.mean(between))
 
 
 def tables(record: Record) -> Sequence[Table]:
@@ -97,8 +97,8 @@ def tables(record: Record) -> Sequence[Table]:
                 "top counts": f"{min(counts)} to {max(counts)}",
             }
             by_seed.append(([name, group["num_inputs"], entry["seq_len"], seed], measured))
-        same, other = shared_tokens(entry["sets"], settings["num_ranked"])
-        values = {"one seed": (fixed(2), same), "two seeds": (fixed(2), other)}
+        within, between = shared_tokens(entry["sets"], settings["num_ranked"])
+        values = {"one seed": (fixed(2), within), "two seeds": (fixed(2), between)}
         by_group.append(([name, group["num_inputs"], entry["seq_len"]], values))
     sets = f"{settings['num_input_sets']} independent sets of N random token sequences for each seed and length."
     shared = f"Tokens among the {settings['num_ranked']} most predicted that two input sets share, mean over pairs."
@@ -116,13 +116,13 @@ def claims(record: Record) -> Sequence[Claim]:
         group = entry["group"]
         where = f"{probing.name_of(group)}, N = {group['num_inputs']:,}, T = {entry['seq_len']}"
         most = max(len({records[place]["ids"][0] for records in entry["sets"]}) for place in range(len(group["seeds"])))
-        same, other = shared_tokens(entry["sets"], num_ranked)
+        within, between = shared_tokens(entry["sets"], num_ranked)
         statements += [
             Claim(f"Most top-1 tokens of one seed on {num_sets} input sets, {where}, {len(group['seeds'])} seeds", most,
                   format=integer, configuration="ours"),
-            Claim(f"Of {num_ranked} most predicted tokens, shared by two input sets of one seed, {where}", same,
+            Claim(f"Of {num_ranked} most predicted tokens, shared by two input sets of one seed, {where}", within,
                   format=fixed(2), configuration="ours"),
-            Claim(f"Of {num_ranked} most predicted tokens, shared by input sets of two seeds, {where}", other,
+            Claim(f"Of {num_ranked} most predicted tokens, shared by input sets of two seeds, {where}", between,
                   format=fixed(2), configuration="ours"),
         ]  # fmt: skip
     return statements

@@ -109,8 +109,8 @@ def panels(record: Record) -> Sequence[Panel]:
     figures.reference(ax, EPSILON, "ε", color=figures.MUTED)
     figures.label(ax, "step", "largest score of the first position")
     figures.legend(ax)
-    grown = "Score of the first position in the strongest head while training; bands span the seeds."
-    return [Panel(figure, caption), Panel(growth, grown)]
+    growth_caption = "Score of the first position in the strongest head while training; bands span the seeds."
+    return [Panel(figure, caption), Panel(growth, growth_caption)]
 
 
 def _trained(record: Record) -> tuple[str, list[float]]:

@@ -81,12 +81,12 @@ def tables(record: Record) -> Sequence[Table]:
     rows = []
     for snapshot in record["result"]["snapshots"]:
         losses = dict(zip(record["settings"]["seeds"], snapshot["held_out_loss"], strict=True))
-        others = {pair["suspect"]: pair["z"] for pair in _pairs(snapshot, is_same=False)}
+        unrelated = {pair["suspect"]: pair["z"] for pair in _pairs(snapshot, is_same=False)}
         for pair in _pairs(snapshot, is_same=True):
             measured = {
                 "z, same initialization": (fixed(1), pair["z"]),
                 "p": (from_log10(3), pair["log10_p"]),
-                "z, other initialization": (fixed(1), others[pair["suspect"]]),
+                "z, other initialization": (fixed(1), unrelated[pair["suspect"]]),
                 "z, coordinates": (fixed(1), pair["z_coordinates"]),
                 "held-out loss": (fixed(2), losses[pair["suspect"]]),
             }
@@ -144,14 +144,14 @@ def claims(record: Record) -> Sequence[Claim]:
 def headline(record: Record) -> str:
     """State z of both seeds against their own initialization, and against each other's."""
     settings, final = record["settings"], record["result"]["snapshots"][-1]
-    same, other = (
+    related, unrelated = (
         " and ".join(write(pair["z"], fixed(1)) for pair in _pairs(final, is_same)) for is_same in (True, False)
     )
     seeds = " and ".join(map(str, settings["seeds"]))
     changes, schedule = settings["changes"], settings["schedule"]
     return (
         f"Lineage: after {integer(final['step'])} training steps and a rotation of all their weights, models of seeds "
-        f"{seeds} agree with their own initialization at z = {same} and with each other's at z = {other}, where "
+        f"{seeds} agree with their own initialization at z = {related} and with each other's at z = {unrelated}, where "
         f"unrelated models have z near 0 ({settings['model']} with {changes['num_layers']} blocks of width "
         f"{changes['d_model']}, {schedule['batch_size']} sequences of {schedule['context']} bytes a step)."
     )

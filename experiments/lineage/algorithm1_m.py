@@ -29,8 +29,8 @@ def run(context: Context) -> Entry:
     rows = []
     for base, suspect in each(settings["pairs"], "algorithm1_m", "pairs", context.quiet):
         moments = embedding_moments(init_seed(cfg, base))
-        for kind, fed in (("gaussian", moments), ("tokens", None)):
-            outputs = [initial_outputs(context, settings, seed, kind, fed) for seed in (base, suspect)]
+        for kind, vectors in (("gaussian", moments), ("tokens", None)):
+            outputs = [initial_outputs(context, settings, seed, kind, vectors) for seed in (base, suspect)]
             rows += [
                 {"base": base, "suspect": suspect, "inputs": kind, "m": m, **row(paper_test(*outputs, num_dims=m))}
                 for m in settings["m"]

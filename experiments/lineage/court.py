@@ -198,29 +198,29 @@ def summarize(rows: Sequence[Entry], name: str, kind: str) -> Entry | None:
 
 def disjoint_pairs(names: Sequence[tuple[str, ...]]) -> list[int]:
     """Return numbers of pairs, taken in order, in which no model occurs twice."""
-    taken: set[str] = set()
-    chosen = []
+    used_seeds: set[str] = set()
+    pairs = []
     for index, pair in enumerate(names):
-        if taken.isdisjoint(pair):
-            taken.update(pair)
-            chosen.append(index)
-    return chosen
+        if used_seeds.isdisjoint(pair):
+            used_seeds.update(pair)
+            pairs.append(index)
+    return pairs
 
 
 def promise(name: str, summaries: Sequence[Entry]) -> Entry:
     """Check whether a test is calibrated on these pairs, and where not."""
-    broken = []
+    violations = []
     for summary in summaries:
         for rate in summary["rates"] if summary["test"] == name else ():
             level = rate["level"] if TESTS[name].by_p else SCORE_LEVEL
             if rate["low_together"] > level:
-                broken.append({"kind": summary["kind"], **rate})
+                violations.append({"kind": summary["kind"], **rate})
     is_tested = any(summary["test"] == name and summary["rates"] for summary in summaries)
     return {
         "test": name,
         "published": TESTS[name].published,
-        "kept": not broken if is_tested else None,
-        "broken": broken,
+        "kept": not violations if is_tested else None,
+        "broken": violations,
     }
 
 
@@ -293,13 +293,13 @@ def _promises(record: Record) -> Table:
 def _about(record: Record) -> str:
     settings, counts = record["settings"], record["result"]["num_pairs"]
     schedule = settings["schedule"]
-    each = settings["seeds_an_order"] * 2
-    models = each * len(settings["widths"]) * len(settings["corpora"])
+    seeds = settings["seeds_an_order"] * 2
+    models = seeds * len(settings["widths"]) * len(settings["corpora"])
     widths = " and ".join(map(str, settings["widths"]))
     numbers = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     return (
         f"{models} trained models ({settings['changes']['num_layers']} blocks, D = {widths}, bytes, "
-        f"{schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} tokens; {each} seeds for each "
+        f"{schedule['steps']} steps of {schedule['batch_size']} × {schedule['context']} tokens; {seeds} seeds for each "
         f"width and text, half with another order of the data) and {models} initializations. Pairs: {numbers}."
     )
 

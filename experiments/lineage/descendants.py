@@ -22,7 +22,7 @@ of these. Decisions: at each test's own level or threshold (published ones: p â‰
 command takes unless told otherwise), where undefined is "not the same"; and at a calibrated threshold, the smallest
 that at most 1% of the other half's unrelated pairs exceed, over all changes together, as nobody knows beforehand what
 was done to a model. TPR at FPR â‰¤ 1% is the fraction found at that threshold; the FPR that it has on the pairs that it
-is used on stands beside it. Accuracies count related and unrelated pairs alike. Intervals: 95%, families resampled;
+is used on stands next to it. Accuracies count related and unrelated pairs alike. Intervals: 95%, families resampled;
 exact binomial ones, families as trials, where all agree.
 
 Accusations: for every exact test and kind of change, of at least 1,000 unrelated pairs the number called the same at
@@ -74,7 +74,7 @@ def run(context: Context) -> Entry:
     return {
         "num_families": len(stand.bases),
         "loss": _loss(stand.families, [(base.cfg, base.params) for base in stand.bases]),
-        **summarize(changes, [each["rows"] for each in outcomes], len(stand.bases)),
+        **summarize(changes, [outcome["rows"] for outcome in outcomes], len(stand.bases)),
         "changes": [
             {
                 "change": change.name,
@@ -83,15 +83,15 @@ def run(context: Context) -> Entry:
                 "related": change.related,
                 "usual": change.usual,
                 "preserves": change.kind in FREE,
-                "loss": each["loss"],
+                "loss": outcome["loss"],
             }
-            for change, each in zip(changes, outcomes, strict=True)
+            for change, outcome in zip(changes, outcomes, strict=True)
         ],
     }
 
 
 class Stand(NamedTuple):
-    """What every change is tried on: families, their trained models, and their initializations."""
+    """The models that every change is tried on: families, their trained models, and their initializations."""
 
     families: Families
     bases: list[Subject]
@@ -103,11 +103,11 @@ def _stand(context: Context) -> Stand:
     """Read what the first process trained and kept, or train it."""
     families, settings = make_families(context), context.settings
     cfg = families.cfg
-    drawn = [(seed, draw(cfg, np.uint32(seed))) for seed in families.seeds[: settings["num_born"]]]
+    initial = [(seed, draw(cfg, np.uint32(seed))) for seed in families.seeds[: settings["num_born"]]]
     return Stand(
         families,
         [Subject(cfg, params, settings, cfg) for params in families.bases],
-        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in drawn],
+        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in initial],
     )
 
 
@@ -133,24 +133,24 @@ _loss_of = jax.jit(loss_sum, static_argnums=0)
 def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[Subject]) -> Sequence[Entry]:
     """Compute the readings of every pair of one change."""
     bases, initializations = stand.bases, stand.initializations
-    beside = neighbors(len(bases), settings["num_offsets"])
+    nearby = neighbors(len(bases), settings["num_offsets"])
     rows = []
     for base, base_model in enumerate(bases):
         for suspect, suspect_model in enumerate(suspects):
-            chosen = base == suspect or suspect in beside[base]
-            if not chosen and not (change.usual and base < suspect):
+            is_evaluated = base == suspect or suspect in nearby[base]
+            if not is_evaluated and not (change.usual and base < suspect):
                 continue
             seed = base * len(suspects) + suspect
-            values = read_outputs(base_model, suspect_model, seed, kendall=chosen) | read_weights(
+            values = read_outputs(base_model, suspect_model, seed, kendall=is_evaluated) | read_weights(
                 base_model, suspect_model, seed
             )
-            if chosen:
+            if is_evaluated:
                 values |= read_published(base_model, suspect_model)
-            if change.usual and max(base, suspect) < len(initializations) and suspect in (base, beside[base][0]):
+            if change.usual and max(base, suspect) < len(initializations) and suspect in (base, nearby[base][0]):
                 values |= read_initialization(
                     initializations[base], suspect_model, seed, settings["birth_permutations"]
                 )
-            rows.append({"base": base, "suspect": suspect, "chosen": chosen, "values": _short(values)})
+            rows.append({"base": base, "suspect": suspect, "chosen": is_evaluated, "values": _short(values)})
     return rows
 
 
@@ -158,7 +158,7 @@ def neighbors(count: int, num_offsets: int) -> list[list[int]]:
     """List for each family those that every test compares its model with: the next ones of its half, in a circle."""
     partners = []
     for place in range(count):
-        half = [other for other in range(count) if fold_of(other) == fold_of(place)]
+        half = [index for index in range(count) if fold_of(index) == fold_of(place)]
         at = half.index(place)
         partners.append([half[(at + step) % len(half)] for step in range(1, min(num_offsets, len(half) - 1) + 1)])
     return partners

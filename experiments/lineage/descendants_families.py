@@ -95,12 +95,12 @@ def all_changes(settings: Entry) -> list[Change]:
 
 def _trained(kind: str, stage: str, steps: list[int], *, related: bool = True) -> list[Change]:
     return [
-        Change(kind, f"{step} steps", step, functools.partial(_taken, stage, step), related, usual=step == steps[-1])
+        Change(kind, f"{step} steps", step, functools.partial(_model_at, stage, step), related, usual=step == steps[-1])
         for step in steps
     ]
 
 
-def _taken(stage: str, step: int, families: Families, place: int) -> Model:
+def _model_at(stage: str, step: int, families: Families, place: int) -> Model:
     return families.cfg, getattr(families, stage)[step][place]
 
 
@@ -117,9 +117,9 @@ _MIXES = {"merge": damage.merge, "slerp": damage.slerp}
 
 def _mixed(kind: str, weight: str, families: Families, place: int) -> Model:
     """Mix with a partner, which no family is, and which no other family has."""
-    other = families.partners[place % len(families.partners)]
+    partner = families.partners[place % len(families.partners)]
     base = (families.cfg, families.bases[place])
-    return families.cfg, _MIXES[kind](base, (families.cfg, other), float(weight), "the partner")
+    return families.cfg, _MIXES[kind](base, (families.cfg, partner), float(weight), "the partner")
 
 
 Loss = Callable[[Any, Any, jax.Array], jax.Array]

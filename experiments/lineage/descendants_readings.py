@@ -120,7 +120,7 @@ takes as long as all others, and its p is exact for the same reason as Spearman'
 
 
 class Origin(NamedTuple):
-    """Where a model comes from: a name that says it all; no corpus for an initialization."""
+    """The origin of a model: a name that says it all; no corpus for an initialization."""
 
     width: int
     corpus: str | None
@@ -155,7 +155,7 @@ class Subject:
 
     @property
     def is_initial(self) -> bool:
-        """Whether these are initial weights."""
+        """True if these are initial weights."""
         return self.origin.corpus is None
 
     @functools.cached_property

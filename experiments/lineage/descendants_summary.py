@@ -88,7 +88,7 @@ def above(pairs: Pairs, limits: Sequence[float]) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=8)
-def _drawn(count: int) -> np.ndarray:
+def _resamples(count: int) -> np.ndarray:
     """Count how often each family is drawn: [R, S]."""
     return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(float)
 
@@ -116,7 +116,7 @@ def _resampled(value: float, sums_R: np.ndarray, totals_R: np.ndarray) -> Rate:
 
 
 def _weights(pairs: Pairs, count: int) -> np.ndarray:
-    drawn_RS = _drawn(count)
+    drawn_RS = _resamples(count)
     same_N = pairs.bases_N == pairs.suspects_N
     return np.where(same_N, drawn_RS[:, pairs.bases_N], drawn_RS[:, pairs.bases_N] * drawn_RS[:, pairs.suspects_N])
 
@@ -195,8 +195,8 @@ def summarize(changes: Sequence[Change], rows_by_change: Sequence[Rows], count: 
     accusations = _accusations(changes, rows_by_change)
     cells, tests, curves = [], [], []
     for name, test in TESTS.items():
-        chosen = [pairs_of([row for row in rows if row["chosen"]], name, test) for rows in rows_by_change]
-        split = [_split(change, pairs) for change, pairs in zip(changes, chosen, strict=True)]
+        evaluated = [pairs_of([row for row in rows if row["chosen"]], name, test) for rows in rows_by_change]
+        split = [_split(change, pairs) for change, pairs in zip(changes, evaluated, strict=True)]
         # A student's pair with its teacher is unrelated, but calibrates nothing: nobody has such pairs to calibrate by.
         apart = _joined([unrelated.of(unrelated.bases_N != unrelated.suspects_N) for _, unrelated in split])
         related = _joined([pairs for pairs, _ in split])

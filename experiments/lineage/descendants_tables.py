@@ -64,7 +64,7 @@ def _trust(record: Record) -> Table:
 def in_words(trust_by_test: Mapping[str, bool]) -> str:
     """List the shorter of those that are to be trusted and those that are not."""
     trusted, untrusted = (
-        [name for name, is_trusted in trust_by_test.items() if is_trusted is which] for which in (True, False)
+        [name for name, is_trusted in trust_by_test.items() if is_trusted is flag] for flag in (True, False)
     )
     if not untrusted:
         return f"all {len(trust_by_test)}"
@@ -91,9 +91,9 @@ def _detections(record: Record, title: str, *, published: bool) -> Table:
     for change in record["result"]["changes"]:
         measured: Cells = {}
         for cell in _cells(record, change=change["change"]):
-            which = ("tpr", "teachers_calibrated") if published else ("found", "teachers")
+            columns = ("tpr", "teachers_calibrated") if published else ("found", "teachers")
             if cell["test"] in names:
-                measured[cell["test"]] = _interval(cell[which[0 if change["related"] else 1]])
+                measured[cell["test"]] = _interval(cell[columns[0 if change["related"] else 1]])
         rows.append(([change["change"]], {name: measured.get(name) for name in names}))
     about = (
         "thresholds from the other half's unrelated pairs of all changes, at most 1% of which exceed them"

@@ -93,7 +93,7 @@ class Release:
 
     @functools.cached_property
     def reading(self) -> Reading:
-        """What public statistics need of the language model."""
+        """The numbers of the language model that public statistics need."""
         ids_ST = probe_ids(self.checkpoint, self.checkpoint)
         return read_model(NativeRoles(self.checkpoint), self.checkpoint, ids_ST)
 
@@ -153,29 +153,29 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
     seeds = range(2 * count + settings["others"])
     trained = [(cfg, params) for params in cached_run(context, "disputes/bases", cfg, settings["corpora"][0], 0, seeds)]
     bases, towers = trained[:count], trained[count : 2 * count]
-    others = [trained[2 * count + place % settings["others"]] for place in range(count)]
+    partners = [trained[2 * count + place % settings["others"]] for place in range(count)]
     washed = [_washed(model, place) for place, model in enumerate(bases)]
     suspects = {
-        UPCYCLED: _retrained(context, UPCYCLED, _each(bases, functools.partial(upcycled, settings["experts"]))),
-        UPSCALED: _retrained(context, UPSCALED, _each(bases, _upscaled)),
-        PRUNED: _retrained(context, PRUNED, _each(bases, pruned)),
+        UPCYCLED: _retrained(context, UPCYCLED, _map_bases(bases, functools.partial(upcycled, settings["experts"]))),
+        UPSCALED: _retrained(context, UPSCALED, _map_bases(bases, _upscaled)),
+        PRUNED: _retrained(context, PRUNED, _map_bases(bases, pruned)),
         VOCABULARY: _retrained(context, VOCABULARY, bases, functools.partial(_with_new_vocabulary, settings)),
-        NOISE: _each(bases, functools.partial(derived, "noise:0.5")),
+        NOISE: _map_bases(bases, functools.partial(derived, "noise:0.5")),
         LORA: _retrained(context, LORA, bases, functools.partial(_adapted, settings)),
-        MOST: [merged(model, other, 0.3) for model, other in zip(bases, others, strict=True)],
-        LESS: [merged(model, other, 0.7) for model, other in zip(bases, others, strict=True)],
-        FP8: _each(bases, _rounded_to_fp8),
-        FOUR_BITS: _each(bases, functools.partial(derived, "round:4")),
+        MOST: [merged(model, partner, 0.3) for model, partner in zip(bases, partners, strict=True)],
+        LESS: [merged(model, partner, 0.7) for model, partner in zip(bases, partners, strict=True)],
+        FP8: _map_bases(bases, _rounded_to_fp8),
+        FOUR_BITS: _map_bases(bases, functools.partial(derived, "round:4")),
         WASHED: washed,
         WASHED_TUNED: _retrained(context, WASHED_TUNED, washed),
     }
     plain = [Release(*model) for model in bases]
-    disputes = {kind: Dispute(plain, [Release(*model) for model in made]) for kind, made in suspects.items()}
+    disputes = {kind: Dispute(plain, [Release(*model) for model in models]) for kind, models in suspects.items()}
     # The suspect has the tower of the base, and a language model of its own.
     tuned_towers = _retrained(context, WITH_TOWER, towers)
     disputes[WITH_TOWER] = Dispute(
         [Release(cfg, params, tower) for (cfg, params), tower in zip(bases, towers, strict=True)],
-        [Release(cfg, params, tower) for (cfg, params), tower in zip(others, tuned_towers, strict=True)],
+        [Release(cfg, params, tower) for (cfg, params), tower in zip(partners, tuned_towers, strict=True)],
     )
     return {kind: disputes[kind] for kind in KINDS}
 
@@ -184,7 +184,7 @@ def make_disputes(context: Context) -> dict[str, Dispute]:
 # Recipes without training
 
 
-def _each(bases: Sequence[Model], recipe: Callable[[Model, int], Model]) -> list[Model]:
+def _map_bases(bases: Sequence[Model], recipe: Callable[[Model, int], Model]) -> list[Model]:
     return [recipe(model, place) for place, model in enumerate(bases)]
 
 
@@ -222,9 +222,9 @@ def pruned(model: Model, _place: int) -> Model:
     return cfg.replace(d_ff=cfg.d_ff // 2), models.unflatten(flat)
 
 
-def merged(model: Model, other: Model, weight: float) -> Model:
+def merged(model: Model, partner: Model, weight: float) -> Model:
     """Merge two models, the other one with a weight."""
-    return model[0], damage.merge(model, other, weight, "the other model")
+    return model[0], damage.merge(model, partner, weight, "the other model")
 
 
 def _rounded_to_fp8(model: Model, _place: int) -> Model:
@@ -290,11 +290,11 @@ def _with_new_vocabulary(
 
     names = ("embed", "head")
     seeds = range(_ADDED, _ADDED + settings["models"])
-    drawn = [{name: leaf for name, leaf in draw(cfg, np.uint32(seed)).items() if name in names} for seed in seeds]
+    initial = [{name: leaf for name, leaf in draw(cfg, np.uint32(seed)).items() if name in names} for seed in seeds]
     blocks_S = {name: leaves for name, leaves in params_S.items() if name not in names}
     # New tables at the rate of a new model's, in a body that is fixed.
     first_rate = settings["schedule"]["learning_rate"]
-    snapshots = fit(tables_loss, stacked(drawn), blocks_S, _renamed_tokens(settings, cfg), first_rate, marks)
+    snapshots = fit(tables_loss, stacked(initial), blocks_S, _renamed_tokens(settings, cfg), first_rate, marks)
     params_S = {**blocks_S, **snapshots[marks[-1]]}
     return fit(tuning_loss(cfg), params_S, None, _renamed_tokens(settings, cfg), rate, marks)
 

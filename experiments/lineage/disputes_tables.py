@@ -151,8 +151,8 @@ def claims(record: Record) -> Sequence[Claim]:
     result = record["result"]
     verdicts = result["verdicts"]
     by_verdict = sum(entry["found"] >= _POWERFUL * entry["guilty"] for entry in verdicts)
-    others = {test["test"]: _kinds_found(test) for test in result["tests"] if test["source"] != _OURS}
-    best = max(others, key=lambda name: others[name])
+    by_test = {test["test"]: _kinds_found(test) for test in result["tests"] if test["source"] != _OURS}
+    best = max(by_test, key=lambda name: by_test[name])
     return [
         Claim(
             f"Kinds of dispute, of {len(verdicts)}, in which the verdict finds at least 90% of the guilty pairs",
@@ -166,7 +166,7 @@ def claims(record: Record) -> Sequence[Claim]:
         ),
         Claim(
             f"Kinds that the best public statistic or published score finds at 1% false positives ({best})",
-            float(others[best]),
+            float(by_test[best]),
             format=integer,
         ),
     ]

@@ -45,7 +45,7 @@ def run(context: Context) -> Entry:
         if values:
             statistics[key][kind] = [float(f"{value:.4g}") for value in np.quantile(values, QUANTILES)]
     num_pairs = {kind: len(of_kind) for kind, of_kind in rows.items()}
-    # What a model must be for its pair to lie beside these ranges.
+    # What a model must be for its pair to be compared with these ranges.
     models_of = {name: settings[name] for name in ("model", "changes", "widths")}
     return {
         "sizes": _sizes(settings, num_pairs),

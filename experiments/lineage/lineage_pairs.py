@@ -76,7 +76,7 @@ def run(context: Context) -> Entry:
         names = ("num_inputs", "seq_len", "changes", "fresh_seeds")
         identity = {"file": path.name, **{name: context.settings[name] for name in names}}
         smollm2 = context.cached("lineage_pairs/smollm2", identity, lambda _folder: _smollm2(context, path))
-    return {"smollm2": smollm2, "others": _others(context)}
+    return {"smollm2": smollm2, "others": _further_pairs(context)}
 
 
 def _absent(reason: str) -> Entry:
@@ -135,7 +135,7 @@ def _is_checkpoint(path: Path) -> bool:
     return True
 
 
-def _others(context: Context) -> Entry:
+def _further_pairs(context: Context) -> Entry:
     settings, where = context.settings, checkpoints_in(context.data)
     if not where:
         return _absent("no checkpoints were named: give --data FOLDER or --data 'A;B'")
@@ -197,7 +197,7 @@ def tables(record: Record) -> Sequence[Table]:
             (
                 [entry["base"], entry["suspect"]],
                 _measured(entry["tests"], {"adjusted p": (p_value(3), entry["tests"]["permutation"].get("adjusted_p"))})
-                | {"why": _why(entry["tests"]["permutation"])},
+                | {"why": _reason(entry["tests"]["permutation"])},
             )
             for entry in result["others"]["pairs"]
         ]
@@ -236,7 +236,7 @@ def _measured(tests: Entry, more: Cells | None = None) -> Cells:
     }
 
 
-def _why(permutation: Entry) -> str:
+def _reason(permutation: Entry) -> str:
     return "" if permutation["reason"].startswith("the outputs agree") else permutation["reason"]
 
 
@@ -248,9 +248,9 @@ def claims(record: Record) -> Sequence[Claim]:
     statements = []
     for kind in record["settings"]["changes"]:
         rows = [entry for entry in result["rows"] if entry["change"] == kind]
-        same = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
+        related = [entry for entry in rows if entry["tests"]["permutation"]["verdict"] == "same-lineage"]
         statement = f"SmolLM2 found again after {kind}: strengths recognized of {[entry['strength'] for entry in rows]}"
-        statements.append(Claim(statement, str([entry["strength"] for entry in same])))
+        statements.append(Claim(statement, str([entry["strength"] for entry in related])))
     return statements
 
 

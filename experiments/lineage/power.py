@@ -76,8 +76,8 @@ def related_rows(cfg: ModelConfig, pairs: Sequence[Sequence[Params]], dims: Sequ
     """Take z of every piece of evidence on related pairs, for every k, and for a quarter of the neurons."""
     rows = []
     for dim, neurons in [*((dim, cfg.d_ff) for dim in dims), (PUBLISHED_K, cfg.d_ff // 4)]:
-        chosen = Settings(dim=dim, neurons=neurons, token_labels="ids")
-        prints = [tuple(sketch(Checkpoint.from_params(cfg, params), chosen) for params in pair) for pair in pairs]
+        settings = Settings(dim=dim, neurons=neurons, token_labels="ids")
+        prints = [tuple(sketch(Checkpoint.from_params(cfg, params), settings) for params in pair) for pair in pairs]
         z = {name: [single_verdict(base, suspect, name, _OPTIONS).z for base, suspect in prints] for name in EVIDENCE}
         num_neurons = cfg.num_layers * neurons
         formula = [predicted_z(cfg, base, suspect, num_neurons, dim) for base, suspect in pairs]
@@ -128,8 +128,8 @@ def _unit(rows_nD: np.ndarray) -> np.ndarray:
 
 def unrelated(cfg: ModelConfig, by_seed: Sequence[Sequence[Params]]) -> Entry:
     """Take z and the agreement of two matchings on every pair of models of two seeds."""
-    chosen = Settings(dim=PUBLISHED_K, neurons=cfg.d_ff, token_labels="ids")
-    prints = [[sketch(Checkpoint.from_params(cfg, params), chosen) for params in texts] for texts in by_seed]
+    settings = Settings(dim=PUBLISHED_K, neurons=cfg.d_ff, token_labels="ids")
+    prints = [[sketch(Checkpoint.from_params(cfg, params), settings) for params in texts] for texts in by_seed]
     z: dict[str, list[float | None]] = {name: [] for name in EVIDENCE}
     agreements = []
     for first, second in itertools.combinations(prints, 2):

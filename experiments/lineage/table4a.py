@@ -65,8 +65,8 @@ def _group(context: Context, group: Entry) -> Entry:
             # Algorithm 1: vectors with the mean and the standard deviation of the base's embedding.
             moments = embedding_moments(init_seed(cfg, pair[0]))
             tests = {}
-            for kind, fed in (("gaussian", moments), ("tokens", None)):
-                base_ND, suspect_ND = (initial_outputs(context, group, seed, kind, fed) for seed in pair)
+            for kind, vectors in (("gaussian", moments), ("tokens", None)):
+                base_ND, suspect_ND = (initial_outputs(context, group, seed, kind, vectors) for seed in pair)
                 tests[kind] = verdicts(base_ND, suspect_ND, TESTS)
             rows.append({"base": pair[0], "suspect": pair[1], "tests": tests, "baselines": scores(pair)})
         unrelated = [scores(pair) for pair in null]

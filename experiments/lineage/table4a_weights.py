@@ -1,7 +1,7 @@
 """The pairs of Tables 4a and 9 by the exact tests in the weights: no inputs, so no length and no number of them.
 
 The analysis, fixed before the pairs were run together: every test with its defaults on every pair, each p uniform where
-the initializations are independent; beside the smallest of a family the chance of one as small among as many uniform
+the initializations are independent; next to the smallest of a family the chance of one as small among as many uniform
 draws, which takes them for independent although pairs share initializations.
 """
 

@@ -98,11 +98,11 @@ def _compare(base: Checkpoint, suspect: Checkpoint, settings: Entry, base_finger
     tests = {}
     for kind in ("tokens", "gaussian"):
         inputs = random_inputs(kind, *size, narrow)
-        fed = moments if kind == "gaussian" else None
+        vectors = moments if kind == "gaussian" else None
         key = (kind, narrow.vocab_size)
         if key not in base_fingerprints:
-            base_fingerprints[key] = fingerprint_outputs(base, inputs, OutputOptions(fed))
-        tests[kind] = compared(base_fingerprints[key], fingerprint_outputs(suspect, inputs, OutputOptions(fed)))
+            base_fingerprints[key] = fingerprint_outputs(base, inputs, OutputOptions(vectors))
+        tests[kind] = compared(base_fingerprints[key], fingerprint_outputs(suspect, inputs, OutputOptions(vectors)))
     scores = baseline_scores(
         base.cfg, base.params(), suspect.cfg, suspect.params(), (_reef(base, settings), _reef(suspect, settings))
     )

@@ -119,8 +119,8 @@ def pairs_of(settings: Entry) -> Iterator[Pair]:
     names, places = list(settings["populations"]), range(settings["seeds"])
     for name, (first, second) in itertools.product(names, itertools.combinations(places, 2)):
         yield Pair(PLAIN, (name, first, ""), (name, second, ""))
-    for (name, other), place in itertools.product(itertools.combinations(names, 2), places):
-        yield Pair(ACROSS, (name, place, ""), (other, place, ""))
+    for (name, partner), place in itertools.product(itertools.combinations(names, 2), places):
+        yield Pair(ACROSS, (name, place, ""), (partner, place, ""))
     for change, name, place in itertools.product(CHANGES, names, places):
         if change in _possible(settings["populations"][name]):
             yield Pair(change, (name, place, ""), (name, (place + 1) % len(places), change))

@@ -176,8 +176,8 @@ def tables(record: Record) -> Sequence[Table]:
     )
     if not all(case["uniform"] for case in result["cases"]):
         note += " A verdict of several tests is corrected for their number, and its p is no uniform number."
-    shown = [tabulate("The tests in the weights on unrelated initializations", ["test", "pairs"], rows, note)]
-    return [*shown, *unrelated_pairs.tables(result["trained"], settings)]
+    listings = [tabulate("The tests in the weights on unrelated initializations", ["test", "pairs"], rows, note)]
+    return [*listings, *unrelated_pairs.tables(result["trained"], settings)]
 
 
 def claims(record: Record) -> Sequence[Claim]:
@@ -189,8 +189,8 @@ def claims(record: Record) -> Sequence[Claim]:
         "p of their checks, corrected (below 0.05 at least one test would be off its level)"
     )
     least = min(check["adjusted_p"] for check in family["checks"])
-    shown = [Claim(statement, least, format=significant(2))]
-    return [*shown, *unrelated_pairs.claims(record["result"]["trained"])]
+    rows = [Claim(statement, least, format=significant(2))]
+    return [*rows, *unrelated_pairs.claims(record["result"]["trained"])]
 
 
 def headline(record: Record) -> str:

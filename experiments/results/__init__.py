@@ -41,10 +41,10 @@ def taken(record: Record) -> dict[str, float]:
     source = record.get("provenance", {})
     result = record.get("result")
     groups = result.get("groups") if isinstance(result, Mapping) else None
-    initializations = [each for each in groups or () if isinstance(each, Mapping)]
+    initializations = [group for group in groups or () if isinstance(group, Mapping)]
     of_initializations = {
-        "wall_time_s": sum(each.get("wall_s", 0.0) for each in initializations),
-        "peak_memory_bytes": max((each.get("peak_memory_bytes", 0) for each in initializations), default=0),
+        "wall_time_s": sum(group.get("wall_s", 0.0) for group in initializations),
+        "peak_memory_bytes": max((group.get("peak_memory_bytes", 0) for group in initializations), default=0),
     }
     return {name: max(source[name], least) for name, least in of_initializations.items() if name in source}
 
@@ -100,14 +100,14 @@ def verify(out: Path | str, former: Path | str | None = None, folder: Path = FOL
         name, scale = rerun["experiment"], rerun["scale"]
         for place in sorted(folder.glob(f"*/{name}.json")):
             record = io.read_json(place)
-            other = record if record["scale"] == scale else _former_record(former, rerun, record)
-            if other is None or other["settings"] != rerun["settings"]:
+            earlier = record if record["scale"] == scale else _former_record(former, rerun, record)
+            if earlier is None or earlier["settings"] != rerun["settings"]:
                 continue
             verification: Verification = {
                 "commit": rerun["provenance"]["git"]["revision"],
                 "scale": scale,
                 "command": runner.load(name).command(scale, _portable(rerun)["data"]),
-                "largest_difference": largest_difference(other["result"], rerun["result"]),
+                "largest_difference": largest_difference(earlier["result"], rerun["result"]),
             }
             paths.append(io.write_text(place, _compact({**record, "verified": verification})))
     if not paths:

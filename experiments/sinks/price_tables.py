@@ -303,10 +303,10 @@ def _elementwise(runs: Entry) -> tuple[list[str], Cells]:
         name: cells(runs[name], "delta_nats", scheme="w8a8", granularity="tensor", keep_sinks=0)
         for name in (BASELINE, ELEMENT_GATE)
     }
-    lost = sum(delta is None for delta in deltas[ELEMENT_GATE])
+    num_undefined = sum(delta is None for delta in deltas[ELEMENT_GATE])
     difference, _ = _ratio(deltas[ELEMENT_GATE], deltas[BASELINE])
-    verdict = f"destroyed in {lost} of {len(deltas[ELEMENT_GATE])} seeds"
-    if not lost:
+    verdict = f"destroyed in {num_undefined} of {len(deltas[ELEMENT_GATE])} seeds"
+    if not num_undefined:
         verdict = "refuted at this size: no seed is destroyed"
     words = "an element-wise gate has the least sink mass and is destroyed by one int8 scale a tensor"
     return _finding(words, "destroyed", f"{rank} of {len(mass)} by sink mass", difference, verdict)

@@ -38,20 +38,20 @@ def _measure(context: Context, subject: Subject) -> Entry:
     identity = [opened.digest(), ids_T.tolist()]
 
     def protocol(_folder: Path) -> object:
-        chosen = settings["protocol"]
-        return report_on_ids(opened.cfg, opened.params(), ids_T, ReportOptions(epsilon=EPSILON, **chosen))
+        options = settings["protocol"]
+        return report_on_ids(opened.cfg, opened.params(), ids_T, ReportOptions(epsilon=EPSILON, **options))
 
     def rounding(_folder: Path) -> object:
-        chosen = settings["rounding"]
-        tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
-        schemes = [parse_scheme(name) for name in chosen["schemes"]]
-        return prices(opened.cfg, opened.params(), tokens_NT, schemes, keep=chosen["keep_sinks"])
+        options = settings["rounding"]
+        tokens_NT = cut_sequences(ids_T, options["length"], options["num_sequences"])
+        schemes = [parse_scheme(name) for name in options["schemes"]]
+        return prices(opened.cfg, opened.params(), tokens_NT, schemes, keep=options["keep_sinks"])
 
     def rolling(_folder: Path) -> object:
-        chosen = settings["streaming"]
-        tokens_NT = cut_sequences(ids_T, chosen["length"], chosen["num_sequences"])
+        options = settings["streaming"]
+        tokens_NT = cut_sequences(ids_T, options["length"], options["num_sequences"])
         return streaming_losses(
-            opened.cfg, opened.params(), tokens_NT, window=chosen["window"], keep=chosen["keep_sinks"]
+            opened.cfg, opened.params(), tokens_NT, window=options["window"], keep=options["keep_sinks"]
         )
 
     # Each measurement cached by itself, so that a killed run resumes.
@@ -147,7 +147,7 @@ def _interval(middle: float | None, interval: Sequence[float] | None) -> Value:
 
 
 def _rounding(record: Record) -> Table:
-    chosen = record["settings"]["rounding"]
+    options = record["settings"]["rounding"]
     rows = []
     for cell in record["result"]["rounding"]:
         measured: Cells = {
@@ -161,7 +161,7 @@ def _rounding(record: Record) -> Table:
         }
         rows.append(([cell["scheme"], cell["granularity"], cell["keep_sinks"]], measured))
     note = (
-        f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token; ± is half of the 95% "
+        f"{options['num_sequences']} sequences of {options['length']} tokens, nats a token; ± is half of the 95% "
         "interval over sequences. The file's weights are quantized already and stay as they are stored. Scale: of a "
         "whole sequence (tensor) or of each position (token)."
     )
@@ -169,7 +169,7 @@ def _rounding(record: Record) -> Table:
 
 
 def _streaming(record: Record) -> Table:
-    chosen = record["settings"]["streaming"]
+    options = record["settings"]["streaming"]
     entries = record["result"]["streaming"]
     rows = []
     for entry in entries:
@@ -177,7 +177,7 @@ def _streaming(record: Record) -> Table:
         measured = {"loss": (fixed(3), _interval(entry["loss"], entry["loss_interval"]))}
         rows.append(([name, entry["keep_sinks"]], measured))
     note = (
-        f"{chosen['num_sequences']} sequences of {chosen['length']} tokens, nats a token from position "
+        f"{options['num_sequences']} sequences of {options['length']} tokens, nats a token from position "
         f"{entries[0]['from_position']} on; ± is half of the 95% interval over sequences. Positions are those inside "
         "the cache."
     )

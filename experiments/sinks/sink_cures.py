@@ -45,7 +45,7 @@ def _cost(record: Record, name: str) -> tuple[float, float] | float | None:
     if "step_seconds" in result:
         ratios = np.array(result["step_seconds"][name]) / np.array(result["step_seconds"]["baseline"])
         return float(np.median(ratios)), float(ratios.std(ddof=1))
-    seconds, base = (result["cures"][which]["seconds_per_step"] for which in (name, "baseline"))
+    seconds, base = (result["cures"][variant]["seconds_per_step"] for variant in (name, "baseline"))
     return seconds / base if seconds and base else None
 
 

@@ -46,13 +46,13 @@ def tables(record: Record) -> Sequence[Table]:
     for name, run in record["result"]["variants"].items():
         settings = record["settings"]["variants"][name]
         # The first snapshot with a head above ε.
-        grown = _first_step(run)
+        first_step = _first_step(run)
         over_seeds = functools.partial(sink_training.over_seeds, run)
         measured = {
             "largest score": (significant(2), over_seeds(lambda seed: seed["largest_score"])),
             "sink rate": (percent(1), over_seeds(sink_training.last_rate)),
             "DomRatio, first token": (fixed(1), over_seeds(lambda seed: seed["dom_ratio_first"][-1])),
-            "above ε from step": "never" if grown is None else integer(grown),
+            "above ε from step": "never" if first_step is None else integer(first_step),
             "validation loss": (fixed(3), over_seeds(lambda seed: seed["loss"][HELD_OUT])),
         }
         size = "{num_layers} × {d_model}".format(**settings["changes"])
@@ -204,12 +204,12 @@ def scheme_tables(record: Record) -> Sequence[Table]:
     differences = _score_differences(record["result"])
     rows = []
     for name, run in record["result"]["variants"].items():
-        grown = _first_step(run)
+        first_step = _first_step(run)
         over_seeds = functools.partial(sink_training.over_seeds, run)
         measured: Cells = {
             "largest score": (fixed(2), over_seeds(lambda seed: seed["largest_score"])),
             "sink rate": (percent(0), over_seeds(sink_training.last_rate)),
-            "above ε from step": "never" if grown is None else integer(grown),
+            "above ε from step": "never" if first_step is None else integer(first_step),
             "validation loss": (fixed(3), over_seeds(lambda seed: seed["loss"][HELD_OUT])),
         }
         if name in differences:

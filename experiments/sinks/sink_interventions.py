@@ -108,8 +108,8 @@ def _changes(
         ("mask", None, self_only(length, [position], num_layers=num_layers)),
     ]
     for factor in settings["factors"]:
-        made = interventions(num_layers, length, factor, mu_LTHK)
-        changes += [(kind, factor, made[kind](position, settings["blocks"])) for kind in (AMPLIFICATION, CONTROL)]
+        edits = interventions(num_layers, length, factor, mu_LTHK)
+        changes += [(kind, factor, edits[kind](position, settings["blocks"])) for kind in (AMPLIFICATION, CONTROL)]
     return changes
 
 
@@ -127,11 +127,11 @@ def _maps(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, mu_LTHK: np.n
             layer = int(np.argmax(maps_LHTT[:, :, 0].mean(axis=1)))
         by_name[name] = np.round(maps_LHTT[layer], 4)
     masked = {}
-    for other in settings["positions"]:
-        if other < length:
-            edit = self_only(length, [other], num_layers=cfg.num_layers)
+    for at in settings["positions"]:
+        if at < length:
+            edit = self_only(length, [at], num_layers=cfg.num_layers)
             maps_LHTT = attention_maps(cfg, params, tokens_NT, edit=edit).mean(axis=1)
-            masked[f"k = {other}"] = np.round(maps_LHTT[layer], 4)
+            masked[f"k = {at}"] = np.round(maps_LHTT[layer], 4)
     return {
         "block": None if layer is None else layer + 1,
         "position": position,

@@ -64,9 +64,9 @@ def run(context: Context, must_be_named: bool = False) -> Entry:
 def knock_out(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings: Entry, *, quiet: bool = True) -> Entry:
     """Make all runs on one model: rows with the target, the sink rate by block and the loss."""
     neurons = super_neurons(cfg, params, tokens_NT, top=settings["top"])
-    chosen = [neuron for neuron in neurons if neuron["super"]] or neurons[:2]
-    named = [Neuron(neuron["block"], neuron["neuron"]) for neuron in chosen]
-    channel = chosen[0]["channel"]
+    targets = [neuron for neuron in neurons if neuron["super"]] or neurons[:2]
+    named = [Neuron(neuron["block"], neuron["neuron"]) for neuron in targets]
+    channel = targets[0]["channel"]
     first_LF = first_activations(cfg, params, tokens_NT)
     runs = _runs(cfg, params, named, channel, first_LF, settings)
     rows = []
@@ -79,7 +79,7 @@ def knock_out(cfg: ModelConfig, params: Params, tokens_NT: np.ndarray, settings:
     return {"neurons": neurons, "named": [str(neuron) for neuron in named], "channel": channel, "rows": rows}
 
 
-def _nothing() -> None:
+def _no_edit() -> None:
     """Make no edit."""
 
 
@@ -96,25 +96,25 @@ def _runs(
 ) -> list[Run]:
     """List each run's kind, its target, the position of the sink, how the edit is made, the first token."""
 
-    def written(neurons: Sequence[Neuron], position: int) -> Edits:
+    def write_at(neurons: Sequence[Neuron], position: int) -> Edits:
         values = {neuron: float(first_LF[neuron.block - 1, neuron.unit]) for neuron in neurons}
         return write(cfg, values, position=position)
 
     k = settings["position"]
-    runs: list[Run] = [(AS_IT_IS, "", 1, _nothing, None), (AS_IT_IS, "", k, _nothing, None)]
+    runs: list[Run] = [(AS_IT_IS, "", 1, _no_edit, None), (AS_IT_IS, "", k, _no_edit, None)]
     # Silence single neurons and pairs, then restore the strongest alone.
     groups = [(neuron,) for neuron in named] + list(itertools.combinations(named, 2))
     for group in groups:
         runs.append((SILENCED, name(group), 1, functools.partial(silence, cfg, group), None))
     strongest = tuple(named[:2])
     for group in [(neuron,) for neuron in named] + ([strongest] if len(strongest) == 2 else []):
-        runs.append((RESTORED, name(group), 1, functools.partial(written, group, 1), None))
+        runs.append((RESTORED, name(group), 1, functools.partial(write_at, group, 1), None))
     # Random pairs, as controls.
     for pair in controls(params, strongest, named, settings["controls"]):
         runs.append((CONTROL, name(pair), 1, functools.partial(silence, cfg, pair), None))
     # The strongest neurons' output written at another position.
     for position in (1, k):
-        runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, functools.partial(written, strongest, k), None))
+        runs.append((ELSEWHERE, f"{name(strongest)} at {k}", position, functools.partial(write_at, strongest, k), None))
     # Clear the channel after one block or every block.
     for blocks in [*([block] for block in range(1, cfg.num_layers + 1, settings["cleared_every"])), None]:
         target = f"channel {channel} after " + ("every block" if blocks is None else f"block {blocks[0]}")
@@ -122,7 +122,7 @@ def _runs(
     # Replace the first token.
     rng = np.random.default_rng(settings["seed"])
     ids: np.ndarray = rng.choice(cfg.vocab_size, int(settings["first_tokens"]), replace=False)
-    runs += [(FIRST_TOKEN, f"token {token}", 1, _nothing, int(token)) for token in ids]
+    runs += [(FIRST_TOKEN, f"token {token}", 1, _no_edit, int(token)) for token in ids]
     return runs
 
 
@@ -142,7 +142,7 @@ def controls(
     for neuron in strongest:
         distance_F = np.abs(norm_LF[neuron.block - 1] - norm_LF[neuron.block - 1, neuron.unit])
         order = [Neuron(neuron.block, int(unit)) for unit in np.argsort(distance_F)]
-        pools.append([other for other in order if other not in named][:NEAREST])
+        pools.append([candidate for candidate in order if candidate not in named][:NEAREST])
     pairs: list[tuple[Neuron, ...]] = []
     while len(pairs) < count:
         pair = tuple(pool[draws.integers(len(pool))] for pool in pools)
@@ -168,9 +168,9 @@ def change(row: Entry, base: Entry) -> float:
 def tables(record: Record) -> Sequence[Table]:
     """Show every run but the sweeps, which are drawn; the sweep of the channel by halves of the model."""
     base = _base(record)
-    shown = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
-    shown += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
-    rows = [_row(row, base if row["position"] == 1 else _base(record, row["position"])) for row in shown]
+    listing = _rows(record, AS_IT_IS, SILENCED, RESTORED, ELSEWHERE, FIRST_TOKEN)
+    listing += [row for row in _rows(record, CLEARED) if row["what"].endswith("every block")]
+    rows = [_row(row, base if row["position"] == 1 else _base(record, row["position"])) for row in listing]
     random = _rows(record, CONTROL)
     if random:
         weakest = max(random, key=lambda row: change(row, base))

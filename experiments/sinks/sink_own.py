@@ -114,7 +114,7 @@ def tables(record: Record) -> Sequence[Table]:
     settings = record["settings"]
     position = settings["knockout"]["position"]
     cut = [([name], _cells(links(model, position))) for name, model in _models(record)]
-    swept = [
+    rows = [
         ([name, kind], sink_sweep.cells(model["sweep"], kind))
         for name, model in _models(record)
         for kind in model["sweep"]["kinds"]
@@ -129,7 +129,7 @@ def tables(record: Record) -> Sequence[Table]:
     sweep_note = f"{sink_sweep.NOTE} λ = {settings['sweep']['factor']:g}."
     return [
         tabulate("Cut and restored in models trained here", ["model"], cut, note),
-        tabulate("Sinks made from one block of models trained here", ["model", "intervention"], swept, sweep_note),
+        tabulate("Sinks made from one block of models trained here", ["model", "intervention"], rows, sweep_note),
     ]
 
 
@@ -146,17 +146,19 @@ def claims(record: Record) -> Sequence[Claim]:
     """Claim what holds of all models at once."""
     position = record["settings"]["knockout"]["position"]
     fractions_by_model = [links(model, position) for _, model in _models(record)]
-    left = max(each["without the neuron or pair"] / max(each["as it is"], 1e-9) for each in fractions_by_model)
+    left = max(
+        fractions["without the neuron or pair"] / max(fractions["as it is"], 1e-9) for fractions in fractions_by_model
+    )
     entries = [
         ("Part of the sinks left without the neurons that matter most, at most, over models", left, percent(0)),
         (
             "Heads that are sinks with another token in place of the BOS, at most",
-            max(each["another first token"] for each in fractions_by_model),
+            max(fractions["another first token"] for fractions in fractions_by_model),
             percent(0),
         ),
         (
             "Largest change of a block's sink rate after restoration, over models",
-            max(each["restored, largest change"] for each in fractions_by_model),
+            max(fractions["restored, largest change"] for fractions in fractions_by_model),
             fixed(3),
         ),
     ]

@@ -139,25 +139,25 @@ def interventions(
     }
 
 
-def added(swept: Entry, kind: str) -> np.ndarray:
+def added(sweep: Entry, kind: str) -> np.ndarray:
     """Subtract the plain model's fraction of later heads, [blocks, positions], by single blocks; NaN after the last."""
-    fractions = np.array(swept["kinds"][kind]["made"], float)
-    return (fractions - np.array(swept["plain"], float))[:-1]
+    fractions = np.array(sweep["kinds"][kind]["made"], float)
+    return (fractions - np.array(sweep["plain"], float))[:-1]
 
 
-def summary(swept: Entry, kind: str) -> Entry:
+def summary(sweep: Entry, kind: str) -> Entry:
     """Find where the intervention makes most, at how many positions some block does, and what all blocks at once do."""
-    added_BK = added(swept, kind)
+    added_BK = added(sweep, kind)
     reached = np.where(np.isnan(added_BK), -np.inf, added_BK)
     block, position = np.unravel_index(int(np.argmax(reached)), reached.shape)
     best_K = reached.max(axis=0)
-    added_by = [swept["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MASS)]
-    everywhere = np.array(swept["kinds"][kind]["made"][-1], float) - np.array(swept["plain"][-1], float)
-    first = np.array(swept["kinds"][kind]["first"][:-1], float)
+    added_by = [sweep["blocks"][row] for row in np.flatnonzero(reached.mean(axis=1) >= MASS)]
+    everywhere = np.array(sweep["kinds"][kind]["made"][-1], float) - np.array(sweep["plain"][-1], float)
+    first = np.array(sweep["kinds"][kind]["first"][:-1], float)
     return {
         "largest": float(best_K.max()),
-        "block": swept["blocks"][block],
-        "position": swept["positions"][position],
+        "block": sweep["blocks"][block],
+        "position": sweep["positions"][position],
         "positions": float(np.mean(best_K >= MASS)),
         "blocks": added_by,
         "everywhere": float(everywhere.mean()),
@@ -173,9 +173,9 @@ NOTE = (
 )
 
 
-def cells(swept: Entry, kind: str) -> Entry:
+def cells(sweep: Entry, kind: str) -> Entry:
     """Build a row of the table."""
-    totals = summary(swept, kind)
+    totals = summary(sweep, kind)
     has_sinks = totals["largest"] > 0
     return {
         "most heads added": (percent(0), totals["largest"]),

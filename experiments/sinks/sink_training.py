@@ -342,10 +342,10 @@ def _measure(context: Context, config: PretrainConfig, data: Data, params: Param
         "perplexity": {name: float(np.exp(loss)) for name, loss in losses.items()},
     }
     if "price" in settings:
-        chosen = settings["price"]
-        short_NT = tokens_NT[: chosen["num_sequences"]]
-        long_NT = sink_sequences(context, data, chosen["streaming_length"], bos_id)[: chosen["streaming_sequences"]]
-        measured_sinks["price"] = price(chosen, cfg, params, short_NT, long_NT)
+        options = settings["price"]
+        short_NT = tokens_NT[: options["num_sequences"]]
+        long_NT = sink_sequences(context, data, options["streaming_length"], bos_id)[: options["streaming_sequences"]]
+        measured_sinks["price"] = price(options, cfg, params, short_NT, long_NT)
     return measured_sinks
 
 

@@ -166,7 +166,7 @@ def blocks_alone(
             suspect_DN = ranks(params, inputs)
             hybrid = transplant(initial, params, ("embedding",))
             own_trace = float(np.vdot(ranks(hybrid, inputs), suspect_DN))
-            traces = [float(np.vdot(ranks(transplant(hybrid, other, BLOCKS), inputs), suspect_DN)) for other in fresh]
+            traces = [float(np.vdot(ranks(transplant(hybrid, donor, BLOCKS), inputs), suspect_DN)) for donor in fresh]
             contrast[-1].append((own_trace - float(np.mean(traces))) / float(np.std(traces, ddof=1)))
             p[-1].append((1 + sum(trace >= own_trace for trace in traces)) / (num_fresh + 1))
     return {"num_fresh": num_fresh, "contrast": contrast, "p": p}

@@ -52,7 +52,7 @@ def run(context: Context) -> Entry:
             ):
                 tests = verdicts(base_ND, suspect_ND)
                 rows.append({"inputs": kind, "base": base, "suspect": suspect, "tests": tests})
-        distances = [moved(start, other) for start, other in zip(initial, weights, strict=True)]
+        distances = [moved(start, end) for start, end in zip(initial, weights, strict=True)]
         loss = [loss_of(cfg, params, held_NT) for params in weights]
         snapshots.append({"step": step, "pairs": rows, "moved": distances, "held_out_loss": loss})
 
@@ -72,11 +72,13 @@ def _outputs(cfg: ModelConfig, params: Params, inputs: Inputs) -> np.ndarray:
     return last_outputs(cfg, params, inputs, OutputOptions((0.0, cfg.embedding_std)))
 
 
-def _pick(snapshot: Entry, kind: str, test: str, same: bool) -> list[float]:
+def _pick(snapshot: Entry, kind: str, test: str, is_related: bool) -> list[float]:
     return [
         pair["tests"][test]["z"]
         for pair in snapshot["pairs"]
-        if pair["inputs"] == kind and (pair["base"] == pair["suspect"]) is same and pair["tests"][test]["z"] is not None
+        if pair["inputs"] == kind
+        and (pair["base"] == pair["suspect"]) is is_related
+        and pair["tests"][test]["z"] is not None
     ]
 
 
@@ -109,12 +111,12 @@ def claims(record: Record) -> Sequence[Claim]:
     snapshot = record["result"]["snapshots"][-1]
     statements = []
     for kind in KINDS:
-        same, other = (_pick(snapshot, kind, "permutation", flag) for flag in (True, False))
+        related, unrelated = (_pick(snapshot, kind, "permutation", flag) for flag in (True, False))
         statements.append(
             Claim(
                 f"Permutation test on {INPUTS[kind]} after {integer(snapshot['step'])} steps: smallest z of the same "
                 "seed less the largest of another seed (above 0 it tells the seed)",
-                min(same) - max(other),
+                min(related) - max(unrelated),
                 format=fixed(1),
             )
         )

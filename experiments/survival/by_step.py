@@ -86,22 +86,22 @@ def _compared(bases: Sequence[Fingerprint], suspects: Sequence[Fingerprint]) -> 
         return list(pool.map(compared, bases, suspects))
 
 
-def _values(snapshot: Entry, whose: str, evidence: str, statistic: str) -> list[float]:
-    return [row[evidence][statistic] for row in snapshot[whose]]
+def _values(snapshot: Entry, owner: str, evidence: str, statistic: str) -> list[float]:
+    return [row[evidence][statistic] for row in snapshot[owner]]
 
 
 def tables(record: Record) -> Sequence[Table]:
-    """Show z by step, piece of evidence and whose initialization, beside how far the weights moved."""
+    """Show z by step, piece of evidence and whose initialization, next to how far the weights moved."""
     rows = []
     for snapshot in record["result"]["snapshots"]:
         cells: Cells = {
             "‖W − W₀‖/‖W₀‖": (fixed(2), float(np.mean(snapshot["moved"]))),
             "held-out loss": (fixed(2), float(np.mean(snapshot["held_out_loss"]))),
         }
-        for whose in (OWN, OTHER):
+        for owner in (OWN, OTHER):
             for name in EVIDENCE:
-                z = _values(snapshot, whose, name, "z")
-                cells[f"{name}, {whose}"] = value_range(z) if z else "equal"
+                z = _values(snapshot, owner, name, "z")
+                cells[f"{name}, {owner}"] = value_range(z) if z else "equal"
         rows.append(([snapshot["step"], f"{snapshot['tokens']:,}"], cells))
     settings = record["settings"]
     note = (
@@ -117,19 +117,21 @@ def claims(record: Record) -> Sequence[Claim]:
     settings, snapshots = record["settings"], record["result"]["snapshots"]
     last = snapshots[-1]
     about = f"{settings['model']}, {len(settings['seeds'])} seeds, {last['tokens']:,} tokens each"
-    found = []
+    results = []
     for name in EVIDENCE:
-        own = [value for each in snapshots for value in _values(each, OWN, name, "log10_p")]
-        other = [value for each in snapshots for value in _values(each, OTHER, name, "log10_p")]
-        found += [
-            Claim(f"Largest p of an own initialization at any step by {name}, {about}", max(own), format=from_log10(2)),
+        related = [value for snapshot in snapshots for value in _values(snapshot, OWN, name, "log10_p")]
+        unrelated = [value for snapshot in snapshots for value in _values(snapshot, OTHER, name, "log10_p")]
+        results += [
             Claim(
-                f"Smallest of {len(other)} p of another seed's initialization by {name}, {about}",
-                min(other),
+                f"Largest p of an own initialization at any step by {name}, {about}", max(related), format=from_log10(2)
+            ),
+            Claim(
+                f"Smallest of {len(unrelated)} p of another seed's initialization by {name}, {about}",
+                min(unrelated),
                 format=from_log10(2),
             ),
         ]
-    return [*found, Claim(f"Steps of {about}", last["step"], format=integer)]
+    return [*results, Claim(f"Steps of {about}", last["step"], format=integer)]
 
 
 def _settings(family: str) -> Mapping[str, Entry]:

@@ -35,7 +35,7 @@ def correlations(context: Context) -> Entry:
         "own" and "other": ``mean`` and ``std`` [C] over the top coordinates; ``progress`` [C] of both seeds.
     """
     settings = context.settings
-    run, (seed, other) = persistence.base_run(context), settings["seeds"][:2]
+    run, (seed, second) = persistence.base_run(context), settings["seeds"][:2]
     steps, moments = find_steps(run), persistence.initial_moments(settings)
     initial = persistence.initialization(run, seed)
     top = min(TOP, persistence.model_config(settings).d_model)
@@ -45,21 +45,21 @@ def correlations(context: Context) -> Entry:
         for kind in persistence.KINDS:
             initial_ND = persistence.outputs(settings, initial, kind, moments)
             dims = top_mean(initial_ND, top)
-            for name, who in (("own", seed), ("other", other)):
+            for name, owner in (("own", seed), ("other", second)):
                 taus_CM = []
                 for step in steps:
-                    suspect_ND = persistence.outputs(settings, _at(run, who, step), kind, moments)
+                    suspect_ND = persistence.outputs(settings, _at(run, owner, step), kind, moments)
                     taus_CM.append(tau_b(initial_ND[:, dims], suspect_ND[:, dims]))
                     advance(1)
                 mean, std = np.mean(taus_CM, axis=1), np.std(taus_CM, axis=1, ddof=1)
                 taus.setdefault(kind, {})[name] = {"mean": mean.tolist(), "std": std.tolist()}
     return {
         "facts": persistence.facts_of(run),
-        "seeds": [seed, other],
+        "seeds": [seed, second],
         "steps": steps,
         "top": top,
         "taus": taus,
-        "progress": [[persistence.progress_of(_at(run, who, step)) for step in steps] for who in (seed, other)],
+        "progress": [[persistence.progress_of(_at(run, owner, step)) for step in steps] for owner in (seed, second)],
     }
 
 
@@ -150,9 +150,9 @@ def correlation_tables(record: Record) -> Sequence[Table]:
         own_progress = result["progress"][0][index]
         measured = persistence_tables.training_cells(own_progress)
         for kind, words in INPUTS.items():
-            for name, who in (("own", "same seed"), ("other", "another seed")):
+            for name, owner in (("own", "same seed"), ("other", "another seed")):
                 taus = result["taus"][kind][name]
-                measured[f"{who}, {words}"] = (fixed(3), (taus["mean"][index], taus["std"][index]))
+                measured[f"{owner}, {words}"] = (fixed(3), (taus["mean"][index], taus["std"][index]))
         rows.append(([integer(step)], measured))
     note = (
         f"Kendall's τ, mean ± standard deviation over the {result['top']} top coordinates of the initialization of "
@@ -169,12 +169,12 @@ def correlation_claims(record: Record) -> Sequence[Claim]:
     return [
         Claim(
             f"τ of the top {of} coordinates with the initialization after {result['steps'][-1]:,} steps, {words}, "
-            f"{who}",
+            f"{owner}",
             (result["taus"][kind][name]["mean"][-1], result["taus"][kind][name]["std"][-1]),
             format=fixed(3),
         )
         for kind, words in INPUTS.items()
-        for name, who in (("own", "same seed"), ("other", "another seed"))
+        for name, owner in (("own", "same seed"), ("other", "another seed"))
     ]
 
 
@@ -190,7 +190,7 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
     result = record["result"]
     figure, axes = figures.new(columns=3, width=9.6, height=3.2)
     for ax, (test, words) in zip(axes.flat, TESTS.items(), strict=False):
-        for name, who, color in (
+        for name, owner, color in (
             ("own", "its own initialization", figures.MEASURED),
             ("other", "another's initialization", figures.BASELINE),
         ):
@@ -198,7 +198,7 @@ def recognition_panels(record: Record) -> Sequence[Panel]:
             values_SC = -np.array([[row["log10_p"] for row in by_seed] for by_seed in result[name][test]], np.float64)
             low, high = np.nanmin(values_SC, axis=0), np.nanmax(values_SC, axis=0)
             figures.line(
-                ax, result["steps"], np.nanmean(values_SC, axis=0), (low, high), name=who, color=color, markers=True
+                ax, result["steps"], np.nanmean(values_SC, axis=0), (low, high), name=owner, color=color, markers=True
             )
         figures.reference(ax, -np.log10(persistence_tables.ALPHA), "p = 0.01", color=figures.MUTED)
         ax.set_xscale("log", base=2)
@@ -253,9 +253,9 @@ def recognition_tables(record: Record) -> Sequence[Table]:
 def recognition_claims(record: Record) -> Sequence[Claim]:
     """State the counts over all checkpoints of all seeds."""
     return [
-        Claim(f"Checkpoints recognized by {who}, {words}", counts(record, name, test))
+        Claim(f"Checkpoints recognized by {owner}, {words}", counts(record, name, test))
         for test, words in TESTS.items()
-        for name, who in (("own", "their own initialization"), ("other", "another seed's initialization"))
+        for name, owner in (("own", "their own initialization"), ("other", "another seed's initialization"))
     ]
 
 

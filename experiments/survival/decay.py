@@ -31,6 +31,7 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.survival import run_folder, settings
 from bornbiased_jax.experiments.survival.decay_fit import MIN_POINTS, TENFOLD, check, fit
 from bornbiased_jax.experiments.survival.run_folder import RunFolder
+from bornbiased_jax.model.model import head_path
 from bornbiased_jax.parameters import GROUPS, parameter_table
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, significant
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
@@ -84,7 +85,8 @@ def _rows(model: Checkpoint, module: str, layer: int | None, ids_I: np.ndarray) 
         # The first norm takes out the mean, if one stands before the first sublayer.
         is_centered &= cfg.norm_position == "pre"
     elif module == "head":
-        rows_nD = np.array(model.read("embed/embedding") if cfg.tie_embeddings else model.read("head/kernel").T)
+        head = model.read(head_path(cfg))
+        rows_nD = np.array(head if cfg.tie_embeddings else head.T)
         scale_D = _scale(model, "final_norm", None)
     else:
         row = table[f"blocks/{module}/kernel"]
@@ -140,7 +142,7 @@ def life(run: RunFolder, quiet: bool) -> Entry:
         Checkpoint.from_params(run.cfg, run.initialization(seed), seed=seed, is_initial=True) for seed in run.seeds
     ]
     series: dict[str, dict[str, list[list[float]]]] = {"z": {}, "z_squared": {}, "cosine": {}}
-    other: dict[str, list[float]] = {}
+    second: dict[str, list[float]] = {}
     checkpoints = list(itertools.product(enumerate(initializations), steps))
     for (index, initial), step in each(checkpoints, "decay", "checkpoints", quiet):
         now = initial if step == 0 else Checkpoint.from_params(run.cfg, run.at(run.seeds[index], step))
@@ -150,7 +152,7 @@ def life(run: RunFolder, quiet: bool) -> Entry:
         if step == steps[-1]:
             unrelated = initializations[(index + 1) % len(initializations)]
             for matrix, values in by_matrix(unrelated, now, ids_I).items() if len(initializations) > 1 else ():
-                other.setdefault(matrix, []).append(values["z"])
+                second.setdefault(matrix, []).append(values["z"])
     # The decay is fitted by tokens and by summed learning rate.
     clocks = {
         "tokens": [float(run.tokens(step)) for step in steps],
@@ -162,7 +164,7 @@ def life(run: RunFolder, quiet: bool) -> Entry:
         "steps": steps,
         "clocks": clocks,
         **series,
-        "other": other,
+        "other": second,
         "fits": {matrix: fitted(clocks, z_SC, run.cfg.d_model) for matrix, z_SC in series["z"].items()},
     }
 

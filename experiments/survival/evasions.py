@@ -198,11 +198,11 @@ def _rows(trained_run: Path, settings: Entry, quiet: bool) -> Entry:
     probe_BT = np.random.default_rng(0).choice(used, (2, 16)).astype(np.int32)
     copies = list(itertools.product(CHANGES, itertools.pairwise(seeds)))
     rows = []
-    for name, (seed, other) in each(copies, "evasions", "copies", quiet):
+    for name, (seed, second) in each(copies, "evasions", "copies", quiet):
         copy = CHANGES[name](Original(cfg, lives[seed], seed, unused))
         suspect = sketch(Checkpoint.from_params(*copy))
         verdicts = {test: single_verdict(bases[seed], suspect, evidence) for test, evidence in TESTS.items()}
-        verdicts[CONTROL] = single_verdict(bases[other], suspect, TOKEN_NEURONS)
+        verdicts[CONTROL] = single_verdict(bases[second], suspect, TOKEN_NEURONS)
         matching = matched(bases[seed], suspect)
         rows.append(
             {

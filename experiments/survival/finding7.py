@@ -90,15 +90,17 @@ def survival(run: RunFolder, settings: Entry, quiet: bool) -> Entry:
             # Preferred tokens of every initialization, whole and with parts of an unrelated one.
             preferred_SK = {
                 base: np.stack([
-                    preferred(logits(transplant(own, donor, parts), inputs, ids_I), settings["num_preferred"])
-                    for own, donor in zip(initializations, donors, strict=True)
+                    preferred(logits(transplant(initial, donor, parts), inputs, ids_I), settings["num_preferred"])
+                    for initial, donor in zip(initializations, donors, strict=True)
                 ])
                 for base, parts in bases.items()
             }  # fmt: skip
             by_base: dict[str, list[Entry]] = {base: [] for base in bases}
             for step in steps:
                 # Mean logits of all seeds at this checkpoint.
-                models = [run.life(seed, own, [step])[0] for seed, own in zip(run.seeds, initializations, strict=True)]
+                models = [
+                    run.life(seed, initial, [step])[0] for seed, initial in zip(run.seeds, initializations, strict=True)
+                ]
                 mean_SI = np.stack([logits(params, inputs, ids_I).mean(axis=0) for params in models])
                 for base, tokens_SK in preferred_SK.items():
                     by_base[base].append(compared(mean_SI, tokens_SK, settings["num_permutations"]))
@@ -159,8 +161,8 @@ def _own_against_others(position_SS: np.ndarray, num_permutations: int) -> Entry
     }
 
 
-def _entries(run: Entry, vocabulary: str, base: str = OWN) -> Sequence[Entry]:
-    entries: list[Entry] = run["vocabularies"][vocabulary]["bases"][base]
+def _entries(run: Entry, vocabulary: str) -> Sequence[Entry]:
+    entries: list[Entry] = run["vocabularies"][vocabulary]["bases"][OWN]
     return entries
 
 

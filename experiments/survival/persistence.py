@@ -76,12 +76,12 @@ def distractor_run(context: Context) -> Path:
 
 def continued_run(context: Context, role: str) -> Path:
     """Train the base model and the distractor on with the corpus of a role."""
-    chosen = context.settings["continued"]
-    parents = [last(base_run(context), chosen["seed"]), last(distractor_run(context), chosen["distractor"])]
+    options = context.settings["continued"]
+    parents = [last(base_run(context), options["seed"]), last(distractor_run(context), options["distractor"])]
     origin = "; ".join(f"{Path(parent['run']).name}@seed={parent['seed']},step={parent['step']}" for parent in parents)
     weights = [(model_config(context.settings), load(parent)) for parent in parents]
-    seeds = [chosen["seed"], chosen["distractor"]]
-    return _train(context, role, role, seeds, data_seed=2, initial=weights, origin=origin, **chosen["schedule"])
+    seeds = [options["seed"], options["distractor"]]
+    return _train(context, role, role, seeds, data_seed=2, initial=weights, origin=origin, **options["schedule"])
 
 
 def _train(

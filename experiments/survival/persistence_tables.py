@@ -139,9 +139,9 @@ def survival_headline(record: Record) -> str:
     """State the exact test's verdicts, alongside the loss."""
     pairs = record["result"]["pairs"]
     own_pairs = [pair for pair in pairs if pair["base"]["seed"] == pair["suspect"]["seed"]]
-    other = [pair for pair in pairs if pair["base"]["seed"] != pair["suspect"]["seed"]]
+    unrelated = [pair for pair in pairs if pair["base"]["seed"] != pair["suspect"]["seed"]]
     recognized, num_own = called_related(own_pairs, "permutation")
-    wrong, num_other = called_related(other, "permutation")
+    wrong, num_other = called_related(unrelated, "permutation")
     progress = own_pairs[0]["progress"]
     models = len({pair["suspect"]["seed"] for pair in pairs})
     bound = binomial_interval(wrong, num_other)[1] if num_other else 1.0

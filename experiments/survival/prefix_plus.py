@@ -71,9 +71,9 @@ def _run(context: Context) -> Entry:
     jobs = len(adapters) * (len(rates) + 1) + len(settings["lengths"])
     with progress.bar(jobs, "adapters", unit="trainings", quiet=context.quiet) as advance:
 
-        def adapt(adapter: Adapter, rate: float, models: Params, whose: list[int]) -> Entry:
+        def adapt(adapter: Adapter, rate: float, models: Params, owners: list[int]) -> Entry:
             schedule = {**settings["adapting"], "learning_rate": rate}
-            config = in_memory(cfg, settings["target"], schedule, whose, adapter=adapter)
+            config = in_memory(cfg, settings["target"], schedule, owners, adapter=adapter)
             outcome = _adapt(config, models, target.train, held_NT, settings["every"])
             advance(1)
             return outcome
@@ -158,11 +158,11 @@ def _losses(
 def _all_losses(
     cfg: ModelConfig, adapter: Adapter | None, frozen: Params, trained: Params | None, rows_NT: jax.Array
 ) -> jax.Array:
-    def one(models: tuple[Params, Params | None]) -> jax.Array:
+    def loss(models: tuple[Params, Params | None]) -> jax.Array:
         total, count = loss_sum(*_model(cfg, adapter, *models), rows_NT)
         return total / count
 
-    return jax.lax.map(one, (frozen, trained))
+    return jax.lax.map(loss, (frozen, trained))
 
 
 def _parts(

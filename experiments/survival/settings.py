@@ -90,7 +90,7 @@ def larger(experiment: Experiment, family: str) -> Experiment:
 def changed(**changes: object) -> Mapping[str, Entry]:
     """Return the settings of LLaMA-style models with some in place of others, as :func:`.base.by_scale` takes them."""
     new = by_scale(**changes)
-    return {scale: {**chosen, **new[scale]} for scale, chosen in settings("llama").items()}
+    return {scale: {**values, **new[scale]} for scale, values in settings("llama").items()}
 
 
 def anatomy_runs() -> dict[str, Entry]:

@@ -104,7 +104,7 @@ def baselines_of_initializations(context: Context) -> Entry:
     for initial, trained in each(list(itertools.product(seeds, seeds)), "baselines", "pairs", context.quiet):
         base, suspect = persistence.initialization(run, initial), persistence.last(run, trained)
         scores_by_pair[initial, trained] = compared(settings, base, suspect, run)
-    other = {
+    by_name = {
         name: np.array([np.nan if scores[name].value is None else scores[name].value
                         for pair, scores in scores_by_pair.items() if pair[0] != pair[1]], np.float64)
         for name in BASELINES
@@ -113,24 +113,24 @@ def baselines_of_initializations(context: Context) -> Entry:
         {
             "seed": seed,
             "progress": persistence.progress_of(persistence.last(run, seed)),
-            **{name: against_null(scores_by_pair[seed, seed][name], other[name]) for name in BASELINES},
+            **{name: against_null(scores_by_pair[seed, seed][name], by_name[name]) for name in BASELINES},
         }
         for seed in seeds
     ]
-    other_scores = {name: [float(value) for value in values if np.isfinite(value)] for name, values in other.items()}
+    other_scores = {name: [float(value) for value in values if np.isfinite(value)] for name, values in by_name.items()}
     return {"facts": persistence.facts_of(run), "own": own_rows, "other": other_scores}
 
 
 def continued(context: Context) -> Entry:
     """Compare the base model with its descendant and a distractor's, after further training on each corpus."""
     settings = context.settings
-    chosen = settings["continued"]
-    base = persistence.last(persistence.base_run(context), chosen["seed"])
+    options = settings["continued"]
+    base = persistence.last(persistence.base_run(context), options["seed"])
     moments = embedding_moments(persistence.load(base))
     pairs = []
     for role in ("stories", "code"):
         run = persistence.continued_run(context, role)
-        for seed in (chosen["seed"], chosen["distractor"]):
+        for seed in (options["seed"], options["distractor"]):
             suspect = persistence.last(run, seed)
             scores = compared(settings, base, suspect, persistence.base_run(context))
             pairs.append(
@@ -138,7 +138,7 @@ def continued(context: Context) -> Entry:
                     "role": role,
                     "source": persistence.facts_of(run)["source"],
                     "tokens": persistence.facts_of(run)["tokens"],
-                    "related": seed == chosen["seed"],
+                    "related": seed == options["seed"],
                     **tested(settings, base, suspect, moments),
                     **{name: score.to_json() for name, score in scores.items()},
                 }
@@ -250,7 +250,7 @@ def _same_seed(name: str, family: str, numbers: Pairs, **shown: Callable[[Record
     )
 
 
-def _other(name: str, family: str, numbers: Pairs) -> Experiment:
+def _unrelated_pairs(name: str, family: str, numbers: Pairs) -> Experiment:
     title = "An initialization and another seed's trained model"
     return _experiment(
         name,
@@ -288,7 +288,7 @@ def _continued(name: str, family: str, numbers: Mapping[tuple[str, bool], tuple[
 
 EXPERIMENTS = {
     "table4b": _same_seed("table4b", "llama", OWN_LLAMA, headline=persistence_tables.survival_headline),
-    "table4c": _other("table4c", "llama", OTHER_LLAMA),
+    "table4c": _unrelated_pairs("table4c", "llama", OTHER_LLAMA),
     "table5": _continued("table5", "llama", CONTINUED_LLAMA),
     "table8": _experiment(
         "table8",
@@ -303,7 +303,7 @@ EXPERIMENTS = {
         claims=recognized,
     ),
     "table10": _same_seed("table10", "qwen", OWN_QWEN),
-    "table11": _other("table11", "qwen", OTHER_QWEN),
+    "table11": _unrelated_pairs("table11", "qwen", OTHER_QWEN),
     "table12": _continued("table12", "qwen", CONTINUED_QWEN),
 }
 EXPERIMENTS |= {

@@ -46,8 +46,8 @@ def decoder(beta: float, num_heads: int, seeds: Sequence[int]) -> probing.Group:
     std = (beta**2 * math.log(length)) ** 0.25 / math.sqrt(width)
     sizes: Entry = dict(num_layers=3, num_heads=num_heads, d_model=width, d_ff=2 * width, vocab_size=2048)
     fields: Entry = dict(positions="none", tie_embeddings=False, norm="rmsnorm", activation="relu", init="lecun")
-    drawn: Entry = {f"init.{group}": f"normal:{std:.6f}" for group in ("query", "key")}
-    return probing.group("gpt2-tiny", seeds, length, 24, fix_embeddings=False, **sizes, **fields, **drawn)
+    schemes: Entry = {f"init.{group}": f"normal:{std:.6f}" for group in ("query", "key")}
+    return probing.group("gpt2-tiny", seeds, length, 24, fix_embeddings=False, **sizes, **fields, **schemes)
 
 
 @functools.partial(jax.jit, static_argnames=("encoder", "width", "num_layers"))

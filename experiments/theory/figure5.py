@@ -93,12 +93,12 @@ def measure(cfg: ModelConfig, seed: jax.Array, x_ND: jax.Array) -> dict[str, jax
 def run(context: Context) -> Entry:
     """Run all three stacks, each seed, with theory's cosine."""
     settings = context.settings
-    chosen = configurations(settings["num_layers"], settings["d_model"])
+    variants = configurations(settings["num_layers"], settings["d_model"])
     inputs = gaussian(settings["num_inputs"], 1, settings["d_model"])
     stacks = []
-    total = len(chosen) * len(settings["seeds"])
+    total = len(variants) * len(settings["seeds"])
     with progress.bar(total, "figure5", unit="stacks", quiet=context.quiet) as advance:
-        for name, cfg in chosen.items():
+        for name, cfg in variants.items():
             x_ND = inputs.batch(0, inputs.num_inputs)[:, 0] * np.float32(cfg.embedding_std)
             cosines_by_seed = []
             for seed in settings["seeds"]:

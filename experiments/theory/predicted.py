@@ -150,8 +150,8 @@ def coverage(groups: Sequence[probing.Probed]) -> Entry:
     """
     counts = by_model(groups)
     inside, total = (int(n) for n in counts.sum(axis=0))
-    drawn = np.random.default_rng(0).integers(len(counts), size=(RESAMPLES, len(counts)))
-    fractions = counts[drawn, 0].sum(axis=1) / counts[drawn, 1].sum(axis=1)
+    resamples = np.random.default_rng(0).integers(len(counts), size=(RESAMPLES, len(counts)))
+    fractions = counts[resamples, 0].sum(axis=1) / counts[resamples, 1].sum(axis=1)
     low, high = (float(q) for q in np.quantile(fractions, [0.025, 0.975]))
     return {
         "inside": inside,
@@ -189,7 +189,7 @@ def panels(record: Record) -> Sequence[Panel]:
         "Cosine between sequences after the last block, every configuration and seed below: predicted with "
         "nothing sampled or fitted, and measured."
     )
-    drawn = [Panel(figure, caption)]
+    panels_of = [Panel(figure, caption)]
     for outcome, fit in zip(groups, fits, strict=True):
         if fit is None:
             continue
@@ -210,8 +210,8 @@ def panels(record: Record) -> Sequence[Panel]:
         figures.line(right, [0, 1], [0, 1], color=figures.THEORY, dashed=True)
         figures.points(right, uniform, fit["ranks"], color=figures.MEASURED)
         figures.label(right, "uniform quantile", "rank of the measured fraction", "(b) ranks under theory")
-        drawn.append(Panel(figure, f"{name}: {len(fractions)} seeds, test of fit p = {fit['p']:.2g}."))
-    return drawn
+        panels_of.append(Panel(figure, f"{name}: {len(fractions)} seeds, test of fit p = {fit['p']:.2g}."))
+    return panels_of
 
 
 def _unseen(record: Record) -> str:
@@ -221,10 +221,10 @@ def _unseen(record: Record) -> str:
     if not places:
         return ""
     rejected = [probing.name_of(groups[place]["group"]) for place in places if fits[place]["p"] < SIGNIFICANCE]
-    which = f": {'; '.join(rejected)}" if rejected else ""
+    reasons = f": {'; '.join(rejected)}" if rejected else ""
     return (
         f" Of the last {len(places)} configurations, which nothing was looked at for, {len(rejected)} "
-        f"{'is' if len(rejected) == 1 else 'are'} rejected at {SIGNIFICANCE:g}{which}."
+        f"{'is' if len(rejected) == 1 else 'are'} rejected at {SIGNIFICANCE:g}{reasons}."
     )
 
 

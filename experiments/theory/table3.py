@@ -136,12 +136,12 @@ def tables(record: Record) -> Sequence[Table]:
                 "cosine": (significant(3), mean_std(cosines[:, index])),
                 "largest p": (from_log10(3), float(worst[index])),
             }
-            same = same_configuration(group, index)
-            paper: Cells = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if same else {}
+            is_published = same_configuration(group, index)
+            paper: Cells = {"cosine": PRINTED[name], "largest p": "0.00 (underflow)"} if is_published else {}
             predicted: Cells = {"cosine": (outcome["theory"][index], outcome["theory_std"][index])}
             length = f"{group['seq_len']:,}" if index == 2 else "any"
             settings = [name, group["d_model"], group["num_inputs"], length, len(cosines)]
-            rows.append((settings, measured, paper, predicted, "paper" if same else "other"))
+            rows.append((settings, measured, paper, predicted, "paper" if is_published else "other"))
     note = (
         "Mean ± standard deviation over seeds; N Gaussian inputs of std 0.02, hidden width 4 D, ReLU. p: "
         "Rayleigh's test, the largest over seeds. Theory: Proposition 2 at finite width, and Proposition 4, "
@@ -155,15 +155,15 @@ def claims(record: Record) -> Sequence[Claim]:
     outcome = next(outcome for outcome in record["result"]["groups"] if outcome["group"]["seq_len"] > 1)
     group, page_claims = outcome["group"], []
     for index in (1, 2):
-        same = same_configuration(group, index)
+        is_published = same_configuration(group, index)
         page_claims.append(
             Claim(
                 f"Cosine between sequences after {SETTINGS[index]}, D = {group['d_model']}, T = {group['seq_len']}",
                 float(np.mean([row["cosine"][index] for row in outcome["records"]])),
-                PRINTED[SETTINGS[index]] if same else None,
+                PRINTED[SETTINGS[index]] if is_published else None,
                 outcome["theory"][index],
                 format=fixed(3),
-                configuration="paper" if same else "other",
+                configuration="paper" if is_published else "other",
             )
         )
     return page_claims

@@ -121,13 +121,15 @@ def tables(record: Record) -> Sequence[Table]:
                 "cosine": (theory["inter_cosine_by_layer"][layer - 1], theory["inter_cosine_by_layer_std"][layer - 1])
             }
             depth.append(([len(ratios), outcome["group"]["seq_len"], number, layer], measured, {}, expected))
-    shown = [tabulate("Cosine between sequences, schemes and shapes not seen before", ["scheme", "shape"], rows, note)]
+    listings = [
+        tabulate("Cosine between sequences, schemes and shapes not seen before", ["scheme", "shape"], rows, note)
+    ]
     if depth:
         note = f"Models {NARROW} wide with the pre-activations of 768 (12 blocks) and 2,048 (24 blocks) dimensions."
-        shown.append(
+        listings.append(
             tabulate("Standard deviation over seeds by depth", ["blocks", "T", "seeds", "after block"], depth, note)
         )
-    return shown
+    return listings
 
 
 def claims(record: Record) -> Sequence[Claim]:

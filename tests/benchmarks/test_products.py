@@ -33,8 +33,8 @@ def test_fused_attention_is_compared_with_the_plain_formula(monkeypatch):
             return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
 
         monkeypatch.setattr(self_test, "fused_attention", kernel)
-        found = self_test.attention(32)
-        assert found["passed"] is causal and set(found["relative_errors"]) == {"output", "dq", "dk", "dv"}
+        result = self_test.attention(32)
+        assert result["passed"] is causal and set(result["relative_errors"]) == {"output", "dq", "dk", "dv"}
 
 
 def test_errors_are_those_of_the_algorithm():
@@ -56,11 +56,11 @@ def test_algorithms_are_compared_by_what_they_change_in_a_probe(monkeypatch):
     monkeypatch.setattr(products, "PRECISIONS", {"highest": "highest", "half": HALF, "tf32x3": tf32})
     monkeypatch.setattr(products, "COSINE", 1e-6)
     monkeypatch.setattr(products, "preset", lambda name: CFG)
-    found = products.measure(num_inputs=16, seq_len=4)["algorithms"]
-    assert found["highest"]["keeps"] and found["highest"]["tflops"] > 0
+    result = products.measure(num_inputs=16, seq_len=4)["algorithms"]
+    assert result["highest"]["keeps"] and result["highest"]["tflops"] > 0
     # As rounding to eleven bits does, beyond a bound below that.
-    assert 1e-6 < found["half"]["cosine"] < 1e-2 and not found["half"]["keeps"]
-    assert "not supported" in found["tf32x3"]["refused"]
+    assert 1e-6 < result["half"]["cosine"] < 1e-2 and not result["half"]["keeps"]
+    assert "not supported" in result["tf32x3"]["refused"]
 
 
 def test_algorithms_are_known_to_cuda():

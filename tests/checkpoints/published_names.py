@@ -39,7 +39,7 @@ def in_pairs(matrices):
 
 
 class Kind(NamedTuple):
-    """What a llama's tensors are like, and the configuration under which transformers has them."""
+    """A form of a llama's tensors, and the configuration under which transformers has them."""
 
     config: dict
     num_kv_heads: int = 2

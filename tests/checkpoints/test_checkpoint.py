@@ -44,20 +44,20 @@ def test_seeds_out_of_range_are_refused():
 def test_digest_depends_on_every_bit_of_weights_alone():
     params = init_seed(preset("llama-tiny", **SMALL), 1)
     flat = flatten(params)
-    whole, each = digest(params), tensor_digests(params)
+    full, each = digest(params), tensor_digests(params)
     assert len(each) == 3 * sum(path.startswith("blocks/") for path in flat) + 3
     backwards = unflatten({path: np.asfortranarray(flat[path]) for path in reversed(flat)})
-    assert (digest(backwards), tensor_digests(backwards)) == (whole, each)
+    assert (digest(backwards), tensor_digests(backwards)) == (full, each)
 
     path = "blocks/mlp/up/kernel"
     changed = np.array(flat[path])
     changed[1, 2, 3] = np.nextafter(changed[1, 2, 3], np.float32(9))
     other = unflatten({**flat, path: changed})
-    assert digest(other) != whole
+    assert digest(other) != full
     different = {name for name, value in tensor_digests(other).items() if value != each[name]}
     assert different == {f"{path}/1"}
     transposed = unflatten({**flat, path: np.asarray(flat[path]).reshape(3, 24, 32)})
-    assert digest(transposed) != whole
+    assert digest(transposed) != full
     zeros = {dtype: digest({"x": np.zeros(4, dtype)}) for dtype in ("float32", "int32")}
     assert zeros["float32"] != zeros["int32"]
 
@@ -106,8 +106,8 @@ def peak_of(load):
     """NumPy's peak."""
     tracemalloc.start()
     try:
-        kept = load()
-        return tracemalloc.get_traced_memory()[1], kept
+        loaded = load()
+        return tracemalloc.get_traced_memory()[1], loaded
     finally:
         tracemalloc.stop()
 
@@ -186,11 +186,11 @@ def test_weights_go_straight_to_their_shards(tmp_path):
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     root = Path(__file__).resolve().parents[2]
     environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", SHARDED, *refs], capture_output=True, text=True, env=environment, check=False
     )
-    assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    output = json.loads(process.stdout)
     assert output == {ref: open_checkpoint(ref).digest() for ref in refs}
     assert len(set(output.values())) == 1
 
@@ -198,15 +198,15 @@ def test_weights_go_straight_to_their_shards(tmp_path):
 def test_sharding_on_one_device_places_every_parameter():
     device = jax.devices()[0]
     target = jax.sharding.SingleDeviceSharding(device)
-    asked = []
+    requests = []
 
     def sharding(row):
-        asked.append((row.path, row.shape))
+        requests.append((row.path, row.shape))
         return target
 
     checkpoint = open_checkpoint(HF / "gpt_neox")
     placed = flatten(checkpoint.params(dtype=jnp.bfloat16, sharding=sharding))
-    assert sorted(asked) == [(path, leaf.shape) for path, leaf in placed.items()]
+    assert sorted(requests) == [(path, leaf.shape) for path, leaf in placed.items()]
     assert all(leaf.sharding == target and leaf.dtype == jnp.bfloat16 for leaf in placed.values())
     # The digest is that of the file, however it is read.
     assert checkpoint.digest() == digest(open_checkpoint(HF / "gpt_neox").params())
@@ -214,25 +214,25 @@ def test_sharding_on_one_device_places_every_parameter():
 
 def test_loading_makes_no_copy_of_a_parameter(monkeypatch, tmp_path):
     """On a CPU: else every parameter is there twice for a moment, the largest too."""
-    made, real = [], tensors.aligned_zeros
-    monkeypatch.setattr(tensors, "aligned_zeros", lambda *some: made.append(real(*some)) or made[-1])
+    result, real = [], tensors.aligned_zeros
+    monkeypatch.setattr(tensors, "aligned_zeros", lambda *some: result.append(real(*some)) or result[-1])
     cfg = preset("llama-tiny", num_layers=2, d_model=24, num_heads=2, d_ff=40, vocab_size=61)
     export_hugging_face(cfg, init_seed(cfg, 0), tmp_path / "model")
     params = open_checkpoint(tmp_path / "model").params()
     held = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(params)}
-    assert held == {buffer.ctypes.data for buffer in made} and len(made) > 5
+    assert held == {buffer.ctypes.data for buffer in result} and len(result) > 5
 
 
 def assert_reads_the_same(ref):
     """Tensor by tensor, by first rows and all at once."""
     reader = open_checkpoint(ref)
     for path, leaf in flatten(reader.params()).items():
-        whole = np.asarray(leaf)
+        full = np.asarray(leaf)
         if parameter_table(reader.cfg)[path].is_stacked:
-            for layer in range(len(whole)):
-                np.testing.assert_array_equal(reader.read(path, layer), whole[layer], err_msg=path)
+            for layer in range(len(full)):
+                np.testing.assert_array_equal(reader.read(path, layer), full[layer], err_msg=path)
         else:
-            np.testing.assert_array_equal(reader.read(path), whole, err_msg=path)
+            np.testing.assert_array_equal(reader.read(path), full, err_msg=path)
     assert_first_rows(reader)
     return reader
 
@@ -293,8 +293,8 @@ def test_parameter_absent_from_architecture_refused():
 def assert_first_rows(reader, rows=3):
     for path, distribution in parameter_table(reader.cfg).items():
         for layer in range(distribution.shape[0]) if distribution.is_stacked else (None,):
-            whole = reader.read(path, layer)
-            wanted = whole if whole.ndim == 1 else whole[:rows]
+            full = reader.read(path, layer)
+            wanted = full if full.ndim == 1 else full[:rows]
             np.testing.assert_array_equal(reader.read(path, layer, rows=rows), wanted, err_msg=f"{path} {layer}")
 
 

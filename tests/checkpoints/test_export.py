@@ -94,10 +94,10 @@ def test_transformers_computes_the_same_logits(model, tmp_path):
 
     _, cfg, params = model
     export_hugging_face(cfg, params, tmp_path / "hf")
-    tokens, ours = logits(cfg, params)
-    theirs, _ = transformers_logits(tmp_path / "hf", tokens)
-    assert theirs.std() > 0.1
-    assert np.abs(ours - theirs).max() <= 1e-4
+    tokens, actual = logits(cfg, params)
+    reference, _ = transformers_logits(tmp_path / "hf", tokens)
+    assert reference.std() > 0.1
+    assert np.abs(actual - reference).max() <= 1e-4
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in HF.iterdir()))
@@ -261,7 +261,7 @@ def test_an_export_knows_the_context_of_its_training(tmp_path):
     export_hugging_face(initial.cfg, initial.params(), tmp_path / "born")
     assert open_checkpoint(tmp_path / "trained").info == {"context": 48}
     assert open_checkpoint(tmp_path / "born").info == {}
-    told = json.loads((tmp_path / "trained" / "config.json").read_text())
+    row = json.loads((tmp_path / "trained" / "config.json").read_text())
     for value in (0, -3, "48", True, None):
-        (tmp_path / "trained" / "config.json").write_text(json.dumps({**told, "training_context": value}))
+        (tmp_path / "trained" / "config.json").write_text(json.dumps({**row, "training_context": value}))
         assert open_checkpoint(tmp_path / "trained").info == {}

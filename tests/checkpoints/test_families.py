@@ -97,7 +97,7 @@ FROZEN: dict[str, dict[str, Any]] = {
 def smallest(name: str) -> dict[str, Any]:
     """A ``config.json`` with nothing that has a default."""
     sizes = FAMILIES[name].sizes
-    entries = {theirs: REQUIRED[ours] for ours, (theirs, default) in sizes.items() if default is ...}
+    entries = {reference: REQUIRED[actual] for actual, (reference, default) in sizes.items() if default is ...}
     return entries | {"model_type": name}
 
 
@@ -112,33 +112,33 @@ def test_defaults_are_those_of_transformers(name):
     transformers = pytest.importorskip("transformers", exc_type=ImportError)
     cfg = read_config(smallest(name), "config.json").cfg
     values = {key: value for key, value in smallest(name).items() if key != "model_type"}
-    theirs = transformers.AutoConfig.for_model(name, **values)
-    for ours, (key, default) in FAMILIES[name].sizes.items():
+    reference = transformers.AutoConfig.for_model(name, **values)
+    for actual, (key, default) in FAMILIES[name].sizes.items():
         if default is ...:
             continue
-        value = getattr(theirs, key, None)
-        if ours == "activation":
+        value = getattr(reference, key, None)
+        if actual == "activation":
             value = HUGGING_FACE[value]
         if value is None:
             # Their models take it from the other sizes, as ours do.
-            value = {"num_kv_heads": 32, "head_dim": 16, "d_ff": 4 * 512}[ours]
-        assert getattr(cfg, ours) == value, key
+            value = {"num_kv_heads": 32, "head_dim": 16, "d_ff": 4 * 512}[actual]
+        assert getattr(cfg, actual) == value, key
     if name == "gemma3_text":
-        by_kind = theirs.rope_parameters
+        by_kind = reference.rope_parameters
         assert cfg.rope_theta == by_kind["full_attention"]["rope_theta"]
         assert cfg.rope_local_theta == by_kind["sliding_attention"]["rope_theta"]
-        assert cfg.attention_scale == theirs.query_pre_attn_scalar**-0.5
+        assert cfg.attention_scale == reference.query_pre_attn_scalar**-0.5
         kinds = ["sliding_attention" if is_local else "full_attention" for is_local in cfg.is_local or ()]
-        assert kinds == theirs.layer_types
+        assert kinds == reference.layer_types
     elif name != "gpt2":
-        assert cfg.rope_theta == theirs.rope_parameters["rope_theta"]
-        assert cfg.rotary_fraction == theirs.rope_parameters.get("partial_rotary_factor", 1.0)
+        assert cfg.rope_theta == reference.rope_parameters["rope_theta"]
+        assert cfg.rotary_fraction == reference.rope_parameters.get("partial_rotary_factor", 1.0)
     if cfg.num_experts is not None:
-        count = getattr(theirs, "num_local_experts", None) or theirs.num_experts
-        assert (cfg.num_experts, cfg.experts_per_token) == (count, theirs.num_experts_per_tok)
-        assert cfg.normalize_expert_weights == getattr(theirs, "norm_topk_prob", True)
+        count = getattr(reference, "num_local_experts", None) or reference.num_experts
+        assert (cfg.num_experts, cfg.experts_per_token) == (count, reference.num_experts_per_tok)
+        assert cfg.normalize_expert_weights == getattr(reference, "norm_topk_prob", True)
     always = name in ("mistral", "mixtral", "gemma3_text", "starcoder2", "gemma2", "phi3")
-    window = theirs.sliding_window if always or getattr(theirs, "use_sliding_window", False) else None
+    window = reference.sliding_window if always or getattr(reference, "use_sliding_window", False) else None
     assert cfg.window == window
 
 

@@ -165,8 +165,8 @@ def test_hub_refusal_reported_in_one_sentence(remote, capsys, name, code, said):
     if code is not None:
         remote.refuses["owner/tiny"] = code
     assert run(["digest", name]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and said in told and name in told
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and said in message and name in message
 
 
 def test_offline_the_cache_is_read_and_nothing_else(remote, monkeypatch, model):

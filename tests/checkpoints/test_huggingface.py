@@ -263,7 +263,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(cop
 
 @pytest.mark.parametrize("end, pattern", [(2, "lgg"), (3, "lg"), (0, None)])
 def test_windows_of_qwen2_moe_are_those_of_every_second_layer_of_the_first(copy, end, pattern):
-    """Where a file lists no kinds of layers: local are the first, the third … of ``max_window_layers`` layers."""
+    """In a file without kinds of layers, the first, the third … of ``max_window_layers`` layers are local."""
     transformers = pytest.importorskip("transformers", exc_type=ImportError)
     folder = copy("qwen2_moe-window")
     edit_config(folder, max_window_layers=end, layer_types=...)

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "quantized"
 
 
 def cases_of(library):
-    """What a library stores and decodes, by case (``tests/fixtures/make_quantized_fixtures.py``)."""
+    """List a library's stored and decoded tensors, by case (``tests/fixtures/make_quantized_fixtures.py``)."""
     cases = {}
     with np.load(FOLDER / f"{library}.npz") as file:
         for key in file.files:

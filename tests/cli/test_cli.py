@@ -62,8 +62,8 @@ def test_other_names_of_options_and_models_are_suggested(words, suggested, capsy
 
 
 def test_names_of_options_elsewhere_lead_to_options_that_exist():
-    known = {option for command in commands().values() for parameter in command.params for option in parameter.opts}
-    assert set(_SYNONYMS.values()) <= known
+    existing = {option for command in commands().values() for parameter in command.params for option in parameter.opts}
+    assert set(_SYNONYMS.values()) <= existing
 
 
 @pytest.mark.parametrize("text", ["", "a", "0", "64,-1"])
@@ -100,8 +100,8 @@ def test_fixed_embeddings_are_shared_and_free_ones_are_not():
 
     cfg = preset("gpt2-tiny", num_layers=1, d_model=8, num_heads=1, vocab_size=8)
     fixed, free = initial_params(cfg, 0), initial_params(cfg, None)
-    one, two = fixed(1)["embed"]["embedding"], fixed(2)["embed"]["embedding"]
-    assert (one == two).all()
+    first, two = fixed(1)["embed"]["embedding"], fixed(2)["embed"]["embedding"]
+    assert (first == two).all()
     assert (free(1)["embed"]["embedding"] != free(2)["embed"]["embedding"]).any()
     assert keys.stable_hash("embedding") != keys.stable_hash("init")
 
@@ -191,11 +191,11 @@ def test_text_too_short_and_ids_outside_the_vocabulary(tmp_path, capsys):
 
 
 def test_the_module_runs_and_interrupts_with_130(monkeypatch, capsys):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "bornbiased_jax", "--version"], capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0
-    assert "bornbiased" in done.stdout
+    assert process.returncode == 0
+    assert "bornbiased" in process.stdout
 
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt

@@ -32,7 +32,7 @@ def exported(tmp_path):
 
 @pytest.fixture
 def sentence(capsys):
-    """What a call that must fail says: one line."""
+    """Return the one line of a call that must fail."""
 
     def call(*arguments):
         assert run(["seedprint", *arguments, "--quiet"]) == 2
@@ -50,8 +50,8 @@ def spoiled(tensors):
 
 @pytest.mark.parametrize("test", ["auto", "weights", "permutation"])
 def test_numbers_that_are_not_finite(exported, sentence, test):
-    said = sentence(BASE, str(exported(edit=spoiled)), "--test", test)
-    assert "up_proj.weight" in said and "NaN or infinite values" in said
+    message = sentence(BASE, str(exported(edit=spoiled)), "--test", test)
+    assert "up_proj.weight" in message and "NaN or infinite values" in message
 
 
 @pytest.mark.parametrize("test", ["auto", "weights"])
@@ -96,10 +96,10 @@ def test_unequal_widths_are_undefined_but_in_token_space(seedprint):
 def test_identical_base_and_suspect_reported(seedprint, words):
     result = seedprint(BASE, BASE, *words)
     assert result["verdict"] == "same-lineage"
-    said = " ".join([result["reason"], *result["notes"]]).lower()
+    message = " ".join([result["reason"], *result["notes"]]).lower()
     assert (
-        "the base is the suspect: both are the initialization of seed 1" in said
-        or "identical weights, bit for bit" in said
+        "the base is the suspect: both are the initialization of seed 1" in message
+        or "identical weights, bit for bit" in message
     )
 
 
@@ -108,6 +108,6 @@ def test_base_of_equal_bytes_reported(seedprint, exported, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     for words in ([], ["--test", "weights"]):
         result = seedprint(str(folder), str(tmp_path / "copy"), *words)
-        said = " ".join([result["reason"], *result["notes"]]).lower()
-        assert "the two models' weight files are the same, byte for byte" in said
+        message = " ".join([result["reason"], *result["notes"]]).lower()
+        assert "the two models' weight files are the same, byte for byte" in message
         assert result["verdict"] == "same-lineage"

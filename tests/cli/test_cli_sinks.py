@@ -138,8 +138,8 @@ def test_quantization_cost_in_sink_report(text, tmp_path, capsys):
 def test_a_quantization_that_is_none_is_refused(text, options, words, capsys):
     call = _short_call(text)
     assert run([*call, "--no-details", *options]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and "\n" not in said
+    message = capsys.readouterr().err.strip()
+    assert words in message and "\n" not in message
 
 
 def test_bits_for_weights_of_a_gguf_file_are_refused_or_said(text, tmp_path, monkeypatch, capsys):

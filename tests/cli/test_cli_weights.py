@@ -97,8 +97,8 @@ def test_copies_by_file_and_by_seed(seedprint, suspect, tmp_path):
     (tmp_path / "copy" / "config.json").write_text(json.dumps(config | {"rope_theta": 500.0}))
     for test in ("auto", "weights"):
         other = seedprint(suspect, str(tmp_path / "copy"), "--test", test)
-        said = f"{other['reason']} {' '.join(other['notes'])}".lower()
-        assert "weight files are the same, byte for byte; settings differ: rope_theta" in said
+        message = f"{other['reason']} {' '.join(other['notes'])}".lower()
+        assert "weight files are the same, byte for byte; settings differ: rope_theta" in message
     assert seedprint(suspect, f"{suspect}/.")["reason"].startswith("the base is the suspect: both are read from")
     initial = seedprint(f"seed:7{INITIAL}", f"seed:7{INITIAL}")
     assert (initial["identity"], initial["reason"]) == (

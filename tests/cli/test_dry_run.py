@@ -62,7 +62,7 @@ def test_pretrain_operations_are_six_for_each_weight_and_token(capsys):
 
 
 def refused_below(check, number, monkeypatch):
-    """Whether ``number`` bytes are where the command's own check begins to refuse."""
+    """Return whether ``number`` bytes are where the command's own check begins to refuse."""
     monkeypatch.setattr(hardware, "device_memory", lambda: number)
     check()
     monkeypatch.setattr(hardware, "device_memory", lambda: number - 1)
@@ -113,8 +113,8 @@ def test_nothing_is_run_or_written(tmp_path, monkeypatch, capsys):
 
 def test_a_checkpoint_is_one_model_of_its_own_sizes(capsys):
     reference = "seed:0@llama-tiny," + ",".join(f"{name}={value}" for name, value in SIZES.items())
-    one = dry(f"probe preference --checkpoint {reference} --seq-len 18 --num-inputs 11", capsys)
-    assert one == dry(f"probe preference {MODEL} --seq-len 18 --num-inputs 11", capsys)
+    first = dry(f"probe preference --checkpoint {reference} --seq-len 18 --num-inputs 11", capsys)
+    assert first == dry(f"probe preference {MODEL} --seq-len 18 --num-inputs 11", capsys)
 
 
 @pytest.mark.parametrize(

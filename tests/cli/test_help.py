@@ -91,8 +91,8 @@ def test_the_list_names_every_command_once():
 def test_help_waits_for_neither_jax_nor_scipy(words):
     """All of them in one process would hide which of them imported what; a process takes a fifth of a second."""
     call = [sys.executable, "-c", MODULES, *words, "--help"]
-    done = subprocess.run(call, capture_output=True, text=True, check=True, timeout=120)
-    code, imported = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(call, capture_output=True, text=True, check=True, timeout=120)
+    code, imported = json.loads(process.stdout.splitlines()[-1])
     assert code == 0
     assert SLOW.isdisjoint({*imported, *(module.partition(".")[0] for module in imported)})
     if not words:
@@ -102,19 +102,19 @@ def test_help_waits_for_neither_jax_nor_scipy(words):
 
 def printed(**environment: str) -> str:
     """Standard output of the program without arguments."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "bornbiased_jax"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def complete(line: str) -> list[str]:
-    """What a shell is offered for the last word of a line."""
+    """Return the completions that a shell is offered for the last word of a line."""
     last = str(len(line.split(" ")) - 1)
     offered = printed(COMP_WORDS=line, COMP_CWORD=last, _BORNBIASED_COMPLETE="bash_complete")
     return [line.partition(",")[2] for line in offered.splitlines()]

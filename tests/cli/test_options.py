@@ -76,7 +76,7 @@ class FakeTokenizer(str):
 
 
 def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNamespace:
-    """What the commands ask of an opened model, without weights."""
+    """Make an opened model without weights, as far as the commands use it."""
     return SimpleNamespace(
         cfg=preset("gpt2-tiny"),
         params=lambda: f"weights of {reference}",

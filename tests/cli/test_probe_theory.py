@@ -37,8 +37,8 @@ def test_cosines_stand_next_to_their_interval(tmp_path, capsys):
         assert theory["inside"] == (low <= record["inter_cosine_by_layer"][-1] <= high)
         assert theory["given_table"] is False
     inside = sum(record["theory"]["inside"] for record in records)
-    said = capsys.readouterr().out
-    assert "99% interval" in said and f"{inside} of 3 measurements lie inside" in said
+    printed = capsys.readouterr().out
+    assert "99% interval" in printed and f"{inside} of 3 measurements lie inside" in printed
 
 
 @pytest.mark.slow

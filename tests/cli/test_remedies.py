@@ -37,13 +37,13 @@ def test_every_command_that_an_error_names_is_tried_here():
 
 
 def test_every_option_that_an_error_names_exists():
-    known = {option for command in commands().values() for parameter in command.params for option in parameter.opts}
-    known |= {
+    existing = {option for command in commands().values() for parameter in command.params for option in parameter.opts}
+    existing |= {
         option for command in commands().values() for parameter in command.params for option in parameter.secondary_opts
     }
     for text in sentences():
         for option in re.findall(r"(?<![\w…-])--[a-z][a-z0-9-]*(?![\w-]*…)", text):
-            assert option in known, f"{text!r} names {option}, which no command has"
+            assert option in existing, f"{text!r} names {option}, which no command has"
 
 
 def refused(capsys, argv: list[str], words: str) -> str:
@@ -278,8 +278,8 @@ def test_every_option_that_a_remedy_names_is_followed():
         if not colon or re.search(r"(?<![\w…-])--[a-z]", remedy) is None or "bornbiased " in remedy:
             continue
         # What is filled in, in a case, is … in the sentence.
-        known = [*FOLLOWED, *(case.words for case in HELPS)]
-        assert any(words in text for words in known), f"{text!r} names an option that no test gives"
+        existing = [*FOLLOWED, *(case.words for case in HELPS)]
+        assert any(words in text for words in existing), f"{text!r} names an option that no test gives"
     for place in FOLLOWED.values():
         if isinstance(place, str):
             file, _, name = place.partition("::")

@@ -18,23 +18,23 @@ CALL = [sys.executable, "-m", "bornbiased_jax", "--help"]
 
 def test_a_full_disk_behind_standard_output_is_one_sentence():
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(CALL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+        process = subprocess.run(CALL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (process.returncode, process.stderr.count("\n")) == (2, 1)
+    assert "No space left on device" in process.stderr and "Traceback" not in process.stderr
 
 
 def test_broken_pipe_is_silent():
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(CALL, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    process = subprocess.run(CALL, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (process.returncode, process.stderr) == (1, "")
 
 
 def test_a_full_disk_behind_standard_error_loses_the_sentence_alone():
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*CALL[:3], "nonsense"], stdout=subprocess.PIPE, stderr=full, timeout=120)
-    assert done.returncode == 2
+        process = subprocess.run([*CALL[:3], "nonsense"], stdout=subprocess.PIPE, stderr=full, timeout=120)
+    assert process.returncode == 2
 
 
 # Where the tests run in the background SIGINT is ignored, and would be in what they start.
@@ -58,8 +58,8 @@ main(["models"])
 
 
 def test_ctrl_c_during_imports_ends_at_once():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "bornbiased: interrupted\n")
+    process = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "bornbiased: interrupted\n")
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_ctrl_c_during_work_can_be_answered_by_the_work(interrupted, capsys):
 
 
 def test_ctrl_c_that_a_library_catches_is_not_taken_for_bad_input(interrupted, capsys):
-    """What the library gives back in place of what it was reading makes an error of its own."""
+    """Raise the error of a library that was interrupted while it read."""
 
     def work():
         try:

@@ -150,7 +150,7 @@ def test_with_overwrite_only_what_is_in_the_way_goes(foreign):
 
 
 def _without_time(page: bytes) -> bytes:
-    """What a file says but for the second of its making, also within the record that a page carries."""
+    """Return a file's content without the time of its making, also within the record that a page carries."""
     page = re.sub(rb"json;base64,([\w+/=]+)", lambda data: base64.b64decode(data[1]), page)
     return re.sub(rb"T\d\d:\d\d:\d\d\+00:00", b"", page)
 
@@ -228,7 +228,7 @@ def test_a_disk_that_fills_at_any_step_leaves_old_files_whole(command, tmp_path,
 
 
 def test_a_probe_goes_on_after_a_full_disk(tmp_path, monkeypatch, capsys):
-    """What was kept before is used; what was half written is not taken for whole."""
+    """Results of before are used, and a half-written one is not taken as complete."""
     call = ["probe", "preference", *UNTRAINED, *SIZES, "--seeds", "0:3", "--json"]
     assert run([*call, str(tmp_path / "calm.json"), "--resume", str(tmp_path / "calm")]) == 0
     real, left = os.fsync, 5

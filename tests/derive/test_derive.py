@@ -142,11 +142,11 @@ def test_pruning_takes_the_smallest_of_each_matrix(trained):
     before = flatten(open_checkpoint(trained["gpt2"]).params())
     after = flatten(changed(trained["gpt2"], "prune:0.25").params)
     for path in ("blocks/mlp/up/kernel", "blocks/attention/query/kernel"):
-        for ours, theirs in zip(np.asarray(before[path]), after[path], strict=True):
-            gone = theirs == 0
-            assert gone.sum() == round(0.25 * ours.size)
-            assert np.abs(ours[gone]).max() <= np.abs(ours[~gone]).min()
-            np.testing.assert_array_equal(theirs[~gone], ours[~gone])
+        for actual, reference in zip(np.asarray(before[path]), after[path], strict=True):
+            gone = reference == 0
+            assert gone.sum() == round(0.25 * actual.size)
+            assert np.abs(actual[gone]).max() <= np.abs(actual[~gone]).min()
+            np.testing.assert_array_equal(reference[~gone], actual[~gone])
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -163,10 +163,12 @@ def test_rounding_errs_by_half_a_step_and_uniformly(bits):
 
 def test_merge_is_linear_and_idempotent(trained):
     other = LLAMA.replace("seed:3", "seed:4")
-    ours, theirs = (flatten(open_checkpoint(place).params()) for place in (trained["llama"], other))
+    actual, reference = (flatten(open_checkpoint(place).params()) for place in (trained["llama"], other))
     merged = flatten(changed(trained["llama"], f"merge:{other}:0.25").params)
     for path, leaf in merged.items():
-        np.testing.assert_allclose(leaf, 0.75 * np.asarray(ours[path]) + 0.25 * np.asarray(theirs[path]), atol=1e-6)
+        np.testing.assert_allclose(
+            leaf, 0.75 * np.asarray(actual[path]) + 0.25 * np.asarray(reference[path]), atol=1e-6
+        )
     for kind in ("merge", "slerp"):
         same = changed(trained["llama"], f"{kind}:{trained['llama']}:0.5")
         assert same.digest == same.base_digest
@@ -175,12 +177,12 @@ def test_merge_is_linear_and_idempotent(trained):
 @given(st.floats(0, 1), st.integers(0, 99))
 @settings(max_examples=20)
 def test_slerp_goes_along_the_great_circle(weight, seed):
-    ours, theirs = np.random.default_rng(seed).standard_normal((2, 5, 7)).astype(np.float32)
-    between = damage._slerp(ours, theirs, weight).ravel()
-    norms = [np.linalg.norm(tensor) for tensor in (ours, theirs)]
+    actual, reference = np.random.default_rng(seed).standard_normal((2, 5, 7)).astype(np.float32)
+    between = damage._slerp(actual, reference, weight).ravel()
+    norms = [np.linalg.norm(tensor) for tensor in (actual, reference)]
     assert np.linalg.norm(between) == pytest.approx(norms[0] + weight * (norms[1] - norms[0]), rel=1e-4)
-    angle = np.arccos(np.vdot(ours, theirs) / norms[0] / norms[1])
-    turned = np.arccos(np.clip(np.vdot(ours, between) / norms[0] / np.linalg.norm(between), -1, 1))
+    angle = np.arccos(np.vdot(actual, reference) / norms[0] / norms[1])
+    turned = np.arccos(np.clip(np.vdot(actual, between) / norms[0] / np.linalg.norm(between), -1, 1))
     assert turned == pytest.approx(weight * angle, abs=2e-3)
 
 
@@ -220,8 +222,8 @@ def test_blocks_are_dropped_and_repeated_by_their_numbers(trained):
 )
 def test_impossible_changes_refused_in_one_sentence(change, sentence, tmp_path, capsys):
     assert run(["derive", LLAMA, "--change", change, "--out", str(tmp_path / "copy")]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert sentence in message and message.count("\n") == 1
     assert not list((tmp_path / "copy").glob("*"))
 
 

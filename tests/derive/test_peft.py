@@ -72,7 +72,7 @@ def test_a_fused_conv1d_is_split_and_rank_stabilised_scaling_heeded(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_the_same_as_peft(tmp_path):
-    """Where PEFT is installed its merge is ours."""
+    """PEFT, where it is installed, merges to the same weights."""
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     assert run(["derive", LLAMA, "--change", "noise:0", "--out", str(tmp_path / "base")]) == 0
     modules = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
@@ -80,12 +80,13 @@ def test_the_same_as_peft(tmp_path):
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     merged = peft.PeftModel.from_pretrained(base, tmp_path / "lora").merge_and_unload()
     opened = open_checkpoint(tmp_path / "base")
-    ours = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path / "lora")))
+    actual = flatten(merge_adapter(opened.cfg, opened.params(), read_adapter(tmp_path / "lora")))
     for layer in range(2):
-        theirs = merged.model.layers[layer].self_attn.q_proj.weight.detach().numpy().T
-        np.testing.assert_allclose(ours["blocks/attention/query/kernel"][layer], theirs, atol=1e-5)
+        reference = merged.model.layers[layer].self_attn.q_proj.weight.detach().numpy().T
+        np.testing.assert_allclose(actual["blocks/attention/query/kernel"][layer], reference, atol=1e-5)
         assert (
-            np.abs(theirs - np.asarray(flatten(opened.params())["blocks/attention/query/kernel"][layer])).max() > 1e-3
+            np.abs(reference - np.asarray(flatten(opened.params())["blocks/attention/query/kernel"][layer])).max()
+            > 1e-3
         )
 
 
@@ -111,16 +112,16 @@ QUERY = {"model.layers.0.self_attn.q_proj": (16, 16)}
 def test_mismatched_peft_adapter_refused_in_one_sentence(sizes, config, sentence, tmp_path, capsys):
     adapter(tmp_path / "lora", sizes, **config)
     assert run(["derive", LLAMA, "--change", f"lora:{tmp_path / 'lora'}", "--out", str(tmp_path / "merged")]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert sentence in message and message.count("\n") == 1
 
 
 def test_corrupted_adapter_refused_in_one_sentence(tmp_path):
     with pytest.raises(InputError, match="is no folder"):
         read_adapter(tmp_path / "nowhere")
     adapter(tmp_path, QUERY)
-    whole = (tmp_path / WEIGHTS).read_bytes()
-    (tmp_path / WEIGHTS).write_bytes(whole[:-20])
+    content = (tmp_path / WEIGHTS).read_bytes()
+    (tmp_path / WEIGHTS).write_bytes(content[:-20])
     with pytest.raises(InputError, match="is cut short: fetch it again"):
         read_adapter(tmp_path)
     save_file({"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.ones((3, 16), np.float32)},

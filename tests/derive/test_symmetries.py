@@ -91,9 +91,9 @@ def logits(cfg, params):
 
 
 def assert_same_function(before, after):
-    ours, theirs = logits(*before), logits(*after)
-    assert np.abs(ours).max() > 0.5
-    np.testing.assert_allclose(theirs, ours, atol=3e-4 * np.abs(ours).max())
+    actual, reference = logits(*before), logits(*after)
+    assert np.abs(actual).max() > 0.5
+    np.testing.assert_allclose(reference, actual, atol=3e-4 * np.abs(actual).max())
 
 
 def orders(count, size, seed=2):

@@ -115,8 +115,8 @@ def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys
     capsys.readouterr()
     for options in ([], ["--peft"]):
         assert run(["export", f"{tmp_path / 'run'}@seed=2", str(tmp_path / "exported"), *options]) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and ("cannot be merged" in said or "no LoRA adapter" in said)
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1 and ("cannot be merged" in message or "no LoRA adapter" in message)
     assert not (tmp_path / "exported").exists()
 
 
@@ -136,12 +136,12 @@ def test_a_prefix_opens_everywhere_and_cannot_be_exported(text, tmp_path, capsys
 )
 def test_mismatched_adaptation_refused_in_one_sentence(text, tmp_path, capsys, method, options, sentence):
     assert adapt(text, LLAMA, method, tmp_path / "run", *options.split()) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1 and not (tmp_path / "run").exists()
+    message = capsys.readouterr().err
+    assert sentence in message and message.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 def test_prefix_plus_takes_one_seed_and_another_order(text, tmp_path, capsys):
-    """What its refusal of two seeds says to do."""
+    """Follow the advice in its refusal of two seeds."""
     assert adapt(text, LLAMA, "prefix-plus", tmp_path / "run", "--seeds", "1", "--data-seed", "5") == 0
     assert "1 seed at step" in capsys.readouterr().out

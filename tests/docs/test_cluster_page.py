@@ -64,8 +64,8 @@ def test_the_commands_of_the_page_run(tmp_path):
         process = called(small(words), tmp_path)
         _, error = process.communicate(timeout=500)
         assert process.returncode == 0, f"{shlex.join(words)}: {error.decode()}"
-    for made in ("sweep.json", "sweep", "search", "parts", "model.fingerprint", "out/laptop/index.html"):
-        assert (tmp_path / made).exists(), made
+    for result in ("sweep.json", "sweep", "search", "parts", "model.fingerprint", "out/laptop/index.html"):
+        assert (tmp_path / result).exists(), result
 
 
 @pytest.mark.nightly

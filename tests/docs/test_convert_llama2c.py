@@ -128,8 +128,8 @@ def test_copies_in_other_layouts_have_other_weights(tmp_path):
 def test_converter_runs_without_the_package(tmp_path):
     write(tmp_path / "model.bin", tied=True)
     call = [sys.executable, "-I", str(SCRIPT), "model.bin", "converted"]
-    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    process = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     assert {path.name for path in (tmp_path / "converted").iterdir()} == {"config.json", "model.safetensors"}
     again = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
     assert (again.returncode, again.stderr) == (2, "converted is not empty: name another directory\n")
@@ -267,10 +267,10 @@ def test_the_tokenizer_begins_and_ends_texts(tmp_path):
     ],
 )
 def test_damaged_tokenizers_are_refused(damage):
-    whole = tokenizer_bytes([*SPECIAL, "a", "b"], [0.0] * 261)
-    assert len(script().read_pieces(whole, "x")[0]) == 261
+    content = tokenizer_bytes([*SPECIAL, "a", "b"], [0.0] * 261)
+    assert len(script().read_pieces(content, "x")[0]) == 261
     with pytest.raises(script().BadInputError, match="not a whole llama2.c tokenizer"):
-        script().read_pieces(damage(whole), "x")
+        script().read_pieces(damage(content), "x")
 
 
 def test_tokenizers_of_other_models_are_refused(tmp_path, capsys):

@@ -47,9 +47,9 @@ def test_a_command_names_options_that_are_there(page, command):
         name, level, words = level.resolve_command(context, words)
         context = click.Context(level, info_name=name, parent=context)
     # A sentence may name a command without its arguments; options must be the command's own even then.
-    known = {option for parameter in level.params if isinstance(parameter, click.Option)
+    existing = {option for parameter in level.params if isinstance(parameter, click.Option)
              for option in parameter.opts + parameter.secondary_opts} | {"--help"}  # fmt: skip
-    assert not {word.partition("=")[0] for word in words if word.startswith("--")} - known, page
+    assert not {word.partition("=")[0] for word in words if word.startswith("--")} - existing, page
 
 
 def test_commands_were_found():
@@ -69,11 +69,11 @@ def test_python_blocks_run(page, tmp_path):
     """A page's blocks are one program, run in an empty folder."""
     code = "\n".join(_blocks(page, "python"))
     environment_path = [str(ROOT)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {environment_path}\n{code}"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_readme_is_short_and_leads_to_four_doors():

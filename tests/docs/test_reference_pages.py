@@ -1,4 +1,4 @@
-"""Reference pages are complete: every field of a model with its default, every key of the commands' JSON."""
+"""Reference pages are complete: fields of a model with defaults, keys of the commands' JSON, walks and sizes."""
 
 import dataclasses
 import json
@@ -53,3 +53,13 @@ def test_walks_name_functions_that_exist_and_are_as_long_as_they_say():
     ends = {name.rpartition(".")[2] for name in named}
     modules = {path.stem for path in (ROOT / "bornbiased_jax").rglob("*.py")}
     assert ends - _functions() - modules == set()
+
+
+def test_sizes_are_those_of_the_tree_within_a_tenth():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    stated = re.findall(r"`(\w[\w/]*)/` \| ([\d.]+) \|", page[page.index("## Sizes") :])
+    assert len(stated) == 8
+    for folder, thousands in stated:
+        files = (ROOT / folder).rglob("*.py")
+        lines = sum(len(path.read_text().splitlines()) for path in files)
+        assert abs(lines / 1000 - float(thousands)) <= 0.1 * float(thousands), f"{folder}: {lines}"

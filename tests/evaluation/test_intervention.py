@@ -79,5 +79,5 @@ def test_the_command_writes_before_and_after(tmp_path, capsys):
 )
 def test_impossible_interventions_refused_in_one_sentence(options, words, capsys):
     assert run([*CALL, *options, "--quiet"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and "\n" not in said
+    message = capsys.readouterr().err.strip()
+    assert words in message and "\n" not in message

@@ -20,7 +20,7 @@ CALLS = {
 
 
 def bytes_read() -> int:
-    """What this process has read since its start."""
+    """Return the bytes that this process has read since its start."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

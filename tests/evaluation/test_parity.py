@@ -128,25 +128,25 @@ def _of_transformers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", nightly_except([*MIXED, *EXPERTS, *ADDED], "gemma3_text-capped", "qwen2_moe", "glm4"))
 def test_greedy_generation_is_that_of_transformers(name):
-    torch, theirs = _of_transformers(name)
-    ours = open_checkpoint(FIXTURES / "hf" / name)
-    prompt = np.random.default_rng(3).integers(3, ours.cfg.vocab_size, 7)
+    torch, reference = _of_transformers(name)
+    actual = open_checkpoint(FIXTURES / "hf" / name)
+    prompt = np.random.default_rng(3).integers(3, actual.cfg.vocab_size, 7)
     with torch.no_grad():
-        expected = theirs.generate(
+        expected = reference.generate(
             torch.tensor(prompt)[None], max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0
         )
-    assert generate(ours, prompt.tolist(), 16) == expected[0].tolist()
+    assert generate(actual, prompt.tolist(), 16) == expected[0].tolist()
 
 
 @pytest.mark.parametrize("name", EXPERTS)
 def test_every_token_goes_to_the_experts_of_transformers(name):
-    torch, theirs = _of_transformers(name)
-    ours = open_checkpoint(FIXTURES / "hf" / name)
-    tokens_BT = np.random.default_rng(4).integers(0, ours.cfg.vocab_size, (3, 17)).astype(np.int32)
-    captured = apply(ours.cfg, ours.params(), tokens_BT, logits=False, capture=("router_logits",)).layers
+    torch, reference = _of_transformers(name)
+    actual = open_checkpoint(FIXTURES / "hf" / name)
+    tokens_BT = np.random.default_rng(4).integers(0, actual.cfg.vocab_size, (3, 17)).astype(np.int32)
+    captured = apply(actual.cfg, actual.params(), tokens_BT, logits=False, capture=("router_logits",)).layers
     with torch.no_grad():
-        expected = theirs(torch.tensor(tokens_BT), output_router_logits=True).router_logits
-    chosen = ours.cfg.experts_per_token
+        expected = reference(torch.tensor(tokens_BT), output_router_logits=True).router_logits
+    chosen = actual.cfg.experts_per_token
     for ours_BTE, theirs_NE in zip(np.asarray(captured["router_logits"]), expected, strict=True):
         ours_NE = ours_BTE.reshape(-1, ours_BTE.shape[-1])
         routes = [np.sort(np.argsort(logits, axis=-1)[:, -chosen:]) for logits in (ours_NE, theirs_NE.numpy())]

@@ -36,15 +36,15 @@ def test_agrees_with_transformers(tmp_path):
     checkpoint = open_checkpoint(tmp_path)
     sequences = cut(encode_documents(BYTES, TEXT), 11, 64)
     options = dict(num_sequences=11, context=64, batch_size=4, quiet=True)
-    ours = evaluate(checkpoint.cfg, checkpoint.params(), TEXT, BYTES, **options)
+    actual = evaluate(checkpoint.cfg, checkpoint.params(), TEXT, BYTES, **options)
     ids = torch.tensor(sequences).long()
     with torch.no_grad():
-        theirs = float(model(input_ids=ids, labels=ids).loss)
+        reference = float(model(input_ids=ids, labels=ids).loss)
     # An untrained model with large weights: the loss is far from ln 256, so agreement means something.
-    assert abs(theirs - math.log(256)) > 0.2
-    assert ours["loss"] == pytest.approx(theirs, abs=1e-5)
-    assert ours["perplexity"] == pytest.approx(math.exp(theirs), rel=1e-3)
-    assert ours["num_tokens"] == 11 * 63 and ours["num_sequences"] == 11
+    assert abs(reference - math.log(256)) > 0.2
+    assert actual["loss"] == pytest.approx(reference, abs=1e-5)
+    assert actual["perplexity"] == pytest.approx(math.exp(reference), rel=1e-3)
+    assert actual["num_tokens"] == 11 * 63 and actual["num_sequences"] == 11
 
 
 @pytest.mark.slow
@@ -87,11 +87,11 @@ def test_a_text_in_pieces_is_the_text_in_one(tokenizer, held, monkeypatch):
     cfg = preset("gpt2-tiny", num_layers=1, num_heads=2, d_model=16, d_ff=16, vocab_size=600)
     params = init_seed(cfg, 0)
     options = dict(num_sequences=10**8, context=7, batch_size=3, quiet=True)
-    whole = evaluate(cfg, params, text, tokenizer, **options)
+    full = evaluate(cfg, params, text, tokenizer, **options)
     monkeypatch.setattr(perplexity, "PIECE_TOKENS", held)
     largest = []
     monkeypatch.setattr(perplexity, "check_tokens", lambda x_NT, size: largest.append(x_NT.size))
-    assert evaluate(cfg, params, text, tokenizer, **options) == whole
+    assert evaluate(cfg, params, text, tokenizer, **options) == full
     assert max(largest) <= max(held, 3 * 7) and len(largest) > 1
 
 

@@ -97,8 +97,8 @@ def test_one_block_reads_the_window_as_a_text_of_its_own(keep):
     params = weights(cfg)
     logits_BTV = rolled(cfg, params, TOKENS, keep)
     for index in range(keep + WINDOW, T):
-        seen = [*range(keep), *range(index - WINDOW + 1, index + 1)]
-        alone = np.asarray(whole(cfg, params, TOKENS[:, seen]).logits_BTV)[:, -1]
+        observed = [*range(keep), *range(index - WINDOW + 1, index + 1)]
+        alone = np.asarray(whole(cfg, params, TOKENS[:, observed]).logits_BTV)[:, -1]
         np.testing.assert_allclose(logits_BTV[:, index], alone, rtol=0, atol=300 * 2.0**-24 * np.abs(alone).max())
 
 

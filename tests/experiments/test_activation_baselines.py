@@ -59,8 +59,10 @@ def test_phi_h_and_phi_match_are_their_definitions(fraction):
     for layer in range(3):
         p_h.append(stats.spearmanr(matched_by_cosine(a.up[layer].T, b.up[layer].T), np.arange(16)).pvalue)
         by_gate, by_up = (
-            linear_sum_assignment(cdist(ours[layer].T.astype(float), theirs[layer].T.astype(float), "sqeuclidean"))[1]
-            for ours, theirs in ((a.gate, b.gate), (a.up, b.up))
+            linear_sum_assignment(
+                cdist(actual[layer].T.astype(float), reference[layer].T.astype(float), "sqeuclidean")
+            )[1]
+            for actual, reference in ((a.gate, b.gate), (a.up, b.up))
         )
         p_match.append(stats.spearmanr(by_gate, by_up).pvalue)
         coincidences.append(int((by_gate == by_up).sum()))

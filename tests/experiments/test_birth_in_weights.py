@@ -90,19 +90,19 @@ def test_the_rates_that_verdicts_quote_are_the_records(test, rows, inputs, field
         if row["inputs"] == inputs and row["test"] in rows:
             assert f"{row['num_pairs']:,}" in text
             rate = next(level["rate"] for level in row["rates"] if level["level"] == 0.01)
-            said = 1.0 if "every one" in text else float(re.search(r"([\d.]+)%", text)[1]) / 100
-            assert rate == pytest.approx(said, abs=5e-4)
+            message = 1.0 if "every one" in text else float(re.search(r"([\d.]+)%", text)[1]) / 100
+            assert rate == pytest.approx(message, abs=5e-4)
 
 
 @pytest.mark.parametrize(
     ("test", "rows"), [("paper", ("Algorithm 1, t, tokens", "Algorithm 1, U, tokens")), ("iclr", ("iclr, tokens",))]
 )
 def test_the_rates_between_trained_models_that_verdicts_quote_are_the_records(test, rows):
-    said = float(re.search(r"trained apart[^%]* up to ([\d.]+)%", TESTS[test].about_tokens)[1]) / 100
+    message = float(re.search(r"trained apart[^%]* up to ([\d.]+)%", TESTS[test].about_tokens)[1]) / 100
     measured = [
         level["rate"]
         for row in committed("court")["result"]["tests"]
         for level in row["rates"]
         if row["test"] in rows and row["kind"].startswith("trained, ") and level["level"] == 0.01
     ]
-    assert len(measured) == 3 * len(rows) and max(measured) == pytest.approx(said, abs=5e-4)
+    assert len(measured) == 3 * len(rows) and max(measured) == pytest.approx(message, abs=5e-4)

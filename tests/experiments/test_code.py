@@ -65,7 +65,7 @@ def scratch(tmp_path, monkeypatch):
 
 
 def ran(tmp_path):
-    """Whether ``reproduce`` runs the experiment, and whether its cache computes."""
+    """Return whether ``reproduce`` runs the experiment, and whether its cache computes."""
     code._digest.cache_clear()
     (tmp_path / "out" / "work").mkdir(parents=True, exist_ok=True)
     log = tmp_path / "out" / "work" / "computed"
@@ -128,7 +128,7 @@ def test_the_closure_holds_what_is_imported_within_functions_and_from_folders():
 
 def test_no_module_is_imported_out_of_sight():
     dynamic = re.compile(r"import_module\(|__import__\(|spec_from_file_location")
-    seen = {
+    observed = {
         str(path.relative_to(code.ROOT))
         for package in ("bornbiased_jax", "theory", "experiments")
         for path in (code.ROOT / package).rglob("*.py")
@@ -154,7 +154,7 @@ def test_no_module_is_imported_out_of_sight():
         "bornbiased_jax/lineage/__init__.py",
         "theory/__init__.py",
     }
-    assert seen == silent | followed
+    assert observed == silent | followed
 
 
 def test_modules_named_in_full_by_strings_are_followed(tmp_path):

@@ -77,7 +77,7 @@ SMOKE = court.EXPERIMENT.settings["smoke"]
 
 
 def noisy_initializations(schedule, cfg, corpus, order, seeds):
-    """What training gives, without its compilation: each seed's initialization moved by numbers of its own."""
+    """Stand in for training without its compilation: move each seed's initialization by numbers of its own."""
     weights_SP = packed(stacked([unrelated_models.draw(cfg, np.uint32(seed)) for seed in seeds]))
     moves = [np.random.default_rng(seed).standard_normal(weights_SP.shape[1], np.float32) for seed in seeds]
     return stacked([unpacked(cfg, weights_P) for weights_P in weights_SP + np.float32(0.01) * np.stack(moves)])
@@ -98,9 +98,9 @@ def test_the_calibration_tries_every_test_on_every_kind_of_pair(tried):
     for name, test in court.TESTS.items():
         expected = {court.INITIALIZATIONS, court.MIXED} if test.base == "birth" else set(court.KINDS)
         assert tried_kinds[name] == expected
-    kept = {row["test"]: row["kept"] for row in result["promises"]}
+    is_at_level = {row["test"]: row["kept"] for row in result["promises"]}
     # Vectors that both models share make every pair the same, whatever the models.
-    assert kept["Algorithm 1, t, vectors"] is False and kept["iclr, vectors"] is False
+    assert is_at_level["Algorithm 1, t, vectors"] is False and is_at_level["iclr, vectors"] is False
     assert all(value for row in result["promises"] if not row["published"] and (value := row["kept"]) is not None)
     for matching in result["matchings"]:
         assert matching["agreement_largest"] < 0.2
@@ -119,10 +119,10 @@ def test_pairs_are_of_their_kind_and_no_model_meets_itself():
         unrelated_models.model_of(unrelated_models.Origin(16, corpus, order, 10 * order + seed), None, {}, SMOKE)
         for corpus in ("a", "b") for order in (0, 1) for seed in range(2)
     ]  # fmt: skip
-    seen = set()
+    observed = set()
     for kind, base, suspect in court.pairs_of(trained, draw):
-        assert base is not suspect and (id(base), id(suspect)) not in seen
-        seen.add((id(base), id(suspect)))
+        assert base is not suspect and (id(base), id(suspect)) not in observed
+        observed.add((id(base), id(suspect)))
         texts, orders = ({getattr(model.origin, name) for model in (base, suspect)} for name in ("corpus", "order"))
         assert {
             court.SAME_ORDER: len(texts) == len(orders) == 1 and None not in texts,
@@ -159,12 +159,12 @@ def test_a_summary_counts_with_intervals_that_respect_shared_models():
 
 
 def test_a_promise_is_broken_by_too_many_small_p_alone():
-    kept = [court.summarize(rows_of(np.linspace(0.005, 1, 66)), "φ_U", court.INITIALIZATIONS)]
-    assert court.promise("φ_U", kept)["kept"] is True
+    summaries = [court.summarize(rows_of(np.linspace(0.005, 1, 66)), "φ_U", court.INITIALIZATIONS)]
+    assert court.promise("φ_U", summaries)["kept"] is True
     bad = [court.summarize(rows_of(np.linspace(1e-6, 0.04, 66)), "φ_U", court.INITIALIZATIONS)]
-    promise = court.promise("φ_U", kept + bad)
+    promise = court.promise("φ_U", summaries + bad)
     assert promise["kept"] is False and {entry["kind"] for entry in promise["broken"]} == {court.INITIALIZATIONS}
-    assert court.promise("φ_H", kept)["kept"] is None
+    assert court.promise("φ_H", summaries)["kept"] is None
 
 
 def test_every_test_finds_a_copy_with_noise():

@@ -34,7 +34,7 @@ CFG = preset(SMOKE["model"], **SMOKE["changes"])
 
 
 def moved(seeds, others, size):
-    """What training gives, without its compilation: each initialization moved by numbers of its own."""
+    """Stand in for training without its compilation: move each initialization by numbers of its own."""
     models_S = []
     for seed, other in zip(seeds, others, strict=True):
         (weights_P,) = packed(jax.tree.map(lambda leaf: leaf[None], init_seed(CFG, seed)))
@@ -113,15 +113,15 @@ def test_each_change_hides_from_the_tests_that_it_is_said_to_hide_from(record):
 
 def test_descendants_tables(record):
     experiment = descendants.EXPERIMENT
-    trust, ours, published, overall, accusations = experiment.tables(record)
+    trust, actual, published, overall, accusations = experiment.tables(record)
     related = [change["change"] for change in record["result"]["changes"] if change["related"]]
     assert [row.settings[0] for row in trust.rows] == related and trust.first_screen
-    assert len(ours.rows) == len(published.rows) == len(related) + 1
+    assert len(actual.rows) == len(published.rows) == len(related) + 1
     assert len(overall.rows) == len(TESTS) and len(accusations.rows) == len(EXACT)
     [row] = [row for row in trust.rows if row.settings[0] == "rotate"]
     names = {name for name, row in zip(TESTS, record["result"]["tests"], strict=True) if not row["published"]}
-    asked = [cell for cell in record["result"]["cells"] if cell["change"] == "rotate" and cell["test"] in names]
-    assert row.settings[1].startswith(f"{sum(cell['trusted'] for cell in asked)} of {len(asked)}: ")
+    requests = [cell for cell in record["result"]["cells"] if cell["change"] == "rotate" and cell["test"] in names]
+    assert row.settings[1].startswith(f"{sum(cell['trusted'] for cell in requests)} of {len(requests)}: ")
     assert "weights, rotation, form A" in row.settings[1] and "all but" not in row.settings[1]
     beyond, students, _ = experiment.claims(record)
     assert beyond.measured == 0 and students.measured == 0

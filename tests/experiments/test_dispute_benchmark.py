@@ -28,7 +28,7 @@ CFG = disputes_recipes.config(SMOKE)
 
 
 def moved(_loss, trained, _fixed, _tokens, _rate, marks):
-    """What training gives, without its compilation: parameters with a little noise of their own."""
+    """Stand in for training without its compilation: add a little noise to each model's parameters."""
     draws = np.random.default_rng(0)
 
     def move(leaf):
@@ -68,12 +68,12 @@ def test_free_recipes_leave_the_function_alone():
 
 def test_pruning_keeps_the_half_of_the_neurons_with_the_largest_norms():
     cfg, params = disputes_recipes.pruned(model(1), 0)
-    base, kept = (np.asarray(weights["blocks"]["mlp"]["up"]["kernel"]) for weights in (model(1)[1], params))
-    assert cfg.d_ff == CFG.d_ff // 2 == kept.shape[-1]
+    base, pruned = (np.asarray(weights["blocks"]["mlp"]["up"]["kernel"]) for weights in (model(1)[1], params))
+    assert cfg.d_ff == CFG.d_ff // 2 == pruned.shape[-1]
     for block in range(CFG.num_layers):
         columns = {column.tobytes() for column in base[block].T}
-        assert all(np.ascontiguousarray(column).tobytes() in columns for column in kept[block].T)
-    norms = [np.linalg.norm(matrix, axis=1).mean() for matrix in (base, kept)]
+        assert all(np.ascontiguousarray(column).tobytes() in columns for column in pruned[block].T)
+    norms = [np.linalg.norm(matrix, axis=1).mean() for matrix in (base, pruned)]
     assert norms[1] > norms[0]
 
 
@@ -115,8 +115,8 @@ def test_spectra_of_attention_products_survive_rotations_and_permuted_heads():
 def test_spectra_of_models_of_two_depths_pair_blocks_and_without_attention_are_undefined():
     deep = random_weights(CFG.replace(num_layers=4), 1)
     base = (CFG.replace(num_layers=4), deep)
-    kept = jax.tree.map(lambda leaf: leaf[np.array([1, 3])], deep["blocks"])
-    shallow = (CFG, {**deep, "blocks": kept})
+    blocks = jax.tree.map(lambda leaf: leaf[np.array([1, 3])], deep["blocks"])
+    shallow = (CFG, {**deep, "blocks": blocks})
     scores = disputes.spectra_scores(*(Checkpoint.from_params(*model) for model in (base, shallow)))
     assert [score.value for score in scores] == [pytest.approx(1.0)] * 2
     silent = CFG.replace(attention=False)

@@ -40,12 +40,12 @@ def test_the_documents_say_what_the_records_say():
     for path in docs.documents():
         text = path.read_text()
         try:
-            made = docs.render(text)
+            result = docs.render(text)
         except InputError as error:
             # A record that today's code cannot show any more is shown as older; another fault is one.
             assert "cannot be shown" in str(error), error
             continue
-        assert made == text, f"{path.name} differs from its records: python -m experiments.docs"
+        assert result == text, f"{path.name} differs from its records: python -m experiments.docs"
 
 
 def test_times_and_deviations_stand_in_blocks_alone():
@@ -73,10 +73,10 @@ def test_a_value_stands_within_a_sentence(committed):
 
 
 def test_claims_of_a_selection_are_those_of_its_records(committed, tmp_path, monkeypatch):
-    said = {name: [Claim(f"{name} says", place)] for place, name in enumerate(("table1", "table2", "figure2"))}
-    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": tuple(said)})
+    message = {name: [Claim(f"{name} says", place)] for place, name in enumerate(("table1", "table2", "figure2"))}
+    monkeypatch.setattr(docs.experiments, "SELECTIONS", {"demo": tuple(message)})
     monkeypatch.setattr(
-        docs.runner, "load", lambda name: types.SimpleNamespace(claims=lambda record: said[record["experiment"]])
+        docs.runner, "load", lambda name: types.SimpleNamespace(claims=lambda record: message[record["experiment"]])
     )
     (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "experiment": "table2"}))
     shown = docs.content(docs.parse("demo show=claims"))
@@ -85,40 +85,40 @@ def test_claims_of_a_selection_are_those_of_its_records(committed, tmp_path, mon
 
 
 def test_table_states_its_record(committed, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
-    made = docs.content(docs.parse("table1 show=tables"))
-    assert made.startswith("\nBODY\n\n`bornbiased reproduce table1 --scale laptop`: ")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
+    result = docs.content(docs.parse("table1 show=tables"))
+    assert result.startswith("\nBODY\n\n`bornbiased reproduce table1 --scale laptop`: ")
     for fact in ("1 min 02 s", "3.28 GB", "2 cores of A Processor", "revision abcdef0123", "code 01234567"):
-        assert fact in made
-    assert "`builtin:prose` fedcba98" in made
+        assert fact in result
+    assert "`builtin:prose` fedcba98" in result
 
 
 def test_a_record_is_named_once_in_a_section(committed, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     block = "<!-- record: table1 show=tables -->\n<!-- end -->\n"
-    made = docs.render(f"# One\n\n{block}\nWords.\n\n{block}\n## Two\n\n{block}")
-    first, second = made.split("## Two")
-    assert made.count("BODY") == 3 and docs.render(made) == made
+    result = docs.render(f"# One\n\n{block}\nWords.\n\n{block}\n## Two\n\n{block}")
+    first, second = result.split("## Two")
+    assert result.count("BODY") == 3 and docs.render(result) == result
     assert [part.count("reproduce table1") for part in (first.split("Words.")[0], first, second)] == [0, 1, 1]
 
 
 def test_a_section_names_all_its_records_in_one_line(committed, tmp_path, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     other = {**RECORD["provenance"], "wall_time_s": 30.0, "code": "fedcba9876543210", "corpora": {}}
     (tmp_path / "laptop" / "table2.json").write_text(json.dumps({**RECORD, "provenance": other}))
     block = "<!-- record: {} show=tables -->\n<!-- end -->\n"
     # A comment in a command is no heading; figure2 has no record.
     between = "\n```\n# a comment\n```\n\n"
     text = f"# One\n\n{block.format('table1')}{between}{block.format('table2')}\n{block.format('figure2')}"
-    made = docs.render(text)
-    assert docs.render(made) == made
-    lines = [line for line in made.splitlines() if line.startswith("`bornbiased")]
+    result = docs.render(text)
+    assert docs.render(result) == result
+    lines = [line for line in result.splitlines() if line.startswith("`bornbiased")]
     assert lines == [
         "`bornbiased reproduce table1 --scale laptop`: 1 min 02 s; 3.28 GB at most; code 01234567; "
         "`builtin:prose` fedcba98. `bornbiased reproduce table2 --scale laptop`: 30 s; 3.28 GB at most; code fedcba98. "
         "Both: 2 cores of A Processor; jax 0.10.2; revision abcdef0123."
     ]
-    assert "Not measured yet: `bornbiased reproduce figure2 --scale laptop`." in made
+    assert "Not measured yet: `bornbiased reproduce figure2 --scale laptop`." in result
 
 
 def test_every_section_of_the_documents_has_one_line_on_its_records():
@@ -128,25 +128,25 @@ def test_every_section_of_the_documents_has_one_line_on_its_records():
         for match in docs._BLOCK.finditer(text):
             if docs.parse(match["options"]).show:
                 section = docs._section(text, match.start())
-                said = re.findall(r"^`(?:bornbiased|python -m) ", match["content"], re.MULTILINE)
-                lines[section] = lines.get(section, 0) + len(said)
+                message = re.findall(r"^`(?:bornbiased|python -m) ", match["content"], re.MULTILINE)
+                lines[section] = lines.get(section, 0) + len(message)
         assert set(lines.values()) <= {1}, path.name
 
 
 def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(committed, tmp_path, monkeypatch):
-    monkeypatch.setattr(docs, "_shown", lambda block, record: "BODY")
+    monkeypatch.setattr(docs, "_render", lambda block, record: "BODY")
     initializations = [
         {"wall_s": 3600.0, "peak_memory_bytes": 5_000_000_000},
         {"wall_s": 120.0, "peak_memory_bytes": 10},
     ]
     (tmp_path / "laptop" / "table1.json").write_text(json.dumps({**RECORD, "result": {"groups": initializations}}))
-    made = docs.content(docs.parse("table1 show=tables"))
-    assert "1 h 02 min" in made and "5.00 GB" in made
+    result = docs.content(docs.parse("table1 show=tables"))
+    assert "1 h 02 min" in result and "5.00 GB" in result
 
 
 def test_a_missing_record_names_its_command(committed):
-    made = docs.render("<!-- record: table2 show=tables --><!-- end -->")
-    assert "Not measured yet: `bornbiased reproduce table2 --scale laptop`." in made
+    result = docs.render("<!-- record: table2 show=tables --><!-- end -->")
+    assert "Not measured yet: `bornbiased reproduce table2 --scale laptop`." in result
     assert "`python -m benchmarks nothing --json" in docs.content(docs.Block("benchmark/nothing", show="tables"))
 
 
@@ -194,8 +194,8 @@ def test_records_of_benchmarks_are_shown():
 
     for path in sorted(docs.BENCHMARKS.glob("*.json")):
         block = docs.parse(f"benchmark/{path.stem} show=tables")
-        made = docs.content(block)
-        assert made.count("|") > 10 and f"`{block.command}`" in made
+        result = docs.content(block)
+        assert result.count("|") > 10 and f"`{block.command}`" in result
     assert {path.stem for path in docs.BENCHMARKS.glob("*.json")} <= set(TABLES)
 
 
@@ -261,10 +261,10 @@ def _too_fine(text: str) -> list[tuple[str, str, str]]:
     cells = []
     for title, head, cell in _cells(text):
         finer = any(title == table and head.startswith(column) for table, column in FINER)
-        one = 100.0 if "%" in cell else 1.0
+        first = 100.0 if "%" in cell else 1.0
         for number in _NUMBER.findall(_CODE_OR_PAPER.sub("", cell)):
             decimals = len(number.split(".")[1])
-            counted = f"{abs(float(number.replace(',', '')) - one):.{decimals}f}" if finer else number
+            counted = f"{abs(float(number.replace(',', '')) - first):.{decimals}f}" if finer else number
             if _digits(counted) > MOST_DIGITS:
                 cells.append((title, head, cell))
     return cells

@@ -20,7 +20,7 @@ def record(tmp_path_factory):
 
 
 def check_pattern(record):
-    """What each test must see and must not, whatever the scale."""
+    """Check which tests reject which change, whatever the scale."""
     for row in record["result"]["rows"]:
         verdicts = {test: entry["verdict"] for test, entry in row["tests"].items()}
         turned = "rotated" in row["change"]

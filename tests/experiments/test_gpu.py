@@ -177,9 +177,13 @@ def test_cheap_steps_make_their_records_at_smoke_size(tmp_path):
     code = f"import sys; from bornbiased_jax.experiments import gpu; gpu.STEPS = {chosen}"
     command = [sys.executable, "-c", f"{code}; sys.exit(gpu.main())", "--scale", "smoke", "--out", str(tmp_path)]
     for outcome in ("made", "there"):
-        done = subprocess.run(command, cwd=gpu.ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr + "".join(path.read_text() for path in (tmp_path / "logs").iterdir())
-        assert [line for line in done.stderr.splitlines() if ": " in line] == [f"{name}: {outcome}" for name in CHEAP]
+        process = subprocess.run(command, cwd=gpu.ROOT, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr + "".join(
+            path.read_text() for path in (tmp_path / "logs").iterdir()
+        )
+        assert [line for line in process.stderr.splitlines() if ": " in line] == [
+            f"{name}: {outcome}" for name in CHEAP
+        ]
     for name in CHEAP[:4]:
         provenance = io.read_json(tmp_path / f"{name}.json")["provenance"]
         assert provenance["device"]["platform"] == "cpu" and provenance["code"]

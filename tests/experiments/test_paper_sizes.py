@@ -20,15 +20,15 @@ PROVENANCE = {"wall_time_s": 90.0, "platform": {"cores": 2, "cpu": "A"}, "git": 
 
 def test_every_printed_row_has_a_name_and_the_papers_size():
     assert set(experiments.SELECTIONS["table1_rows"]) == set(table1.ROWS)
-    asked = {}
+    requests = {}
     for name, experiment in table1.ROWS.items():
         assert runner.load(name) is experiment
         (group,) = experiment.settings["paper"]["groups"]
         (seed,) = group["seeds"]
         assert table1.same_configuration(group, seed)
         assert group["seq_len"] <= preset(group["model"]).max_seq_len
-        asked[group["model"], group["seq_len"], seed] = name
-    assert set(asked) == set(table1.PRINTED)
+        requests[group["model"], group["seq_len"], seed] = name
+    assert set(requests) == set(table1.PRINTED)
 
 
 def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
@@ -45,13 +45,13 @@ def test_rows_are_joined_in_one_table(tmp_path, monkeypatch):
         tenths = [theory[f"top1_share_p{percent}"] for percent in (10, 50, 90)]
         assert list(row.theory.values()) == tenths == sorted(tenths) and row.paper == {}
         assert row.measured == {"fraction": tables[0].rows[0].measured["fraction"]}
-    said = docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
+    message = docs.content(docs.parse("table1_rows scale=paper show=tables:1"))
     # Wide: in parts, each with one row of one model and two of the other.
-    num_parts = said.count("\n| model |")
-    assert num_parts and said.count("| llama-tiny (num_layers=2, vocab_size=256) |") == num_parts
-    assert said.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 * num_parts
-    assert "| 42 |" in said and "| 43 |" in said
-    assert "4 min 30 s for 3 of its 18 experiments; 2 cores of A; revision 0123456789" in said
+    num_parts = message.count("\n| model |")
+    assert num_parts and message.count("| llama-tiny (num_layers=2, vocab_size=256) |") == num_parts
+    assert message.count("| gpt2-tiny (num_layers=2, vocab_size=256) |") == 2 * num_parts
+    assert "| 42 |" in message and "| 43 |" in message
+    assert "4 min 30 s for 3 of its 18 experiments; 2 cores of A; revision 0123456789" in message
 
 
 @pytest.mark.parametrize(("name", "printed"), [("table1_a_1024_42", 0.052), ("table1_b_64_43", 0.0009)])
@@ -85,11 +85,11 @@ def test_untrained_models_of_the_papers_seeds_have_records_of_less_than_an_hour_
 def test_pairs_of_untrained_models_are_joined_in_one_table_and_read_tokens_once(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     (tmp_path / "paper").mkdir()
-    made, kept = {}, []
+    result, cached_files = {}, []
     for name in ("table4a_qwen_64_123_1000", "table4a_qwen_64_1000_123"):
-        record = made[name] = record_of(table4a.EXPERIMENTS[name], tmp_path / "work") | {"provenance": PROVENANCE}
+        record = result[name] = record_of(table4a.EXPERIMENTS[name], tmp_path / "work") | {"provenance": PROVENANCE}
         (tmp_path / "paper" / f"{name}.json").write_text(json.dumps(record))
-        kept.append(sorted((tmp_path / "work").glob("**/outputs_of_births-*/value.npy")))
+        cached_files.append(sorted((tmp_path / "work").glob("**/outputs_of_births-*/value.npy")))
         (pairs,), _, claims = show(table4a.EXPERIMENTS[name], record)
         base, suspect = name.split("_")[-2:]
         assert [*map(str, pairs.rows[0].settings[1:3])] == [base, suspect]
@@ -99,14 +99,14 @@ def test_pairs_of_untrained_models_are_joined_in_one_table_and_read_tokens_once(
         assert vectors.measured == pairs.rows[0].measured["t-test"]
         assert tokens.measured == pairs.rows[0].measured["tokens: permutation"]
     # Vectors for either side of a pair; tokens of an initialization once.
-    assert [*map(len, kept)] == [4, 6]
-    written = [path.stat().st_mtime_ns for path in kept[-1]]
-    assert record_of(table4a.EXPERIMENTS[name], tmp_path / "work")["result"] == made[name]["result"]
-    assert [path.stat().st_mtime_ns for path in kept[-1]] == written
-    said = docs.content(docs.parse("table4a_sizes scale=paper show=tables:1"))
+    assert [*map(len, cached_files)] == [4, 6]
+    written = [path.stat().st_mtime_ns for path in cached_files[-1]]
+    assert record_of(table4a.EXPERIMENTS[name], tmp_path / "work")["result"] == result[name]["result"]
+    assert [path.stat().st_mtime_ns for path in cached_files[-1]] == written
+    message = docs.content(docs.parse("table4a_sizes scale=paper show=tables:1"))
     # What all pairs have in common stands above the table.
-    assert "model: qwen-tiny" in said and "| 123 | 1000 |" in said and "| 1000 | 123 |" in said
-    assert "for 2 of its 18 experiments" in said
+    assert "model: qwen-tiny" in message and "| 123 | 1000 |" in message and "| 1000 | 123 |" in message
+    assert "for 2 of its 18 experiments" in message
 
 
 def test_the_printed_p_stands_alongside_the_papers_length_alone(tmp_path):

@@ -172,9 +172,9 @@ def test_a_rerun_that_differs_in_more_than_numbers_verifies_nothing(tmp_path):
 def test_the_list_tells_current_records_from_older_ones(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     experiment = runner.load("table1")
-    made = {"git": GIT, "code": runner.code_digest(experiment.run), "versions": runner.library_versions()}
+    result = {"git": GIT, "code": runner.code_digest(experiment.run), "versions": runner.library_versions()}
     (tmp_path / "smoke").mkdir()
-    (tmp_path / "smoke" / "table1.json").write_text(json.dumps(record(provenance=made)))
+    (tmp_path / "smoke" / "table1.json").write_text(json.dumps(record(provenance=result)))
     (tmp_path / "smoke" / "table2.json").write_text(json.dumps(record(experiment="table2")))
     assert main([]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -190,7 +190,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
 def test_committed_records_can_be_traced():
     for name, scale in results.names():
         content = results.committed(name, scale)
-        made = content["provenance"]
+        result = content["provenance"]
         assert content["experiment"] == name and content["scale"] == scale and content["status"] == "complete"
-        assert not made["git"]["dirty"] and len(made["code"]) == 16 and made["platform"]["cpu"]
+        assert not result["git"]["dirty"] and len(result["code"]) == 16 and result["platform"]["cpu"]
         assert not any(isinstance(value, str) and value.startswith("/") for _, value in results.leaves(content))

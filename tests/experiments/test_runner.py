@@ -140,13 +140,13 @@ def test_a_page_names_the_command_that_made_it_quoted_for_a_shell(catalogue, tmp
 
 
 def test_the_context_carries_the_options(catalogue, tmp_path):
-    seen = []
-    catalogue.add("one", run=lambda context: seen.append(context) or {})
+    observed = []
+    catalogue.add("one", run=lambda context: observed.append(context) or {})
     text = str(tmp_path / "text.txt")
     (tmp_path / "text.txt").write_text("some text")
     out = tmp_path / "out"
     reproduce(["one"], "paper", out, data=text, quiet=True, mesh="seed=2")
-    (context,) = seen
+    (context,) = observed
     assert (context.scale, context.data, context.quiet, context.mesh) == ("paper", text, True, "seed=2")
     assert context.settings["n"] == 2
     assert context.work == out / "work" / "one"
@@ -205,16 +205,16 @@ def test_a_record_of_older_code_is_shown_as_such_and_made_again(catalogue, tmp_p
 
 
 def test_the_code_is_known_before_the_run(catalogue, tmp_path, monkeypatch):
-    known = []
+    existing = []
 
     def digest(run):
-        known.append(len(catalogue.ran))
+        existing.append(len(catalogue.ran))
         return "0" * 16
 
     monkeypatch.setattr(runner, "code_digest", digest)
     catalogue.add("one")
     reproduce(["one"], "smoke", tmp_path, quiet=True)
-    assert known[0] == 0
+    assert existing[0] == 0
 
 
 def test_built_in_text_is_named_with_its_digest(catalogue, tmp_path):
@@ -248,10 +248,10 @@ def test_failed_experiment_keeps_others_and_is_reported(catalogue, tmp_path, cap
     content = record(tmp_path, "bad")
     assert content["status"] == "failed" and content["error"] == reason and "result" not in content
     assert reason in outcome.page.read_text()
-    said = capsys.readouterr().err
-    assert f"bad: no result: {reason}" in said
+    message = capsys.readouterr().err
+    assert f"bad: no result: {reason}" in message
     # Only an error of the program comes with its traceback.
-    assert ("Traceback" in said) == (code == 1)
+    assert ("Traceback" in message) == (code == 1)
     again = reproduce(["all"], "smoke", tmp_path, quiet=True)
     assert again.kept == ("good",) and set(again.failed) == {"bad"}
 
@@ -364,8 +364,8 @@ def test_cost_is_seconds_at_smoke_unless_stated():
 
 def test_importing_the_catalogue_imports_no_experiment():
     program = "import sys, bornbiased_jax.experiments; print(*(name for name in sys.modules if 'experiments' in name))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["bornbiased_jax.experiments"]
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["bornbiased_jax.experiments"]
 
 
 def test_a_folder_of_other_things_is_refused_and_taken_when_told_to(catalogue, tmp_path):
@@ -404,15 +404,15 @@ def test_a_damaged_record_is_set_aside_and_made_again(catalogue, tmp_path, capsy
 
 def test_the_page_grows_with_the_records(catalogue, tmp_path, capsys):
     """The second experiment finds a page that shows the first."""
-    seen = []
+    observed = []
 
     def look(context):
-        seen.append((tmp_path / "index.html").read_text())
+        observed.append((tmp_path / "index.html").read_text())
         return {}
 
     catalogue.add("first")
     catalogue.add("second", run=look)
     assert reproduce(["first", "second"], "smoke", tmp_path).exit_code == 0
-    assert "About first" in seen[0] and "About second" not in seen[0]
+    assert "About first" in observed[0] and "About second" not in observed[0]
     assert "About second" in (tmp_path / "index.html").read_text()
     assert "the page so far:" in capsys.readouterr().err

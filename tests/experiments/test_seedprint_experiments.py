@@ -208,5 +208,5 @@ def test_untrained_models_against_models_in_training(tmp_path):
 def test_a_row_keeps_what_is_identical():
     base = Checkpoint.from_seed(CFG, 1)
     outputs = fingerprint_outputs(base, inputs.random_tokens(60, 4, 260))
-    kept = lineage.compared(outputs, outputs)["permutation"]
-    assert kept["verdict"] == "same-lineage" and kept["identical_tensors"] == kept["num_tensors"] > 0
+    row = lineage.compared(outputs, outputs)["permutation"]
+    assert row["verdict"] == "same-lineage" and row["identical_tensors"] == row["num_tensors"] > 0

@@ -122,8 +122,8 @@ def test_seeds_are_trained_in_blocks_by_any_engine(tmp_path, durable):
         assert apart[name]["curve_steps"] == run["curve_steps"]
         for curve in ("curve_validation_loss", *(() if durable else ("curve_largest_score", "curve_sink_rate"))):
             np.testing.assert_allclose(apart[name][curve], run[curve], rtol=0, atol=1e-4, err_msg=curve)
-        losses, ours = ([seed["loss"]["held out"] for seed in row["by_seed"]] for row in (run, apart[name]))
-        np.testing.assert_allclose(ours, losses, rtol=0, atol=1e-4)
+        losses, actual = ([seed["loss"]["held out"] for seed in row["by_seed"]] for row in (run, apart[name]))
+        np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-4)
         assert abs(losses[0] - losses[1]) > 1e-3
 
 
@@ -140,12 +140,12 @@ def test_every_mitigation_is_compared(tmp_path):
     assert isinstance(claim.measured, tuple)
     assert [row.settings for row in rounding.rows][:2] == [["baseline", "tensor"], ["baseline", "token"]]
     # Δ less Δ with the first token kept is what the table of the first token shows.
-    unkept, kept, part = (
+    unkept, full, part = (
         np.array(price_tables.cells(record["result"]["cures"]["baseline"], key, scheme="w8a8", granularity="tensor",
                                     keep_sinks=keep))
         for key, keep in (("delta_nats", 0), ("delta_nats", 1), ("d_sink", 1))
     )  # fmt: skip
-    np.testing.assert_allclose(part, unkept - kept, atol=1e-12)
+    np.testing.assert_allclose(part, unkept - full, atol=1e-12)
     assert sinks_part.rows[0].measured["w8a8, tensor"][0] == pytest.approx(part.mean())
     assert all(row.measured["dispersion, stream"][0] > 1 for row in uneven.rows)
     # Untrained or nearly so: no cache matters.
@@ -171,10 +171,10 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     price = {"schemes": ["w8a8"], "keep_sinks": [0, 1], "window": 8, "streaming_keep": [0, 1]}
     runs = {"baseline": base, "head-wise gate": gate, "element-wise gate": element}
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
-    said = [row.measured["verdict"] for row in table.rows]
+    message = [row.measured["verdict"] for row in table.rows]
     # By hand: means 0.33 and 0.006, deviations 0.03 and 0.001 that are one another's multiples, t = 4.3027 of 3 pairs:
     # the ends are where |0.33 − 0.006 R| = t |0.03 − 0.001 R| / √3. Of the losses they are 1.4988 and 1.4995.
-    assert said == [
+    assert message == [
         "confirmed: 55.0× [47.7, 72.7]",
         "the direction holds, the size does not",
         "destroyed in 3 of 3 seeds",
@@ -190,9 +190,11 @@ def test_findings_of_single_runs_are_judged_by_seeds():
     runs["element-wise gate"] = _run_of([(0.0, 0.0, 0.0)] * 2, (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
     runs["baseline"] = _run_of([(0.30, 0.33, 0.36), (0.1, 0.3, 0.7)], (0.3, 0.3, 0.4), streamed=(2.0, 2.0))
     (table,) = price_tables._findings({"result": {"cures": runs}, "settings": {"price": price}})
-    said = [row.measured["verdict"] for row in table.rows]
-    assert said[0] == said[3] == "not seen: the interval holds zero" and said[1] == "refuted: the other way round"
-    assert said[2] == "refuted at this size: no seed is destroyed"
+    message = [row.measured["verdict"] for row in table.rows]
+    assert (
+        message[0] == message[3] == "not seen: the interval holds zero" and message[1] == "refuted: the other way round"
+    )
+    assert message[2] == "refuted at this size: no seed is destroyed"
 
 
 def test_a_ratio_that_is_undefined_is_stored_as_none():

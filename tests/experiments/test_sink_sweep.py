@@ -48,20 +48,20 @@ def test_sweep_runs_match_their_settings(params, swept):
                 edit = make(k, None if block is None else [block])
                 sinks = measure_sinks(CFG, params, TOKENS, SinkOptions(position=k, convention="rows_from_k"), edit=edit)
                 heads = (sinks["score_LH"] > 0.25)[0 if block is None else block :]
-                made = swept["kinds"][kind]["made"][row][column]
-                assert made == (None if block == 3 else pytest.approx(heads.mean()))
+                result = swept["kinds"][kind]["made"][row][column]
+                assert result == (None if block == 3 else pytest.approx(heads.mean()))
                 assert swept["kinds"][kind]["first"][row][column] == (sinks["profile_LHT"][..., 0] > 0.25).mean()
                 before = plain[0 if block is None else block :, :, k - 1]
                 assert swept["plain"][row][column] == (None if block == 3 else pytest.approx(before.mean()))
-                moved += bool(before.size and made != before.mean())
+                moved += bool(before.size and result != before.mean())
     assert moved > 3
 
 
 def test_the_summary_of_hand_made_numbers():
-    made = [[0.5, 0.0, 0.3], [0.2, 0.05, 1.0], [None, None, None], [0.6, 0.6, 0.6]]
+    result = [[0.5, 0.0, 0.3], [0.2, 0.05, 1.0], [None, None, None], [0.6, 0.6, 0.6]]
     plain = [[0.0, 0.0, 0.3], [0.0, 0.0, 0.25], [None, None, None], [0.0, 0.0, 0.3]]
     swept = {"blocks": [1, 2, 3, None], "positions": [2, 3, 4], "plain": plain, "first": 0.9}
-    swept["kinds"] = {MASK: {"made": made, "first": [[0.9, 0.4, 0.9], [0.9] * 3, [0.9] * 3, [0.1] * 3]}}
+    swept["kinds"] = {MASK: {"made": result, "first": [[0.9, 0.4, 0.9], [0.9] * 3, [0.9] * 3, [0.1] * 3]}}
     summary = sink_sweep.summary(swept, MASK)
     assert (summary["largest"], summary["block"], summary["position"]) == (0.75, 2, 4)
     # Position 3 gets 5% at most; block 1 adds (50 + 0 + 0)/3 %, block 2 (20 + 5 + 75)/3 %, block 3 reaches nothing.

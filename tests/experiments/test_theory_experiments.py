@@ -77,10 +77,10 @@ def test_every_experiment_has_all_scales_and_shows_its_record(name, record):
     experiment = runner.load(name)
     assert experiment.name == name
     assert set(experiment.settings) == set(SCALES) and all(map(experiment.cost_at, SCALES))
-    made = record(name)
+    result = record(name)
     with figures.style():
-        panels = experiment.figures(made)
-    tables, claims = experiment.tables(made), experiment.claims(made)
+        panels = experiment.figures(result)
+    tables, claims = experiment.tables(result), experiment.claims(result)
     assert tables and all(table.rows for table in tables)
     # No smoke configuration is the paper's, so no number of the paper may stand next to one.
     assert all(row.configuration != "paper" and not row.paper for table in tables for row in table.rows)
@@ -213,8 +213,8 @@ def test_all_stacks_of_figure_5_have_the_same_weights():
 
 
 def test_only_an_epsilon_makes_the_relu_stack_drop(record):
-    made = record("figure5")
-    stacks = {stack["name"]: stack for stack in made["result"]["stacks"]}
+    result = record("figure5")
+    stacks = {stack["name"]: stack for stack in result["result"]["stacks"]}
     relu, norm = stacks[figure5.RELU], np.array(stacks[figure5.RELU]["norm_by_seed"])
     cosine, each, product = (np.array(relu[f"{key}_by_seed"]) for key in ("cosine", "each", "product"))
     # The definitions agree until norms, or their products, come near epsilon; then theirs collapse.
@@ -259,16 +259,16 @@ def test_the_gap_keeps_its_digits():
 
 
 def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
-    made = record("figure8")
-    curves = {curve["stack"]: curve for curve in made["result"]["curves"]}
-    attn0, T, D = curves[figure8.ATTN0], 16, made["settings"]["d_model"]
+    result = record("figure8")
+    curves = {curve["stack"]: curve for curve in result["result"]["curves"]}
+    attn0, T, D = curves[figure8.ATTN0], 16, result["settings"]["d_model"]
     mean, exact = np.array(attn0["gap_by_layer"]), np.array(attn0["theory_gap_by_layer"])
     error = SIGMAS * np.array(attn0["gap_std_by_layer"]) / math.sqrt(attn0["num_inputs"])
     # A pair's cosine is low by ρ(1 − ρ²)/(2D) at width D.
     rho = [prop5_correlations(T, n) for n in range(1, len(mean) + 1)]
     finite = np.array([np.mean(r * (1 - r**2)) / (2 * D) for r in rho])
     assert np.all(np.abs(mean - exact - finite) < error)
-    assert np.all(np.abs(mean - np.array(made["result"]["printed_gap"]["16"]))[1:] > 4 * error[1:])
+    assert np.all(np.abs(mean - np.array(result["result"]["printed_gap"]["16"]))[1:] > 4 * error[1:])
     # Real attention without norm and residual averages just so; the standard block keeps its tokens apart.
     bare = np.array(curves["attention, no norm, no residual"]["gap_by_layer"])
     block = curves["attention, norm and residual"]
@@ -280,8 +280,8 @@ def test_attn0_follows_the_exact_form_and_not_the_printed_one(record):
 
 
 def test_figure_8_resumes_killed(record, tmp_path, monkeypatch):
-    made = record("figure8")
-    context = Context(scale="smoke", settings=made["settings"], work=tmp_path / "work", quiet=True)
+    result = record("figure8")
+    context = Context(scale="smoke", settings=result["settings"], work=tmp_path / "work", quiet=True)
     # Four sequences a pass, and each pass a chunk.
     monkeypatch.setattr(figure8, "BATCH_POSITIONS", 64)
     monkeypatch.setattr(figure8, "BATCHES_A_CHUNK", 1)
@@ -299,18 +299,18 @@ def test_figure_8_resumes_killed(record, tmp_path, monkeypatch):
     again = figure8.run(context)
     # Four stacks of four chunks; of the seven before, the last was lost.
     assert len(computed) == 16 + 1
-    for whole, cut in zip(made["result"]["curves"], again["curves"], strict=True):
-        np.testing.assert_allclose(cut["gap_by_layer"], whole["gap_by_layer"], rtol=1e-4)
+    for full, cut in zip(result["result"]["curves"], again["curves"], strict=True):
+        np.testing.assert_allclose(cut["gap_by_layer"], full["gap_by_layer"], rtol=1e-4)
 
 
 def test_theory_covers_and_fits_and_its_control_does_not(record):
-    made = record("predicted")
-    covered = made["result"]["coverage"]
+    result = record("predicted")
+    covered = result["result"]["coverage"]
     assert (covered["measurements"], covered["stated"]) == (192, 0.99) and covered["models"] == 192
     # Initializations of one configuration are independent: the count inside is binomial.
     assert stats.binom.cdf(covered["inside"], 192, 0.99) > 1e-3
     assert covered["fraction_low"] <= covered["inside"] / 192 <= covered["fraction_high"]
-    (theory_fit,) = [fit for fit in made["result"]["fits"] if fit is not None]
+    (theory_fit,) = [fit for fit in result["result"]["fits"] if fit is not None]
     assert theory_fit["p"] > 0.01 > theory_fit["control_p"]
     assert len(theory_fit["ranks"]) == 64 and 0 <= theory_fit["ranks"][0] and theory_fit["ranks"][-1] <= 1
 
@@ -356,8 +356,8 @@ def test_ranks_of_draws_from_the_distribution_are_uniform():
 
 def test_ablation_of_the_theory(record):
     """Parts are differences to the whole; without a width, a gated model contracts by its embedding alone."""
-    made = record("ablation")
-    plain, gated = (case["cosine"] for case in made["result"]["cases"])
+    result = record("ablation")
+    plain, gated = (case["cosine"] for case in result["result"]["cases"])
     for terms in (plain, gated):
         assert set(terms) == set(ablation.ROWS)
         # What is left of the whole, corrections taken off one by one, is the limit, up to their products.
@@ -365,7 +365,7 @@ def test_ablation_of_the_theory(record):
         products = 3 * max(abs(terms[key]) for key in ("attention", "epsilon", "first order")) * abs(parts)
         assert abs(terms["all"] - parts - terms["limit"]) < products / terms["all"] + 1e-9
     assert gated["first order"] > 0.5 * gated["all"] and abs(plain["first order"]) < 0.2 * plain["all"]
-    assert "for gated MLPs" in ablation.headline(made)
+    assert "for gated MLPs" in ablation.headline(result)
     stack = stack_of(preset("gpt2-tiny"))
     same = ablation.ablate(stack, 16)
     assert same == pytest.approx(plain)

@@ -27,15 +27,15 @@ def config(tmp_path_factory):
 
 
 def trained(config, bos_id=None):
-    seen, steps = [], []
+    observed, steps = [], []
     weights, seconds = train_with_snapshots(
         config,
         load_data(config).train.with_bos(bos_id),
-        on_snapshot=lambda step, weights: seen.append((step, len(weights))),
+        on_snapshot=lambda step, weights: observed.append((step, len(weights))),
         interval=4,
         advance=steps.append,
     )
-    assert seen == [(0, 2), (4, 2), (6, 2)] and steps == [1] * 6
+    assert observed == [(0, 2), (4, 2), (6, 2)] and steps == [1] * 6
     assert seconds > 0
     return weights
 
@@ -53,12 +53,12 @@ def test_run_without_bos_equals_pretraining(config):
 
 
 def test_seeds_at_once_or_in_turn(config):
-    for ours, other in zip(
+    for actual, other in zip(
         trained(dataclasses.replace(config, seeds_mode="vmap"), bos_id=259),
         trained(dataclasses.replace(config, seeds_mode="map"), bos_id=259),
         strict=True,
     ):
-        close(ours, other)
+        close(actual, other)
 
 
 def test_the_bos_token_stands_first_and_the_model_learns_of_it(config):

@@ -23,7 +23,7 @@ from tests.golden.record import Value
 
 
 class Called(NamedTuple):
-    """How a command ended.
+    """The end of a command.
 
     Attributes:
         code: the exit code.

@@ -115,7 +115,7 @@ def _place(reference: str) -> str:
 
 
 def _judge(base: str, suspect: str, options: str) -> dict[str, Any]:
-    """What is kept of one verdict."""
+    """Return the golden values of one verdict."""
     answer = command("seedprint", base, suspect, *options.split(), "--quiet")
     rows = {key: answer[key] for key in KEPT if key in answer}
     rows["by_module"] = [row["module"] for row in answer["by_module"]]

@@ -31,7 +31,7 @@ def _measured(line: str) -> Values:
 
 
 def _rounded(line: str) -> Values:
-    """What rounding costs: losses as they are, a divergence as its exponential.
+    """Return the costs of rounding: losses as they are, a divergence as its exponential.
 
     Small numbers move by a tenth of themselves when one activation goes to the other side of a boundary, so the
     differences of losses are left out.

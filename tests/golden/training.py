@@ -98,7 +98,7 @@ def weights(name: str, steps: Sequence[int]) -> dict[str, str]:
 
 
 def _files(name: str) -> list[Scalar]:
-    """What lies in a run's folder, two folders deep; what Orbax writes within a part of a checkpoint is its own."""
+    """List a run's folder, two folders deep, without the files of Orbax within a part of a checkpoint."""
     folder = scratch() / name
     paths = {path.relative_to(folder).parts[:3] for path in folder.rglob("*")}
     # Names of event files hold a time and a host.
@@ -153,7 +153,7 @@ def _unbroken() -> Values:
 
 
 def _same(name: str, summary: dict[str, Any]) -> Values:
-    """Whether a run of pieces is bit for bit the unbroken one."""
+    """Return whether a run of pieces is bit for bit the unbroken one."""
     whole = trained("unbroken")
     return {
         "same_metrics": metrics(name) == metrics("unbroken"),

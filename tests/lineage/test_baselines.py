@@ -22,11 +22,11 @@ def test_intrinsic_is_the_mean_correlation_of_the_profiles():
     a, b = initial(LLAMA, 0), initial(LLAMA, 1)
     expected = []
     for kind in ("query", "key", "value", "output"):
-        ours, theirs = (
+        actual, reference = (
             [np.std(layer, ddof=1) for layer in np.asarray(params["blocks"]["attention"][kind]["kernel"], float)]
             for params in (a, b)
         )
-        expected.append(np.corrcoef(ours, theirs)[0, 1])
+        expected.append(np.corrcoef(actual, reference)[0, 1])
     score = baselines.intrinsic(a, b)
     assert score.value == pytest.approx(np.mean(expected), abs=1e-10)
     assert baselines.intrinsic(a, a).value == pytest.approx(1.0) and baselines.intrinsic(a, a).same is True
@@ -40,19 +40,19 @@ def test_intrinsic_stretches_the_shorter_profile():
         short, long = (kernel.reshape(len(kernel), -1).std(axis=1, ddof=1) for kernel in kernels)
         expected.append(np.corrcoef(np.interp(np.arange(7) / 2, np.arange(4), short), long)[0, 1])
     assert baselines.intrinsic(a, b).value == pytest.approx(np.mean(expected), abs=1e-10)
-    one = initial(LLAMA.replace(num_layers=1), 0)
-    assert baselines.intrinsic(one, one).value is None
+    first = initial(LLAMA.replace(num_layers=1), 0)
+    assert baselines.intrinsic(first, first).value is None
     no_attention = initial(GPT2.replace(attention=False), 0)
-    assert baselines.intrinsic(no_attention, one).value is None
+    assert baselines.intrinsic(no_attention, first).value is None
 
 
 def test_pcs_is_the_cosine_of_everything():
     a, b = initial(GPT2, 0), jittered(initial(GPT2, 0), 0.5)
-    ours, theirs = (
+    actual, reference = (
         np.concatenate([np.asarray(leaf, float).ravel() for _, leaf in sorted(models.flatten(p).items())])
         for p in (a, b)
     )
-    expected = ours @ theirs / np.linalg.norm(ours) / np.linalg.norm(theirs)
+    expected = actual @ reference / np.linalg.norm(actual) / np.linalg.norm(reference)
     score = baselines.pcs(a, b)
     assert score.value == pytest.approx(expected, rel=1e-10)
     assert score.detail["without_embeddings"] != pytest.approx(expected, rel=1e-6)
@@ -164,10 +164,10 @@ def test_what_phi_is_not_defined_for():
 def unbiased_hsic(k_nn, l_nn):
     """The estimator of Song et al. (2012), term by term."""
     k_nn, l_nn = k_nn - np.diag(np.diag(k_nn)), l_nn - np.diag(np.diag(l_nn))
-    n, one = len(k_nn), np.ones(len(k_nn))
+    n, first = len(k_nn), np.ones(len(k_nn))
     total = np.trace(k_nn @ l_nn)
-    total += (one @ k_nn @ one) * (one @ l_nn @ one) / ((n - 1) * (n - 2))
-    return (total - 2 / (n - 2) * (one @ k_nn @ l_nn @ one)) / (n * (n - 3))
+    total += (first @ k_nn @ first) * (first @ l_nn @ first) / ((n - 1) * (n - 2))
+    return (total - 2 / (n - 2) * (first @ k_nn @ l_nn @ first)) / (n * (n - 3))
 
 
 def cka(x_nd, y_nd):
@@ -196,11 +196,11 @@ def awm_reference(a, b, depth_a, depth_b):
     for at, kind in enumerate(("query", "key")):
         for i in range(depth_a):
             for j in range(depth_b):
-                ours, theirs = (
+                actual, reference = (
                     np.asarray(params["blocks"]["attention"][kind]["kernel"][layer], float)
                     for params, layer in ((a, i), (b, j))
                 )
-                every[at, i, j] = cka(np.diag(sign) @ ours[chosen], theirs)
+                every[at, i, j] = cka(np.diag(sign) @ actual[chosen], reference)
     if depth_a == depth_b:
         return np.mean([every[:, i, i] for i in range(depth_a)])
     pairs = linear_sum_assignment(-every.mean(axis=0))

@@ -131,10 +131,10 @@ def test_experts_in_another_order_are_paired(tmp_path, mixture):
 )
 def test_inherited_part_of_a_model_with_a_tower_is_told_from_the_others(tmp_path, inherited, sentence):
     base, other = (_write("llava", tmp_path / str(seed), seed) for seed in (1, 2))
-    theirs, ours = _tensors(base), _tensors(other)
+    reference, actual = _tensors(base), _tensors(other)
     wanted = ("language", "lm_head") if inherited == "language" else ("vision_tower",)
-    copies = {name: array for name, array in theirs.items() if any(part in name for part in wanted)}
-    mixed = _rewritten(other, tmp_path / "mixed", ours | _noisy(copies, np.random.default_rng(0)))
+    copies = {name: array for name, array in reference.items() if any(part in name for part in wanted)}
+    mixed = _rewritten(other, tmp_path / "mixed", actual | _noisy(copies, np.random.default_rng(0)))
     result = trace(base, mixed, num_permutations=FEW)
     assert result.verdict == "same-lineage" and result.reason.startswith(sentence)
     # The tests of each component are told apart.

@@ -173,10 +173,10 @@ def test_threads_sort_rows_of_different_terms_at_once(monkeypatch):
     monkeypatch.setattr(evidence, "sorted_rows", lambda scores_nn, top: (both_inside.wait(), scores_nn)[1])
     terms = [Term(np.eye(3)), Term(np.eye(4))]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda term: term.rows, terms))
-    assert [len(rows) for rows in found] == [3, 4]
+        result = list(pool.map(lambda term: term.rows, terms))
+    assert [len(rows) for rows in result] == [3, 4]
     # Computed once for each.
-    assert terms[0].rows is found[0]
+    assert terms[0].rows is result[0]
 
 
 def test_nested_moments_and_bound_against_all_permutations():
@@ -332,12 +332,12 @@ def test_joint_terms_are_permuted_alike():
 def test_terms_are_added_and_narrow_ones_permuted_independently():
     rng = np.random.default_rng(13)
     terms = [Term(rng.standard_normal((n, n))) for n in (20, 20, 23)]
-    found = certified_sum(terms, 4000)
-    assert found.statistic == pytest.approx(sum(np.trace(each.scores_nn) for each in terms))
-    assert found.mean == pytest.approx(sum(each.moments[0] for each in terms))
-    assert found.std == pytest.approx(math.sqrt(sum(each.moments[1] for each in terms)))
+    result = certified_sum(terms, 4000)
+    assert result.statistic == pytest.approx(sum(np.trace(each.scores_nn) for each in terms))
+    assert result.mean == pytest.approx(sum(each.moments[0] for each in terms))
+    assert result.std == pytest.approx(math.sqrt(sum(each.moments[1] for each in terms)))
     sums = [each.permuted_traces(4000, 0, stream) for stream, each in enumerate(terms)]
-    assert found.exceedances == (np.sum(sums, axis=0) >= found.statistic).sum()
+    assert result.exceedances == (np.sum(sums, axis=0) >= result.statistic).sum()
     # One permutation for both would give correlated sums: two equal matrices show it.
     std = np.sum([terms[0].permuted_traces(4000, 0, stream) for stream in range(2)], axis=0).std()
     assert certified_sum(terms[:1] * 2, 4000).std == pytest.approx(std, rel=0.05)

@@ -143,20 +143,20 @@ def rounded(changed: Model) -> Model:
 def test_payload_is_the_same_from_every_layout_of_the_same_numbers(tmp_path, name):
     cfg, params = rounded(model(name))
     cfg = cfg.replace(qk_norm=False)
-    kept = {path: leaf for path, leaf in flatten(params).items() if path.rpartition("/")[0] not in HEAD_NORMS}
-    params = unflatten(kept)
+    without_norms = {path: leaf for path, leaf in flatten(params).items() if path.rpartition("/")[0] not in HEAD_NORMS}
+    params = unflatten(without_norms)
     export_hugging_face(cfg, params, tmp_path / "one")
     rewrite(tmp_path / "one", tmp_path / "shards", ml_dtypes.bfloat16, 3, is_reversed=True)
     rewrite(tmp_path / "one", tmp_path / "wide", np.float32, 2, is_reversed=False)
-    made = [fingerprint(tmp_path / layout) for layout in ("one", "shards", "wide")]
-    made += [fingerprint(source((cfg, params)))]
-    assert len({payload_digest(single) for single in made}) == 1
-    count = len(made[0].tensors)
-    assert [single.source.storage for single in made[1:3]] == [{"bfloat16": count}, {"float32": count}]
+    result = [fingerprint(tmp_path / layout) for layout in ("one", "shards", "wide")]
+    result += [fingerprint(source((cfg, params)))]
+    assert len({payload_digest(single) for single in result}) == 1
+    count = len(result[0].tensors)
+    assert [single.source.storage for single in result[1:3]] == [{"bfloat16": count}, {"float32": count}]
     # Another number somewhere is another payload.
     flat = flatten(params)
     flat["blocks/mlp/up/kernel"] = flat["blocks/mlp/up/kernel"] * np.float32(1.5)
-    assert payload_digest(fingerprint(source((cfg, unflatten(flat))))) != payload_digest(made[0])
+    assert payload_digest(fingerprint(source((cfg, unflatten(flat))))) != payload_digest(result[0])
 
 
 @pytest.fixture(scope="module")
@@ -214,24 +214,24 @@ def test_digest_of_the_weights_is_that_of_the_digest_command(name):
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> tuple[Path, Fingerprint]:
-    made = fingerprint(source(model("experts")))
-    return save_fingerprint(tmp_path_factory.mktemp("stored") / "a.fingerprint", made), made
+    result = fingerprint(source(model("experts")))
+    return save_fingerprint(tmp_path_factory.mktemp("stored") / "a.fingerprint", result), result
 
 
 def test_files_are_deterministic_and_read_back(stored):
-    path, made = stored
+    path, result = stored
     again = load_fingerprint(path)
     assert is_fingerprint(path)
     assert encode(again) == path.read_bytes() == encode(fingerprint(source(model("experts"))))
-    assert again.tensors == made.tensors and again.repeats == made.repeats and again.source == made.source
-    assert (again.settings, again.weights_digest) == (made.settings, made.weights_digest)
-    old, new = made.components["language"], again.components["language"]
+    assert again.tensors == result.tensors and again.repeats == result.repeats and again.source == result.source
+    assert (again.settings, again.weights_digest) == (result.settings, result.weights_digest)
+    old, new = result.components["language"], again.components["language"]
     np.testing.assert_array_equal(new.neurons[5].token["gate"], old.neurons[5].token["gate"])
     assert (new.neurons[5].block, new.neurons[5].expert, new.neurons[5].total) == (2, 2, 48)
     np.testing.assert_array_equal(new.is_token_used_V, old.is_token_used_V)
     # The section about the source is no part of the payload.
-    renamed = dataclasses.replace(made, source=dataclasses.replace(made.source, description="elsewhere"))
-    assert payload_digest(renamed) == payload_digest(made) and encode(renamed) != encode(made)
+    renamed = dataclasses.replace(result, source=dataclasses.replace(result.source, description="elsewhere"))
+    assert payload_digest(renamed) == payload_digest(result) and encode(renamed) != encode(result)
 
 
 def replaced_metadata(data: bytes, **changes: str) -> bytes:
@@ -245,8 +245,8 @@ def replaced_metadata(data: bytes, **changes: str) -> bytes:
 
 def test_files_that_cannot_be_trusted_are_refused_in_one_sentence(stored, tmp_path):
     data = stored[0].read_bytes()
-    made = load_fingerprint(stored[0])
-    broken = dataclasses.replace(made.tensors[0], mean=float("nan"))
+    result = load_fingerprint(stored[0])
+    broken = dataclasses.replace(result.tensors[0], mean=float("nan"))
     cases = {
         "corrupted": (data[:-1] + bytes([data[-1] ^ 1]), "is corrupted"),
         "payload": (replaced_metadata(data, payload="{}"), "is corrupted"),
@@ -256,7 +256,7 @@ def test_files_that_cannot_be_trusted_are_refused_in_one_sentence(stored, tmp_pa
         "foreign": (replaced_metadata(data, format="other"), "is not a fingerprint of weights"),
         "later": (replaced_metadata(data, version="2"), "version '2', and this program reads version 1"),
         "source": (replaced_metadata(data, source='{"naming": 3}'), "has no field|has naming"),
-        "not a number": (encode(dataclasses.replace(made, tensors=(broken, *made.tensors[1:]))), "holds NaN"),
+        "not a number": (encode(dataclasses.replace(result, tensors=(broken, *result.tensors[1:]))), "holds NaN"),
     }
     for name, (content, words) in cases.items():
         path = tmp_path / name
@@ -278,10 +278,10 @@ def test_reader_of_the_docs_reads_what_the_loader_reads(stored):
     assert len(code.splitlines()) < 100 and "bornbiased_jax" not in code
     reader: dict[str, Any] = {}
     exec(code, reader)
-    path, made = stored
+    path, result = stored
     payload, arrays = reader["read"](path)
-    assert payload["weights_digest"] == made.weights_digest
-    component = made.components["language"]
+    assert payload["weights_digest"] == result.weights_digest
+    component = result.components["language"]
     for space in ("token", "coordinates"):
         sections = reader["neurons"](payload, arrays, space)
         assert len(sections) == len(component.neurons)
@@ -334,7 +334,7 @@ def test_limit_of_bytes_lowers_the_neurons():
 def test_sign_key_changes_every_sketch_and_no_digest():
     base, keyed = (fingerprint(source(model("llama")), Settings(sign_key=key)) for key in (b"", b"fresh"))
     assert base.weights_digest == keyed.weights_digest
-    old, new = (made.components["language"].neurons[0] for made in (base, keyed))
+    old, new = (result.components["language"].neurons[0] for result in (base, keyed))
     for space in ("token", "coordinates"):
         assert np.mean(getattr(old, space)["up"] == getattr(new, space)["up"]) < 0.1
 

@@ -37,12 +37,12 @@ def test_a_large_tensor_is_sorted_part_by_part_to_the_same_digest(monkeypatch):
     draws = np.random.default_rng(0)
     tensors = [draws.standard_normal((41, 7), np.float32), np.round(draws.standard_normal(200, np.float32))]
     tensors += [np.zeros(50, np.float32), np.append(np.zeros(99, np.float32), np.float32(1.0))]
-    whole = [digests.value_digest(tensor) for tensor in tensors]
+    full = [digests.value_digest(tensor) for tensor in tensors]
     assert [digests.is_constant(tensor) for tensor in tensors] == [False, False, True, False]
     monkeypatch.setattr(digests, "_PART", 16)
     monkeypatch.setattr(digests, "_SAMPLE", 64)
     assert len(list(digests._sorted_parts(tensors[0].ravel().view(np.uint32)))) > 5
-    assert [digests.value_digest(tensor) for tensor in tensors] == whole
+    assert [digests.value_digest(tensor) for tensor in tensors] == full
     assert [digests.is_constant(tensor) for tensor in tensors] == [False, False, True, False]
 
 

@@ -190,12 +190,15 @@ def test_a_model_without_a_head_is_the_base_in_all_tensors_that_both_have(tmp_pa
     tensors = load_file(base / "model.safetensors")
     del tensors["lm_head.weight"]
     # Tensors that a seed did not decide are equal, whatever a model's: a block less is no missing table.
-    for place, kept in ((suspect, tensors), (shallow, {name: tensors[name] for name in tensors if ".1." not in name})):
+    for place, contents in (
+        (suspect, tensors),
+        (shallow, {name: tensors[name] for name in tensors if ".1." not in name}),
+    ):
         place.mkdir()
         config = json.loads((base / "config.json").read_text())
         config |= {"architectures": ["LlamaModel"], "num_hidden_layers": CFG.num_layers - (place == shallow)}
         (place / "config.json").write_text(json.dumps(config))
-        save_file({name: array.astype(dtype) for name, array in kept.items()}, place / "model.safetensors")
+        save_file({name: array.astype(dtype) for name, array in contents.items()}, place / "model.safetensors")
     verdict = trace(base, suspect, num_permutations=99)
     assert verdict.is_identity and verdict.detail["identity"] == ("tensors" if dtype is np.float32 else "rounded")
     assert verdict.reason.endswith(", in all tensors that both have: the base alone has the head kernel")

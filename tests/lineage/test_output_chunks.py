@@ -41,7 +41,7 @@ def test_a_fingerprint_is_the_same_file_whoever_computes_it(inputs, layer, opene
     here = fingerprint_outputs(opened, INPUTS[inputs], reading, resume=tmp_path / "here", range_size=20)
     ranges = dict(range_size=20, engine=elsewhere)
     there = fingerprint_outputs(opened, INPUTS[inputs], reading, resume=tmp_path / "there", **ranges)
-    saved = {save_outputs(tmp_path / "saved", made).read_bytes() for made in (plain, here, there)}
+    saved = {save_outputs(tmp_path / "saved", result).read_bytes() for result in (plain, here, there)}
     assert len(saved) == 1
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     # Ranges are whole batches: 20 sequences are three batches of eight.
@@ -60,13 +60,13 @@ def test_interrupted_fingerprint_resumes(opened, tmp_path):
         if sum(ticks) >= 24:
             raise KeyboardInterrupt
 
-    reading, kept = OutputOptions(batch_size=8), dict(resume=tmp_path, range_size=8)
+    reading, options = OutputOptions(batch_size=8), dict(resume=tmp_path, range_size=8)
     with pytest.raises(KeyboardInterrupt):
-        fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=stop, **kept)
+        fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=stop, **options)
     done = len(chunks_of(tmp_path))
     assert 1 <= done < 7
     ticks.clear()
-    outputs = fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=ticks.append, **kept)
+    outputs = fingerprint_outputs(opened, INPUTS["tokens"], reading, advance=ticks.append, **options)
     # The last range is shorter than a batch, and may be among those that were done.
     assert sum(ticks) in (N - 8 * done, N - 8 * (done - 1) - 2)
     plain = fingerprint_outputs(opened, INPUTS["tokens"], reading)

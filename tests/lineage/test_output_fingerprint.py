@@ -184,8 +184,8 @@ def test_the_same_model_has_the_same_file_whatever_the_time_and_the_process(tmp_
     told = []
     for name in ("a", "b"):
         call = [sys.executable, "-c", code, str(tmp_path / name)]
-        done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=True)
-        told.append(json.loads(done.stdout)["digest"])
+        process = subprocess.run(call, capture_output=True, text=True, timeout=300, check=True)
+        told.append(json.loads(process.stdout)["digest"])
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert told == 2 * [hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()]
     assert b"timestamp" not in (tmp_path / "a").read_bytes()

@@ -142,8 +142,8 @@ def test_signs_set_free_are_negated_for_nothing():
     assert (again.p_value, again.z) == (free.p_value, free.z) and free.p_value < 1e-4
     # Little is lost while correlations are large, and most of it where each is below its standard error.
     weak = base + 20 * rng.standard_normal(base.shape)
-    kept, lost = (perm.permutation_test(base, weak, signs=signs) for signs in ("kept", "free"))
-    assert kept.z > lost.z + 1
+    signed, lost = (perm.permutation_test(base, weak, signs=signs) for signs in ("kept", "free"))
+    assert signed.z > lost.z + 1
     assert free.detail["statistic"] == pytest.approx(np.abs(np.diag(rank_correlation(base, suspect))).sum())
     with pytest.raises(InputError, match="kept, free"):
         perm.permutation_test(base, suspect, signs="lost")

@@ -27,9 +27,9 @@ def test_iclr_equals_its_formula_by_scipy(fraction):
     base, suspect = related(np.random.default_rng(0), 300, 40, fraction)
     num_dims = 21
     verdict = iclr_test(base, suspect, num_dims=num_dims)
-    ours = set(np.argsort(base.astype(float).mean(axis=0))[:num_dims])
-    theirs = set(np.argsort(suspect.astype(float).mean(axis=0))[:num_dims])
-    dims = sorted(ours & theirs)
+    actual = set(np.argsort(base.astype(float).mean(axis=0))[:num_dims])
+    reference = set(np.argsort(suspect.astype(float).mean(axis=0))[:num_dims])
+    dims = sorted(actual & reference)
     x = special.softmax(base[:, dims].astype(float) / 10, axis=1)
     y = special.softmax(suspect[:, dims].astype(float) / 10, axis=1)
     mean_tau = np.mean([stats.kendalltau(a, b).statistic for a, b in zip(x.T, y.T, strict=True)])
@@ -146,8 +146,8 @@ def test_every_null_draw_is_another(monkeypatch):
     for index, first in enumerate(draws):
         for second in draws[:index]:
             assert not np.isclose(first, second).all()
-    asked = []
-    monkeypatch.setattr(paper, "null_taus", lambda *which: asked.append(which) or null_taus(*which))
+    requests = []
+    monkeypatch.setattr(paper, "null_taus", lambda *which: requests.append(which) or null_taus(*which))
     base, suspect = independent(np.random.default_rng(8), 40, 12)
     paper_test(base, suspect, num_dims=12)
-    assert asked == [(40, 12, 12, draw) for draw in range(10)]
+    assert requests == [(40, 12, 12, draw) for draw in range(10)]

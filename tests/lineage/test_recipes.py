@@ -245,14 +245,14 @@ def test_a_trimmed_vocabulary_in_another_order_is_found_by_token_strings(is_rota
     def trimmed(seed):
         draws = np.random.default_rng(100 + seed)
         cfg, arrays = drawn(seed)
-        kept = draws.permutation(512)[:400]
-        arrays["embed/embedding"] = arrays["embed/embedding"][kept]
-        arrays["head/kernel"] = arrays["head/kernel"][:, kept]
-        cfg = cfg.replace(vocab_size=len(kept))
+        order = draws.permutation(512)[:400]
+        arrays["embed/embedding"] = arrays["embed/embedding"][order]
+        arrays["head/kernel"] = arrays["head/kernel"][:, order]
+        cfg = cfg.replace(vocab_size=len(order))
         if is_rotated:
             cfg, arrays = rotate_stream(cfg, arrays, draws)
         params = models.unflatten(noisy(arrays, draws))
-        return fingerprint(Labeled((cfg, params), [strings[number] for number in kept]))
+        return fingerprint(Labeled((cfg, params), [strings[number] for number in order]))
 
     cfg, arrays = drawn(1)
     base = fingerprint(Labeled((cfg, models.unflatten(arrays)), strings))

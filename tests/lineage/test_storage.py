@@ -38,12 +38,12 @@ def held(checkpoint):
 
 @pytest.mark.slow
 def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
-    whole, half = open_checkpoint(model), open_checkpoint(model, dtype="bfloat16")
-    assert held(whole) == weights_bytes(CFG) == 2 * held(half)
-    for ours, theirs in zip(jax.tree.leaves(whole.params()), jax.tree.leaves(half.params()), strict=True):
-        np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs).astype(np.float32))
+    full, half = open_checkpoint(model), open_checkpoint(model, dtype="bfloat16")
+    assert held(full) == weights_bytes(CFG) == 2 * held(half)
+    for actual, reference in zip(jax.tree.leaves(full.params()), jax.tree.leaves(half.params()), strict=True):
+        np.testing.assert_array_equal(np.asarray(actual), np.asarray(reference).astype(np.float32))
     inputs = random_tokens(40, 8, 64)
-    prints = [fingerprint_outputs(opened, inputs) for opened in (whole, half)]
+    prints = [fingerprint_outputs(opened, inputs) for opened in (full, half)]
     np.testing.assert_array_equal(prints[0].outputs_ND, prints[1].outputs_ND)
     # The same weights: the same digests, and the same model to every test.
     assert prints[0].weights_digest == prints[1].weights_digest
@@ -60,19 +60,19 @@ def test_products_are_float32_of_the_rounded_weights():
     widened = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rounded)
     inputs = random_tokens(40, 8, 64)
     for layer in (None, 1):
-        ours, theirs = (
+        actual, reference = (
             outputs.last_outputs(CFG, params, inputs, outputs.OutputOptions(layer=layer))
             for params in (rounded, widened)
         )
-        assert ours.dtype == np.float32
+        assert actual.dtype == np.float32
         # Compiled with and without a conversion: float32's own precision, far below bfloat16's 2^-9.
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual, reference, rtol=1e-5, atol=1e-6)
         plain = outputs.last_outputs(CFG, initial.params(), inputs, outputs.OutputOptions(layer=layer))
-        assert 1e-4 < np.max(np.abs(ours - plain)) / np.max(np.abs(plain)) < 0.1
+        assert 1e-4 < np.max(np.abs(actual - plain)) / np.max(np.abs(plain)) < 0.1
 
 
 def test_no_float32_copy_of_all_blocks_is_made():
-    """What the compiler plans beside the weights is of the size of one block."""
+    """The compiler's plan, weights apart, is of the size of one block."""
     cfg = preset("llama-tiny", num_layers=16, d_model=128, d_ff=512, vocab_size=64)
     shapes = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), _params(cfg)))
     x = jax.ShapeDtypeStruct((1, 4), jnp.int32)

@@ -34,8 +34,8 @@ def test_a_relaid_out_copy_is_found_by_what_kept_its_place(small):
     verdict = auto_test(*small)
     assert verdict.verdict == "same-lineage"
     assert (verdict.detail["identity"], verdict.detail["identical_tensors"]) == (None, 6)
-    said = "6 of 20 tensors that a seed may have decided are identical"
-    assert any(note.startswith(said) for note in verdict.detail["notes"])
+    message = "6 of 20 tensors that a seed may have decided are identical"
+    assert any(note.startswith(message) for note in verdict.detail["notes"])
 
 
 @pytest.mark.parametrize(("copy", "identical"), [("relayout", 12), ("transpose", 21)])

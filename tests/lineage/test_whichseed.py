@@ -40,7 +40,7 @@ def initialization(seed, cfg=CFG):
 def test_drawn_entries_equal_initial_weights(name):
     cfg = preset(name, **SMALL)
     places = seed_search.decision_places(cfg)
-    drawn = np.asarray(jax.jit(lambda seed: seed_search.drawn(places, seed))(np.uint32(31)))
+    drawn = np.asarray(jax.jit(lambda seed: seed_search.draw_entries(places, seed))(np.uint32(31)))
     flat, start = flatten(initialization(31, cfg)), 0
     for path, layer, count, kind in places:
         assert kind == "normal"
@@ -57,9 +57,9 @@ def test_drawn_entries_equal_initial_weights(name):
 def test_a_large_matrix_is_drawn_from_its_beginning_too():
     """Beyond keys.SMALL entries a matrix is drawn as one, below as a vector: the first numbers are the same."""
     shape = (1 << 10, (keys.SMALL >> 10) + 8)
-    whole = keys.normal(keys.init_key(3), shape, 0.02)
+    full = keys.normal(keys.init_key(3), shape, 0.02)
     first = keys.normal(keys.init_key(3), (300,), 0.02)
-    assert np.array_equal(np.asarray(whole).ravel()[:300], np.asarray(first))
+    assert np.array_equal(np.asarray(full).ravel()[:300], np.asarray(first))
 
 
 @pytest.mark.slow
@@ -92,11 +92,11 @@ def test_unrelated_models_are_not_found_and_changed_coordinates_are_said():
 @pytest.mark.slow
 def test_unconfirmed_seed_reported():
     """The first numbers of every matrix from one initialization, all others from another: found, and contradicted."""
-    ours, other = (flatten(initialization(seed)) for seed in (7, 8))
+    actual, other = (flatten(initialization(seed)) for seed in (7, 8))
     spliced = {path: np.array(leaf) for path, leaf in other.items()}
     for place in seed_search.decision_places(CFG):
         target, source = (
-            flat[place.path] if place.layer is None else flat[place.path][place.layer] for flat in (spliced, ours)
+            flat[place.path] if place.layer is None else flat[place.path][place.layer] for flat in (spliced, actual)
         )
         target.reshape(-1)[:80] = np.asarray(source).reshape(-1)[:80]
     result = which_seed(CFG, unflatten(spliced), range(0, 8))
@@ -139,8 +139,8 @@ def ranges_in(folder):
 @pytest.mark.slow
 def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(seed_search, "CHUNK", 32)
-    suspect, kept = drifted(initialization(150), initialization(151_000), 0.8), tmp_path / "kept"
-    whole = which_seed(CFG, suspect, range(10, 200))
+    suspect, folder = drifted(initialization(150), initialization(151_000), 0.8), tmp_path / "kept"
+    full = which_seed(CFG, suspect, range(10, 200))
     steps = []
 
     def stop(count):
@@ -149,23 +149,23 @@ def test_interrupted_seed_search_resumes(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=kept, advance=stop)
-    done = len(ranges_in(kept))
+        which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=folder, advance=stop)
+    done = len(ranges_in(folder))
     assert 1 <= done <= 3
     steps.clear()
-    again = which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=kept, advance=steps.append)
-    assert again == whole and again.seed == 150 and 0 < sum(steps) < 190
-    before = ranges_in(kept)
+    again = which_seed(CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=folder, advance=steps.append)
+    assert again == full and again.seed == 150 and 0 < sum(steps) < 190
+    before = ranges_in(folder)
     assert sorted(before) == [f"seed0-inputs{a}-{b}.npz" for a, b in ((10, 64), (128, 192), (192, 200), (64, 128))]
     # Another search takes over whole ranges; a longer one goes on; another suspect has chunks of its own.
     steps.clear()
-    longer = which_seed(CFG, suspect, range(0, 230), SearchOptions(range_size=64), resume=kept, advance=steps.append)
+    longer = which_seed(CFG, suspect, range(0, 230), SearchOptions(range_size=64), resume=folder, advance=steps.append)
     assert longer == which_seed(CFG, suspect, range(0, 230)) and sum(steps) == 64 + 38
-    assert which_seed(CFG, initialization(3), range(0, 230), SearchOptions(range_size=64), resume=kept).seed == 3
+    assert which_seed(CFG, initialization(3), range(0, 230), SearchOptions(range_size=64), resume=folder).seed == 3
     there = which_seed(
         CFG, suspect, range(10, 200), SearchOptions(range_size=64), resume=tmp_path / "there", engine=elsewhere
     )
-    assert there == whole and ranges_in(tmp_path / "there") == before
+    assert there == full and ranges_in(tmp_path / "there") == before
 
 
 def test_a_suspect_that_is_not_the_page_s_is_refused(tmp_path):
@@ -219,8 +219,8 @@ def test_the_command(tmp_path, capsys):
     assert report["seed"] == 21 and report["num_seeds"] == 40 and report["p_value"] < 1e-100
     assert report["runner_up"]["seed"] != 21 and report["corrected_for"] == 2**32
     assert report["confirmed"]["verdict"] == "same-lineage" and report["confirmed"]["corrected_for"] == 2**32
-    said = capsys.readouterr().out
-    assert "seed 21" in said and "confirms it: the initial weights of seed 21" in said
+    printed = capsys.readouterr().out
+    assert "seed 21" in printed and "confirms it: the initial weights of seed 21" in printed
     # Without --model initializations have the suspect's own architecture.
     assert run(["whichseed", at, "--seeds", "30:40", "--quiet"]) == 0
     assert "not found in its coordinates" in capsys.readouterr().out

@@ -73,15 +73,15 @@ def test_a_prefix_is_earlier_positions_that_no_query_is_computed_for():
     """Without positions, the keys and values of some tokens as a prefix are those tokens before the text."""
     cfg = LLAMA.replace(positions="none", num_kv_heads=2)
     base = init_seed(cfg, 3)
-    whole = apply(cfg, base, TOKENS[:1], capture=("keys", "values"))
+    full = apply(cfg, base, TOKENS[:1], capture=("keys", "values"))
     length = 9
-    kept = {name: whole.layers[name][:, 0, :length] for name in ("keys", "values")}
+    kept = {name: full.layers[name][:, 0, :length] for name in ("keys", "values")}
     trained = unflatten({"blocks/attention/prefix_key": kept["keys"], "blocks/attention/prefix_value": kept["values"]})
     adapter = prefix(length)
     params = attach(adapter, base, trained)
     out = apply(adapted(cfg, adapter), params, TOKENS[:1, length:], capture=("attention_weights", "keys"))
     # float32 sums of other lengths.
-    np.testing.assert_allclose(out.logits_BTV, whole.logits_BTV[:, length:], atol=2e-6)
+    np.testing.assert_allclose(out.logits_BTV, full.logits_BTV[:, length:], atol=2e-6)
     weights_LBHTS, rest = out.layers["attention_weights"], TOKENS.shape[1] - length
     assert weights_LBHTS.shape == (2, 1, 4, rest, rest) and out.layers["keys"].shape[2] == rest
     assert float(weights_LBHTS.sum(-1).max()) < 1, "what a row lacks to 1 is the prefix's"
@@ -140,12 +140,12 @@ def test_the_gradient_passes_a_finite_difference_check(method, step):
 def test_decoding_with_a_cache_and_the_last_position_alone_agree(method):
     adapter, base = EVERY[method], init_seed(LLAMA, 3)
     cfg, params = adapted(LLAMA, adapter), merge(adapter, base, moved(init_adapter(LLAMA, adapter, 7)))
-    whole = apply(cfg, params, TOKENS).logits_BTV
+    full = apply(cfg, params, TOKENS).logits_BTV
     cache = apply(cfg, params, TOKENS[:, :30], options=ForwardOptions(cache=empty_cache(cfg, 2, 70))).cache
     rest = apply(cfg, params, TOKENS[:, 30:], options=ForwardOptions(cache=cache)).logits_BTV
     last = apply(cfg, params, TOKENS, positions="last").logits_BTV
-    np.testing.assert_allclose(rest, whole[:, 30:], atol=2e-6)
-    np.testing.assert_allclose(last[:, 0], whole[:, -1], atol=2e-6)
+    np.testing.assert_allclose(rest, full[:, 30:], atol=2e-6)
+    np.testing.assert_allclose(last[:, 0], full[:, -1], atol=2e-6)
 
 
 @pytest.mark.parametrize("method", EVERY)

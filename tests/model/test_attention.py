@@ -77,8 +77,8 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
             g = h // (H // G)
             for i in range(T):
                 first = 0 if cfg.window is None else max(0, i - cfg.window + 1)
-                seen = [j for j in range(first, i + 1) if mask_TT is None or mask_TT[i, j]]
-                logits = np.array([q[b, i, h] @ k[b, j, g] for j in seen]) / np.sqrt(K)
+                observed = [j for j in range(first, i + 1) if mask_TT is None or mask_TT[i, j]]
+                logits = np.array([q[b, i, h] @ k[b, j, g] for j in observed]) / np.sqrt(K)
                 if cfg.attention_kernel == "sigmoid":
                     row = expit(logits - np.log(cfg.max_seq_len))
                 elif cfg.attention_kernel == "softpick":
@@ -88,13 +88,13 @@ def reference(cfg: ModelConfig, p: dict[str, np.ndarray], x_BTD: np.ndarray, mas
                     gamma = -4 / cfg.max_seq_len
                     row = np.clip((1 - gamma) * np.exp(logits) / np.exp(logits).sum() + gamma, 0, 1)
                 elif cfg.attention_kernel == "centred":
-                    row = np.exp(logits) / np.exp(logits).sum() - 1 / len(seen)
+                    row = np.exp(logits) / np.exp(logits).sum() - 1 / len(observed)
                 else:
                     extra = {"none": 0.0, "zero": 1.0}.get(cfg.sink_logit)
                     extra = np.exp(p["sink_logit"][h]) if extra is None else extra
                     row = np.exp(logits) / (np.exp(logits).sum() + extra)
-                weights[b, h, i, seen] = row
-                o[b, i, h] = row @ v[b, seen, g]
+                weights[b, h, i, observed] = row
+                o[b, i, h] = row @ v[b, observed, g]
     index = np.arange(1, T + 1)[None, :, None, None]
     if cfg.positional_scale == "amplify":
         o = np.sqrt(index) * o
@@ -241,8 +241,8 @@ def test_blocks_of_rows_are_the_whole_attention(changes):
     options = ForwardOptions(edit=Edits(seen=lambda seen_TT, layer: jnp.asarray(mask_TT)))
     blocks = apply(cfg, params, x, options=options)
     # Asking for the weights computes the square in one piece.
-    whole = apply(cfg, params, x, options=options, capture=("attention_weights",))
-    np.testing.assert_allclose(blocks.final_BTD, whole.final_BTD, rtol=0, atol=2e-5)
+    full = apply(cfg, params, x, options=options, capture=("attention_weights",))
+    np.testing.assert_allclose(blocks.final_BTD, full.final_BTD, rtol=0, atol=2e-5)
 
 
 ROWS = 6

@@ -163,7 +163,7 @@ def test_initialization(name):
 
 
 def asked_of_theory(monkeypatch, cfg: ModelConfig):
-    """What ``predict`` hands to the theory."""
+    """Return the arguments that ``predict`` hands to the theory."""
 
     def stop(*args, **kwargs):
         raise ValueError((args, sorted(kwargs.items())))

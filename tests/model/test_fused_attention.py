@@ -55,7 +55,7 @@ def lowered(function, *arguments) -> str:
 
 
 def kernels(program: str) -> tuple[int, int]:
-    """How often the forward and the backward kernel are called, and that both are causal."""
+    """Count calls of the forward and the backward kernel, and check that both are causal."""
     forward, backward = (len(re.findall(rf"@__cudnn\$fmhaSoftmax{end}\(", program)) for end in ("", "Backward"))
     assert program.count("CAUSAL") == forward + backward
     return forward, backward
@@ -155,10 +155,10 @@ def test_the_kernel_means_what_the_plain_formula_computes(monkeypatch, window):
     ids = jnp.asarray(np.random.default_rng(0).integers(0, cfg.vocab_size, (2, FUSED)), jnp.int32)
     plain = apply(cfg, params, ids).final_BTD
     original = jax.nn.dot_product_attention
-    asked = []
+    requests = []
 
     def stand_in(*arrays, implementation, **options):
-        asked.append(implementation)
+        requests.append(implementation)
         return original(*arrays, **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
@@ -166,6 +166,6 @@ def test_the_kernel_means_what_the_plain_formula_computes(monkeypatch, window):
     monkeypatch.setattr(attention, "_capability", lambda: (9, 0))
     monkeypatch.setattr(attention, "HALF", (jnp.float32,))
     states = apply(cfg, params, ids).final_BTD
-    assert set(asked) == {"cudnn"}
+    assert set(requests) == {"cudnn"}
     # float32 sums of 52 terms in another order, three blocks deep; states are of order one.
     np.testing.assert_allclose(states, plain, rtol=0, atol=1e-5)

@@ -31,7 +31,7 @@ def model():
 
 
 def seen(length, positions):
-    """What each query sees of causal attention."""
+    """Return the positions that each query sees under causal attention."""
     edit = self_only(length, positions, num_layers=1).seen
     return np.asarray(edit(jnp.tril(jnp.ones((length, length), bool)), layer=jnp.asarray(0)))
 
@@ -74,12 +74,12 @@ def test_a_masked_token_is_a_first_token(model):
 def test_a_mask_in_every_block_is_the_mask(model):
     cfg, params, tokens = model
     options = ForwardOptions(edit=self_only(T, [4, 7], num_layers=3))
-    whole = apply(cfg, params, tokens, options=options, capture=("attention_weights",))
-    is_seen = np.asarray(whole.layers["attention_weights"]) > 0
+    full = apply(cfg, params, tokens, options=options, capture=("attention_weights",))
+    is_seen = np.asarray(full.layers["attention_weights"]) > 0
     np.testing.assert_array_equal(is_seen, np.broadcast_to(seen(T, [4, 7]), is_seen.shape))
     # Without the weights being asked for, the kernel that knows no mask must not be taken.
     plain = apply(cfg, params, tokens, options=options)
-    np.testing.assert_allclose(plain.logits_BTV, whole.logits_BTV, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(plain.logits_BTV, full.logits_BTV, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mask_in_one_block_acts_there_alone(model):
@@ -271,13 +271,13 @@ def smollm2():
 def test_the_sink_of_a_real_model_moves_with_its_beginning(smollm2):
     checkpoint, tokens = smollm2
     cfg, params = checkpoint.cfg, checkpoint.params()
-    whole = measure_sinks(cfg, params, tokens)
-    assert whole["sink_rate"] > 0.5
+    full = measure_sinks(cfg, params, tokens)
+    assert full["sink_rate"] > 0.5
     assert measure_sinks(cfg, params, tokens, SinkOptions(position=2, convention="rows_from_k"))["sink_rate"] < 0.1
     # The same tokens without the first: what stood second is the sink now.
     cut = measure_sinks(cfg, params, tokens[:, 1:])
     assert cut["sink_rate"] > 0.5
-    for measured in (whole, cut):
+    for measured in (full, cut):
         assert np.argmax(measured["profile_LHT"].mean(axis=(0, 1))) == 0
 
 

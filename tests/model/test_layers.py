@@ -56,5 +56,5 @@ def test_names_of_config_json_mean_what_transformers_mean(written: str) -> None:
     torch = pytest.importorskip("torch")
     from transformers.activations import ACT2FN
 
-    theirs = ACT2FN[written](torch.tensor(POINTS)).detach().numpy()
-    np.testing.assert_allclose(theirs, KERNELS[HUGGING_FACE[written]](POINTS), atol=1e-6)
+    reference = ACT2FN[written](torch.tensor(POINTS)).detach().numpy()
+    np.testing.assert_allclose(reference, KERNELS[HUGGING_FACE[written]](POINTS), atol=1e-6)

@@ -100,9 +100,9 @@ def test_blocks_written_out_are_the_loop_over_them(monkeypatch):
         results.append(jax.jit(grad)(params))
     assert unrolled_blocks(CFG.replace(num_layers=3)) == 1
     for other in results[1:]:
-        for ours, theirs in zip(jax.tree.leaves(other), jax.tree.leaves(results[0]), strict=True):
+        for actual, reference in zip(jax.tree.leaves(other), jax.tree.leaves(results[0]), strict=True):
             # Gradients of order one over 32 tokens, summed in another order.
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * float(jnp.abs(theirs).max()))
+            np.testing.assert_allclose(actual, reference, rtol=1e-5, atol=1e-5 * float(jnp.abs(reference).max()))
 
 
 class _Descent:
@@ -125,6 +125,6 @@ def test_accumulation_and_modes_agree():
     want = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
     for mode in ("vmap", "map"):
         got = jax.jit(over_seeds(make_train_step(make_loss(CFG), _Descent()), mode))(state, batch)
-        for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        for actual, reference in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             # Gradients of order 0.1 summed in another order.
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(actual, reference, rtol=1e-5, atol=1e-7)

@@ -67,14 +67,14 @@ def test_a_shared_expert_is_counted_for_every_token():
     # Of a plain pass the widest of what is alive together, of a backward pass all of it.
     hidden = 4 * 5 * 7 * 3
     assert forward_bytes(cfg, 5, 7) - forward_bytes(routed, 5, 7) == hidden * (1000 - 2 * cfg.d_ff)
-    kept = [forward_bytes(config, 5, 7, keep_activations=True) for config in (cfg, routed)]
-    assert kept[0] - kept[1] == hidden * cfg.num_layers * 1000
+    sizes = [forward_bytes(config, 5, 7, keep_activations=True) for config in (cfg, routed)]
+    assert sizes[0] - sizes[1] == hidden * cfg.num_layers * 1000
 
 
 def test_a_window_and_a_block_of_rows_cost_less():
     cfg = preset("gpt2-tiny", **SIZES)
-    whole = forward_bytes(cfg, 1, 2048, all_weights=True)
-    assert forward_bytes(cfg.replace(window=64), 1, 2048) < forward_bytes(cfg, 1, 2048) < whole
+    content = forward_bytes(cfg, 1, 2048, all_weights=True)
+    assert forward_bytes(cfg.replace(window=64), 1, 2048) < forward_bytes(cfg, 1, 2048) < content
 
 
 def test_the_sentence_names_the_sizes_and_the_remedy(monkeypatch):

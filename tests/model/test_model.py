@@ -120,13 +120,13 @@ def test_the_scan_equals_a_loop_over_blocks(case):
 def test_decoding_with_a_cache_equals_one_pass(case):
     """Three tokens at a time, each chunk seeing the cache and the beginning of itself."""
     cfg, params, tokens = case
-    whole = run(cfg, params, tokens).logits_BTV
+    full = run(cfg, params, tokens).logits_BTV
     parts, cache = [], empty_cache(cfg, 2, 16)
     for t in range(0, 12, 3):
         step = apply(cfg, params, tokens[:, t : t + 3], options=ForwardOptions(cache=cache))
         parts.append(step.logits_BTV)
         cache = step.cache
-    np.testing.assert_allclose(whole, jnp.concatenate(parts, axis=1), atol=ATOL)
+    np.testing.assert_allclose(full, jnp.concatenate(parts, axis=1), atol=ATOL)
 
 
 @pytest.mark.slow

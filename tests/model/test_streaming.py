@@ -81,30 +81,30 @@ def numbers(value) -> list[float]:
 @pytest.mark.slow
 def test_numbers_are_those_of_the_model_in_memory(tmp_path):
     path = saved(SHALLOW, tmp_path / "m")
-    whole, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
+    full, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
     inputs = random_tokens(5, 12, 300, 0)
-    ours, theirs = (fingerprint_outputs(form, inputs, OutputOptions(batch_size=3)) for form in (opened, whole))
+    actual, reference = (fingerprint_outputs(form, inputs, OutputOptions(batch_size=3)) for form in (opened, full))
     # float32 sums of tens of terms, of numbers near 1.
-    np.testing.assert_allclose(ours.outputs_ND, theirs.outputs_ND, atol=1e-5)
-    assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
-    assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
+    np.testing.assert_allclose(actual.outputs_ND, reference.outputs_ND, atol=1e-5)
+    assert (actual.weights_digest, actual.tensor_digests) == (reference.weights_digest, reference.tensor_digests)
+    assert (actual.value_digests, actual.inputs) == (reference.value_digests, reference.inputs)
     ids_N = np.random.default_rng(0).integers(0, 256, 200)
     text, tokenizer = ["A text of ninety bytes and more. " * 3], ByteTokenizer()
     reports = [
         evaluate(form.cfg, form.weights, text, tokenizer, num_sequences=3, context=30, batch_size=2)
         | report_on_ids(form.cfg, form.weights, ids_N, ReportOptions(lengths=[8], num_sequences=3), batch_size=2)
-        for form in (opened, whole)
+        for form in (opened, full)
     ]
-    ours, theirs = map(numbers, reports)
-    assert len(ours) == len(theirs) > 200
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    actual, reference = map(numbers, reports)
+    assert len(actual) == len(reference) > 200
+    np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_edits_act_alike_in_memory_and_streamed(tmp_path):
     """Chained edits, which differ in code or in numbers alone, are other passes and give what memory gives."""
     path, names = saved(SHALLOW, tmp_path / "m"), ("residual",)
-    whole, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
+    full, opened = open_checkpoint(path), open_checkpoint(path, scratch=tmp_path / "s")
     tokens = np.random.default_rng(0).integers(0, 300, (4, 10))
     edits = [scale_output([3], factor, num_layers=3, length=10) for factor in (2.0, 5.0)]
     edits += [combine(edits[0], clear(SHALLOW, [7], position=3)), combine(edits[0], silence(SHALLOW, [Neuron(1, 3)]))]
@@ -112,7 +112,7 @@ def test_edits_act_alike_in_memory_and_streamed(tmp_path):
     for edit in (None, *edits):
         moments = [
             position_moments(SHALLOW, form.weights, tokens, quantities=names, edit=edit)["residual"].mean_LTW
-            for form in (opened, whole)
+            for form in (opened, full)
         ]
         # float32 sums of tens of terms, of numbers near 1.
         np.testing.assert_allclose(*moments, atol=1e-5)
@@ -124,36 +124,38 @@ def test_edits_act_alike_in_memory_and_streamed(tmp_path):
 @pytest.mark.slow
 @as_users_compile
 def test_a_fingerprint_is_the_same_bytes(model, tmp_path):
-    whole, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
+    full, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     tokens, vectors = random_tokens(7, 12, 300, 0), gaussian(5, 8, 32, 0)
     for inputs, layer in ((tokens, None), (tokens, 2), (vectors, None)):
-        ours, theirs = (
-            fingerprint_outputs(form, inputs, OutputOptions(layer=layer, batch_size=3)) for form in (opened, whole)
+        actual, reference = (
+            fingerprint_outputs(form, inputs, OutputOptions(layer=layer, batch_size=3)) for form in (opened, full)
         )
-        np.testing.assert_array_equal(ours.outputs_ND, theirs.outputs_ND)
-        assert (ours.weights_digest, ours.tensor_digests) == (theirs.weights_digest, theirs.tensor_digests)
-        assert (ours.value_digests, ours.inputs) == (theirs.value_digests, theirs.inputs)
+        np.testing.assert_array_equal(actual.outputs_ND, reference.outputs_ND)
+        assert (actual.weights_digest, actual.tensor_digests) == (reference.weights_digest, reference.tensor_digests)
+        assert (actual.value_digests, actual.inputs) == (reference.value_digests, reference.inputs)
 
 
 @pytest.mark.as_users
 @pytest.mark.slow
 @as_users_compile
 def test_a_loss_and_a_sink_report_are_the_same_numbers(model, tmp_path):
-    whole, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
+    full, opened = open_checkpoint(model), open_checkpoint(model, scratch=tmp_path)
     ids_N = np.random.default_rng(0).integers(0, 256, 400)
     text = ["A text of two hundred and fifty bytes, and of some more. " * 5]
     losses = [
         evaluate(form.cfg, form.weights, text, ByteTokenizer(), num_sequences=5, context=50, batch_size=2)
-        for form in (opened, whole)
+        for form in (opened, full)
     ]
     assert losses[0] == losses[1]
     settings = ReportOptions(lengths=[8, 40], num_sequences=6)
-    ours, theirs = (report_on_ids(form.cfg, form.weights, ids_N, settings, batch_size=4) for form in (opened, whole))
+    actual, reference = (
+        report_on_ids(form.cfg, form.weights, ids_N, settings, batch_size=4) for form in (opened, full)
+    )
     if opened.cfg.parallel_residual:
         # Two norms of one stream: what else is stored of a block decides how the compiler rounds them.
-        np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(numbers(actual), numbers(reference), rtol=1e-4, atol=1e-6)
     else:
-        assert json.dumps(ours) == json.dumps(theirs)
+        assert json.dumps(actual) == json.dumps(reference)
 
 
 @pytest.mark.slow
@@ -236,14 +238,14 @@ TINY = "seed:1@gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=
 @pytest.mark.slow
 def test_commands_stream_and_leave_nothing_behind(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    kept = "--stream --scratch s --quiet"
-    assert run(f"fingerprint --outputs {TINY} --num-inputs 4 --seq-len 8 --out a {kept}".split()) == 0
+    flags = "--stream --scratch s --quiet"
+    assert run(f"fingerprint --outputs {TINY} --num-inputs 4 --seq-len 8 --out a {flags}".split()) == 0
     assert run(f"fingerprint --outputs {TINY} --num-inputs 4 --seq-len 8 --out b --quiet".split()) == 0
     assert io.sha256("a") == io.sha256("b")
     text = "builtin:prose --tokenizer bytes --num-sequences 2"
-    assert run(f"evaluate {TINY} --data {text} --context 16 {kept}".split()) == 0
-    assert run(f"sinks {TINY} --text {text} --lengths 8 --no-details {kept}".split()) == 0
-    assert run(f"seedprint {TINY} {TINY} --test permutation --num-inputs 4 --seq-len 8 {kept}".split()) == 0
+    assert run(f"evaluate {TINY} --data {text} --context 16 {flags}".split()) == 0
+    assert run(f"sinks {TINY} --text {text} --lengths 8 --no-details {flags}".split()) == 0
+    assert run(f"seedprint {TINY} {TINY} --test permutation --num-inputs 4 --seq-len 8 {flags}".split()) == 0
     assert [place for place in Path("s").iterdir() if place.is_dir()] == []
     assert Path("s/.bornbiased.jsonl").is_file()
 
@@ -273,8 +275,8 @@ def test_unstreamable_models_refused(line, tmp_path, monkeypatch, capsys):
     Path("full").mkdir()
     Path("full/thesis.txt").write_text("mine")
     assert run(line.split()) == 2
-    said = capsys.readouterr().err
-    assert REFUSED[line] in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert REFUSED[line] in message and message.count("\n") == 1
 
 
 def test_a_scratch_is_one_process_s_at_a_time_and_needs_room(tmp_path, monkeypatch):
@@ -313,9 +315,9 @@ def test_a_killed_command_is_typed_again_and_goes_on(tmp_path):
             break
     assert len(reached) > 2 and reached == sorted(set(reached))
     subprocess.run([*command, "--out", str(tmp_path / "b")], check=True, stdout=subprocess.DEVNULL)
-    ours, theirs = (load_outputs(tmp_path / name).outputs_ND for name in "ab")
+    actual, reference = (load_outputs(tmp_path / name).outputs_ND for name in "ab")
     # float32 sums of tens of terms; the same bytes under the users' compiler.
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    np.testing.assert_allclose(actual, reference, atol=1e-5)
 
 
 def test_a_page_removes_its_own_files_alone(tmp_path):

@@ -29,8 +29,8 @@ def stream(states_LND, last_N, sizes, intra_LN=None):
     for size, padding in sizes:
         at = np.minimum(np.arange(start, start + size + padding), len(last) - 1)
         weight = jnp.asarray(np.arange(size + padding) < size, jnp.float32)
-        seen = observation(states[:, at], None if intra is None else intra[:, at])
-        state = update(state, seen, weight, jnp.asarray(last[at]))
+        observed = observation(states[:, at], None if intra is None else intra[:, at])
+        state = update(state, observed, weight, jnp.asarray(last[at]))
         start += size
     return contraction.reduce(state)
 

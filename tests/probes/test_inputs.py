@@ -28,26 +28,26 @@ RANDOM = {
 
 def test_random_tokens_are_pinned():
     """Golden values: they change only if the map from seed to inputs does."""
-    made = random_tokens(4, 6, 50_304, seed=0)
-    assert made.batch(0, 1).tolist() == GOLDEN_TOKENS
-    assert made.digest == GOLDEN_TOKENS_DIGEST
+    result = random_tokens(4, 6, 50_304, seed=0)
+    assert result.batch(0, 1).tolist() == GOLDEN_TOKENS
+    assert result.digest == GOLDEN_TOKENS_DIGEST
     assert gaussian(4, 6, 8, seed=0).digest == GOLDEN_VECTORS_DIGEST
 
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_a_sequence_depends_on_its_seed_and_index_alone(kind):
-    made = RANDOM[kind](64, 7)
-    whole = made.batch(0, 64)
-    assert np.array_equal(RANDOM[kind](100, 7).batch(0, 64), whole)
+    result = RANDOM[kind](64, 7)
+    full = result.batch(0, 64)
+    assert np.array_equal(RANDOM[kind](100, 7).batch(0, 64), full)
     for start, stop in ((0, 1), (63, 64), (5, 22)):
-        assert np.array_equal(made.batch(start, stop), whole[start:stop])
+        assert np.array_equal(result.batch(start, stop), full[start:stop])
     order = np.array([63, 0, 17, 17, 2, 40, 1])
-    compiled = jax.jit(made.generate)
-    nested = jax.jit(jax.vmap(lambda n: made.generate(n[None])[0]))
-    for generate in (made.generate, compiled, nested):
-        assert np.array_equal(generate(order), whole[order])
-    assert len({row.tobytes() for row in whole}) == 64
-    assert not np.array_equal(RANDOM[kind](64, 8).batch(0, 64), whole)
+    compiled = jax.jit(result.generate)
+    nested = jax.jit(jax.vmap(lambda n: result.generate(n[None])[0]))
+    for generate in (result.generate, compiled, nested):
+        assert np.array_equal(generate(order), full[order])
+    assert len({row.tobytes() for row in full}) == 64
+    assert not np.array_equal(RANDOM[kind](64, 8).batch(0, 64), full)
 
 
 def test_shapes_and_types():
@@ -58,8 +58,8 @@ def test_shapes_and_types():
 
 
 def test_random_tokens_are_uniform():
-    vocab_size, made = 97, random_tokens(1000, 100, 97)
-    x_NT = made.batch(0, 1000)
+    vocab_size, result = 97, random_tokens(1000, 100, 97)
+    x_NT = result.batch(0, 1000)
     assert x_NT.min() == 0 and x_NT.max() == vocab_size - 1
     counts = np.bincount(x_NT.ravel(), minlength=vocab_size)
     chi2 = ((counts - x_NT.size / vocab_size) ** 2 / (x_NT.size / vocab_size)).sum()
@@ -86,37 +86,37 @@ def test_last_tokens_and_digest_do_not_depend_on_the_chunk(monkeypatch, num_inpu
     expected = random_tokens(num_inputs, 12, 1000)
     last_N, digest = expected.batch(0, num_inputs)[:, -1], expected.digest
     monkeypatch.setattr(kinds, "_CHUNK_TOKENS", chunk)
-    made = random_tokens(num_inputs, 12, 1000)
-    assert np.array_equal(made.last_tokens(), last_N) and made.last_tokens().dtype == np.int32
-    assert made.digest == digest
+    result = random_tokens(num_inputs, 12, 1000)
+    assert np.array_equal(result.last_tokens(), last_N) and result.last_tokens().dtype == np.int32
+    assert result.digest == digest
     assert gaussian(3, 4, 5).last_tokens() is None
 
 
 def test_digests_are_of_the_content():
-    made = random_tokens(8, 12, 1000, seed=3)
-    same = from_tokens(made.batch(0, 8), 5000, source="a list")
-    assert same.digest == made.digest == random_tokens(8, 12, 1000, seed=3).digest
+    result = random_tokens(8, 12, 1000, seed=3)
+    same = from_tokens(result.batch(0, 8), 5000, source="a list")
+    assert same.digest == result.digest == random_tokens(8, 12, 1000, seed=3).digest
     others = [
         random_tokens(7, 12, 1000, seed=3),
         random_tokens(8, 11, 1000, seed=3),
         random_tokens(8, 12, 999, seed=3),
         random_tokens(8, 12, 1000, seed=4),
-        from_tokens(made.batch(0, 8).reshape(12, 8), 1000),
-        from_tokens(made.batch(0, 8)[::-1], 1000),
+        from_tokens(result.batch(0, 8).reshape(12, 8), 1000),
+        from_tokens(result.batch(0, 8)[::-1], 1000),
         gaussian(8, 12, 16, seed=3),
         gaussian(9, 12, 16, seed=3),
         gaussian(8, 12, 16, seed=4),
         gaussian(8, 6, 32, seed=3),
     ]
-    assert len({made.digest, *(other.digest for other in others)}) == len(others) + 1
+    assert len({result.digest, *(other.digest for other in others)}) == len(others) + 1
 
 
 def test_descriptions_are_json():
-    for made in (random_tokens(3, 4, 50), gaussian(3, 4, 5), from_tokens([[1, 2]], 5, source="x")):
-        facts = json.loads(json.dumps(made.describe()))
-        assert facts["digest"] == made.digest
-        assert (facts["num_inputs"], facts["seq_len"]) == (made.num_inputs, made.seq_len)
-        assert ("seed" in facts) == (made.kind != "text")
+    for result in (random_tokens(3, 4, 50), gaussian(3, 4, 5), from_tokens([[1, 2]], 5, source="x")):
+        facts = json.loads(json.dumps(result.describe()))
+        assert facts["digest"] == result.digest
+        assert (facts["num_inputs"], facts["seq_len"]) == (result.num_inputs, result.seq_len)
+        assert ("seed" in facts) == (result.kind != "text")
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_sizes_below_one_are_refused(call):
 
 
 def test_ranges_and_seeds_are_checked():
-    made = random_tokens(4, 4, 50)
+    result = random_tokens(4, 4, 50)
     for start, stop in ((0, 5), (-1, 2), (2, 2), (3, 1)):
         with pytest.raises(InputError, match="not within the 4"):
-            made.batch(start, stop)
+            result.batch(start, stop)
     with pytest.raises(InputError, match="seed -1"):
         random_tokens(4, 4, 50, seed=-1)
 
@@ -154,21 +154,21 @@ def book(tmp_path):
 
 
 def test_consecutive_windows_are_the_text(book):
-    made = text(book, BYTES, num_inputs=20, seq_len=50, vocab_size=256)
-    assert made.kind == "text" and made.seed is None
-    assert BYTES.decode(made.batch(0, 20).ravel()) == book.read_text()[:1000]
-    assert np.array_equal(made.last_tokens(), made.batch(0, 20)[:, -1])
+    result = text(book, BYTES, num_inputs=20, seq_len=50, vocab_size=256)
+    assert result.kind == "text" and result.seed is None
+    assert BYTES.decode(result.batch(0, 20).ravel()) == book.read_text()[:1000]
+    assert np.array_equal(result.last_tokens(), result.batch(0, 20)[:, -1])
     order = np.array([3, 0, 3])
-    assert np.array_equal(jax.jit(made.generate)(order), made.generate(order))
-    facts = made.describe()
+    assert np.array_equal(jax.jit(result.generate)(order), result.generate(order))
+    facts = result.describe()
     assert facts["source"] == str(book) and facts["tokenizer_digest"] == BYTES.digest
 
 
 def test_documents_are_set_apart_and_read_no_further_than_needed(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "abc"}\n{"text": "defg"}\nthis line is no JSON\n')
-    made = text(path, BYTES, num_inputs=2, seq_len=4, vocab_size=256)
-    assert made.batch(0, 2).tolist() == [[*b"abc", 0], [*b"defg"]]
+    result = text(path, BYTES, num_inputs=2, seq_len=4, vocab_size=256)
+    assert result.batch(0, 2).tolist() == [[*b"abc", 0], [*b"defg"]]
     with pytest.raises(InputError, match="line 3 is not JSON"):
         text(path, BYTES, num_inputs=3, seq_len=4, vocab_size=256)
 
@@ -178,16 +178,16 @@ def test_random_windows_depend_on_seed_and_index_alone(book):
         windows = dict(windows="random", seed=seed, vocab_size=256)
         return text(book, BYTES, num_inputs=num_inputs, seq_len=seq_len, **windows)
 
-    made, whole = drawn(30, 1), book.read_text()
-    assert np.array_equal(drawn(10, 1).batch(0, 10), made.batch(0, 10))
-    assert drawn(30, 2).digest != made.digest and made.describe()["seed"] == 1
-    starts = [whole.index(BYTES.decode(window)) for window in made.batch(0, 30)]
+    result, full = drawn(30, 1), book.read_text()
+    assert np.array_equal(drawn(10, 1).batch(0, 10), result.batch(0, 10))
+    assert drawn(30, 2).digest != result.digest and result.describe()["seed"] == 1
+    starts = [full.index(BYTES.decode(window)) for window in result.batch(0, 30)]
     assert len(set(starts)) > 20
     # The only window of the whole text, end mark included, is the text.
-    assert BYTES.decode(drawn(3, 5, len(whole) + 1).batch(2, 3)[0]) == whole + "\0"
+    assert BYTES.decode(drawn(3, 5, len(full) + 1).batch(2, 3)[0]) == full + "\0"
     # Of windows one shorter there are two, and both are drawn.
-    shorter = {BYTES.decode(window) for window in drawn(20, 5, len(whole)).batch(0, 20)}
-    assert shorter == {whole, whole[1:] + "\0"}
+    shorter = {BYTES.decode(window) for window in drawn(20, 5, len(full)).batch(0, 20)}
+    assert shorter == {full, full[1:] + "\0"}
 
 
 def test_too_little_text_says_how_much_there_is(book):
@@ -216,14 +216,14 @@ def test_models_that_do_not_fit_are_refused():
     random_tokens(2, 16, 300).check_fits(cfg)
     gaussian(2, 16, cfg.d_model).check_fits(cfg)
     from_tokens([[299]], 400).check_fits(cfg)
-    for made, message in (
+    for result, message in (
         (random_tokens(2, 16, 301), "vocabulary of 300"),
         (from_tokens([[300]], 400), "token id 300"),
         (gaussian(2, 16, 64), "64 wide, the model 128"),
         (random_tokens(2, 17, 300), "16 learned positions"),
     ):
         with pytest.raises(InputError, match=message):
-            made.check_fits(cfg)
+            result.check_fits(cfg)
     random_tokens(2, 17, 300).check_fits(CFG)
 
 
@@ -259,8 +259,8 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
     articles = [f" = Article {i} = \n \n Text of the article number {i} . \n\n" for i in range(30)]
     (tmp_path / "wiki.txt").write_text("".join(articles))
     tokenizer = train_bpe(articles, 300)
-    made = text(tmp_path / "wiki.txt", tokenizer, num_inputs=10, seq_len=16, vocab_size=300)
-    decoded = tokenizer.decode(made.batch(0, 10).ravel())
+    result = text(tmp_path / "wiki.txt", tokenizer, num_inputs=10, seq_len=16, vocab_size=300)
+    decoded = tokenizer.decode(result.batch(0, 10).ravel())
     assert decoded.count("<|endoftext|>") > 3
     assert "<|endoftext|>".join(articles).startswith(decoded)
 
@@ -269,9 +269,9 @@ def test_documents_of_a_file_are_set_apart_by_a_trained_tokenizer(tmp_path):
 def test_real_text_with_a_real_tokenizer(shared):
     tokenizer = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
     source = shared / "data" / "wikitext-2" / "test.txt"
-    made = text(source, tokenizer, num_inputs=100, seq_len=64, vocab_size=50_257)
+    result = text(source, tokenizer, num_inputs=100, seq_len=64, vocab_size=50_257)
     # The articles, each ended by <|endoftext|>, and otherwise the file.
-    ids = made.batch(0, 100).ravel()
+    ids = result.batch(0, 100).ravel()
     decoded = tokenizer.decode(ids)
     assert decoded.count("<|endoftext|>") == np.count_nonzero(ids == tokenizer.eos_id) > 0
     start = decoded.replace("<|endoftext|>", "")
@@ -287,9 +287,9 @@ def test_inputs_use_their_own_stream_of_the_seed():
 
 def test_input_kind_recorded_in_entry():
     """Moments for vectors alone, and equal last tokens by chance in random tokens alone."""
-    made = {"tokens": random_tokens(3, 4, 50), "gaussian": gaussian(3, 4, 5), "text": from_tokens([[1, 2]], 5)}
-    assert set(made) == set(inputs.KINDS)
-    for kind, drawn in made.items():
+    result = {"tokens": random_tokens(3, 4, 50), "gaussian": gaussian(3, 4, 5), "text": from_tokens([[1, 2]], 5)}
+    assert set(result) == set(inputs.KINDS)
+    for kind, drawn in result.items():
         assert drawn.kind == kind
         x = drawn.batch(0, 1)
         assert drawn.vectors == (x.ndim == 3)

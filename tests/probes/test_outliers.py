@@ -165,9 +165,9 @@ def test_massive_means_above_100_and_a_thousand_medians(largest, median, massive
     """Sun et al. (2024): both conditions, in each sequence; here in one of two sequences of the second block."""
     cfg = preset("llama-tiny", num_layers=2, d_model=4, num_heads=1, vocab_size=9)
     quiet = np.full((2, 2), 1.0)
-    seen = {"largest": np.array([[1.0, 1.0], [largest, 1.0]]), "median": np.array([[1.0, 1.0], [median, 1.0]])}
-    seen |= {"at": np.zeros((2, 2), int), "ratio": quiet, "first": np.ones((2, 4)), "all": np.ones((2, 4))}
-    monkeypatch.setattr(batching, "forward_batches", lambda *arguments: iter([seen]))
+    observed = {"largest": np.array([[1.0, 1.0], [largest, 1.0]]), "median": np.array([[1.0, 1.0], [median, 1.0]])}
+    observed |= {"at": np.zeros((2, 2), int), "ratio": quiet, "first": np.ones((2, 4)), "all": np.ones((2, 4))}
+    monkeypatch.setattr(batching, "forward_batches", lambda *arguments: iter([observed]))
     outliers = measure_outliers(cfg, {}, np.ones((2, 2), int))
     assert outliers.massive_L.tolist() == [0.0, 0.5 if massive else 0.0]
 

@@ -38,8 +38,8 @@ def by_hand(seed, tokens_NT):
     unit = states / np.linalg.norm(states, axis=-1, keepdims=True)
     cosines = np.einsum("LAD,LBD->LAB", unit, unit)
     last = tokens_NT[:, -1]
-    kept = np.triu(last[:, None] != last[None, :], 1)
-    values = cosines[:, kept]
+    pairs = np.triu(last[:, None] != last[None, :], 1)
+    values = cosines[:, pairs]
     mean = unit[-1].mean(axis=0)
     head = params["embed"]["embedding"].T if CFG.tie_embeddings else params["head"]["kernel"]
     return {
@@ -119,9 +119,9 @@ print(json.dumps(peaks))
 @pytest.mark.slow
 def test_memory_grows_neither_with_inputs_nor_with_seeds():
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    first, inputs, seeds = json.loads(done.stdout)
+    process = subprocess.run([sys.executable, "-c", MEMORY], env=env, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    first, inputs, seeds = json.loads(process.stdout)
     # In KiB. The states of 4,096 sequences would take 32 MiB a layer in float32 and their N² cosines 64 MiB;
     # sixty more models 35 MiB. What may grow is the interpreter's own: 16 MiB.
     assert inputs - first < 16 * 1024
@@ -149,8 +149,8 @@ def test_the_last_position_is_read_whether_or_not_the_others_are(inputs):
     last, every = observe(CFG, params, tokens_NT), observe(CFG, params, tokens_NT, intra=True)
     plain = models.apply(CFG, params, tokens_NT, capture=("residual",))
     expected = [plain.layers["residual"][:, :, -1], plain.final_BTD[:, -1]]
-    for seen in (last, every):
-        for states, wanted in zip((seen.last_LBD, seen.final_BD), expected, strict=True):
+    for observed in (last, every):
+        for states, wanted in zip((observed.last_LBD, observed.final_BD), expected, strict=True):
             np.testing.assert_allclose(states, wanted, rtol=0, atol=1e-5)
-        np.testing.assert_array_equal(seen.prediction_B, np.argmax(plain.logits_BTV[:, -1], axis=-1))
+        np.testing.assert_array_equal(observed.prediction_B, np.argmax(plain.logits_BTV[:, -1], axis=-1))
     assert last.intra_LB is None and every.intra_LB.shape == (CFG.num_layers, 6)

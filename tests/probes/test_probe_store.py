@@ -84,10 +84,10 @@ def test_killed_probe_resumes(tmp_path):
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_ranges_of_inputs_add_up(tmp_path, inputs):
     """To float32's rounding of sums over 50 unit vectors; what is counted agrees exactly."""
-    whole, ticks = probed(tmp_path / "whole", inputs, intra=True), []
+    full, ticks = probed(tmp_path / "whole", inputs, intra=True), []
     cut = probed(tmp_path / "cut", inputs, intra=True, range_size=16, advance=ticks.append)
     assert sum(ticks) == 3 * N and len(chunks_of(tmp_path / "cut")) >= 9
-    for first, second in zip(whole, cut, strict=True):
+    for first, second in zip(full, cut, strict=True):
         for name, value in first["contraction"].items():
             np.testing.assert_allclose(second["contraction"][name], value, rtol=0, atol=1e-4, err_msg=name)
         assert {**first, "contraction": None} == {**second, "contraction": None}
@@ -97,9 +97,9 @@ def test_ranges_of_inputs_add_up(tmp_path, inputs):
 @pytest.mark.slow
 def test_a_model_with_its_weights_is_cut_into_ranges_as_well(tmp_path):
     subject = from_weights(CFG, models.init_seed(CFG, 5), "its digest")
-    (whole,) = call(subject, [0], TEXT, batch_size=8)
+    (full,) = call(subject, [0], TEXT, batch_size=8)
     (cut,) = call(subject, [0], TEXT, batch_size=8, resume=tmp_path, range_size=16)
-    assert cut["preference"] == whole["preference"] and len(chunks_of(tmp_path)) > 1
+    assert cut["preference"] == full["preference"] and len(chunks_of(tmp_path)) > 1
 
 
 @pytest.mark.slow
@@ -107,13 +107,13 @@ def test_other_processes_open_a_checkpoint_by_its_reference(tmp_path):
     name = "gpt2-tiny,num_layers=2,d_model=16,num_heads=2,d_ff=32,vocab_size=40"
     opened = open_checkpoint(f"seed:5@{name}")
     subject = from_weights(opened.cfg, opened.params(), opened.digest(), opened.reference)
-    kept = {"batch_size": 8, "range_size": 16}
-    here = list(call(subject, [0], TEXT, resume=tmp_path / "here", **kept))
-    assert list(call(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **kept)) == here
+    options = {"batch_size": 8, "range_size": 16}
+    here = list(call(subject, [0], TEXT, resume=tmp_path / "here", **options))
+    assert list(call(subject, [0], TEXT, resume=tmp_path / "there", engine=elsewhere, **options)) == here
     assert chunks_of(tmp_path / "here") == chunks_of(tmp_path / "there")
     other = subject._replace(reference=f"seed:6@{name}")
     with pytest.raises(InputError, match="see the same files"):
-        list(call(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **kept))
+        list(call(other, [0], TEXT, resume=tmp_path / "other", engine=elsewhere, **options))
 
 
 def test_ranges_cover_all_inputs_and_part_no_last_token():

@@ -53,12 +53,12 @@ def test_prefixes_of_one_pass_equal_passes_over_prefixes(model):
 
 
 def test_batches_change_nothing_and_are_counted(model):
-    one = measure_sinks(*model, batch_size=N)
-    seen = []
-    two = measure_sinks(*model, batch_size=2, advance=seen.append)
-    assert seen == [2, 2, 1]
-    np.testing.assert_allclose(one["profile_LHT"], two["profile_LHT"], atol=1e-6)
-    assert one["sink_rate"] == two["sink_rate"]
+    first = measure_sinks(*model, batch_size=N)
+    observed = []
+    two = measure_sinks(*model, batch_size=2, advance=observed.append)
+    assert observed == [2, 2, 1]
+    np.testing.assert_allclose(first["profile_LHT"], two["profile_LHT"], atol=1e-6)
+    assert first["sink_rate"] == two["sink_rate"]
 
 
 def test_the_two_thresholds(model):
@@ -170,11 +170,11 @@ def test_windows_of_a_text():
 def test_report(model):
     cfg, params, _ = model
     ids = np.random.default_rng(1).integers(0, cfg.vocab_size, 400)
-    seen = []
+    observed = []
     options = ReportOptions(lengths=(8, 4), num_sequences=6)
-    report = report_on_ids(cfg, params, ids, options, advance=seen.append)
+    report = report_on_ids(cfg, params, ids, options, advance=observed.append)
     assert list(report["sink_rate"]) == ["4", "8"]
-    assert sum(seen) == count_sequences(cfg, options)
+    assert sum(observed) == count_sequences(cfg, options)
     windows = cut_sequences(ids, 8, 6)
     for length in (4, 8):
         expected = measure_sinks(cfg, params, windows[:, :length])

@@ -44,9 +44,9 @@ def measure(changes, seed=0):
 
 def predict(changes):
     # The shift of a sigmoid and the attenuation divide by the longest length, whatever T is here.
-    known = {key: value for key, value in changes.items() if key not in ("positions", "norm_eps")}
+    existing = {key: value for key, value in changes.items() if key not in ("positions", "norm_eps")}
     gate = dict(gate_std=GATE_STD) if "output_gate" in changes else {}
-    return output_variance(T, VALUE_VARIANCE, max_seq_len=MAX, **known, **gate)
+    return output_variance(T, VALUE_VARIANCE, max_seq_len=MAX, **existing, **gate)
 
 
 def relative_tolerance(standard_errors=4.5):
@@ -99,18 +99,18 @@ def model():
 def test_moments_equal_numpy(model, batch_size):
     cfg, params, tokens = model
     names = ("attention_output", "residual", "values", "mlp_update")
-    seen = []
-    moments = position_moments(cfg, params, tokens, quantities=names, batch_size=batch_size, advance=seen.append)
-    assert sum(seen) == 7
+    observed = []
+    moments = position_moments(cfg, params, tokens, quantities=names, batch_size=batch_size, advance=observed.append)
+    assert sum(observed) == 7
     out = apply(cfg, params, tokens, capture=names)
     for name in names:
         x_LNTW = np.asarray(out.layers[name], np.float64).reshape(3, 7, 6, -1)
-        one = moments[name]
+        first = moments[name]
         largest = np.square(x_LNTW).max()
         close = dict(rtol=1e-5, atol=1e-6 * largest)
-        np.testing.assert_allclose(one.mean_LTW, x_LNTW.mean(1), rtol=1e-5, atol=1e-6 * np.sqrt(largest))
-        np.testing.assert_allclose(one.pooled_LT, x_LNTW.var(axis=(1, 3)), **close)
-        np.testing.assert_allclose(one.across_LT, x_LNTW.var(axis=1, ddof=1).mean(-1), **close)
+        np.testing.assert_allclose(first.mean_LTW, x_LNTW.mean(1), rtol=1e-5, atol=1e-6 * np.sqrt(largest))
+        np.testing.assert_allclose(first.pooled_LT, x_LNTW.var(axis=(1, 3)), **close)
+        np.testing.assert_allclose(first.across_LT, x_LNTW.var(axis=1, ddof=1).mean(-1), **close)
 
 
 def test_a_large_shared_mean_costs_no_digits(model):

@@ -73,10 +73,10 @@ def test_against_a_second_implementation(bits, granularity, shape, keep):
 
 def test_kernels_have_a_scale_a_matrix_or_an_output_channel():
     kernel = np.random.default_rng(3).standard_normal((2, 5, 6)).astype(np.float32)
-    whole, columns = (np.asarray(quantize_kernel(jnp.asarray(kernel), 4, name)) for name in ("tensor", "token"))
+    full, columns = (np.asarray(quantize_kernel(jnp.asarray(kernel), 4, name)) for name in ("tensor", "token"))
     for layer in range(2):
         scale = np.abs(kernel[layer]).max() / 7
-        np.testing.assert_allclose(whole[layer], np.rint(kernel[layer] / scale) * scale, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(full[layer], np.rint(kernel[layer] / scale) * scale, rtol=1e-6, atol=1e-6)
         for column in range(6):
             scale = np.abs(kernel[layer, :, column]).max() / 7
             expected = np.rint(kernel[layer, :, column] / scale) * scale

@@ -89,23 +89,23 @@ def pages(section):  # noqa: F811
     colored, ax = figures.new()
     figures.heatmap(ax, np.eye(6) - 0.5, "abcdef", "ghijkl", "z", diverging=True, digits=1)
     panels = (*section.panels, Panel(curves, "Curves."), Panel(colored, "A map."))
-    whole = dataclasses.replace(section, panels=panels, figures="figures")
-    return {"experiment": page.render("A page", "Its standfirst.", [whole]), "audit": draw(Audit(AUDITED), "models")}
+    full = dataclasses.replace(section, panels=panels, figures="figures")
+    return {"experiment": page.render("A page", "Its standfirst.", [full]), "audit": draw(Audit(AUDITED), "models")}
 
 
 def looked_at(chromium, text, folder, width, dark, axe):
-    """What axe and the layout say of a page at a width."""
-    asked = text.replace("</body>", ASKS.format(axe=axe.replace("</script", "<\\/script")))
+    """Return the findings of axe and of the layout for a page at a width."""
+    requests = text.replace("</body>", ASKS.format(axe=axe.replace("</script", "<\\/script")))
     path = folder / "frame.html"
-    path.write_text(FRAME.format(width=width, page=html.escape(asked)))
-    done = subprocess.run(
+    path.write_text(FRAME.format(width=width, page=html.escape(requests)))
+    process = subprocess.run(
         [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={max(width, 500)},2000",
          f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--virtual-time-budget=60000",
          f"--user-data-dir={folder / 'profile'}", "--dump-dom", path.as_uri()],
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert match is not None and match[1], done.stderr[-500:]
+    match = re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL)
+    assert match is not None and match[1], process.stderr[-500:]
     return json.loads(html.unescape(match[1]))
 
 

@@ -67,24 +67,24 @@ def printed(chromium, text, folder):
 
 def too_wide(chromium, text, folder):
     """Elements that end beyond the paper's margin, laid out by the rules of print at the width of a page."""
-    asked = text.replace("@media print", "@media all").replace("</body>", ASKS)
-    (folder / "frame.html").write_text(FRAME.format(width=BETWEEN_MARGINS, page=html.escape(asked)))
-    done = subprocess.run(
+    requests = text.replace("@media print", "@media all").replace("</body>", ASKS)
+    (folder / "frame.html").write_text(FRAME.format(width=BETWEEN_MARGINS, page=html.escape(requests)))
+    process = subprocess.run(
         [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,2000",
          "--virtual-time-budget=20000", f"--user-data-dir={folder / 'profile'}", "--dump-dom",
          (folder / "frame.html").as_uri()],
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
-    match = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert match is not None and match[1], done.stderr[-500:]
+    match = re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL)
+    assert match is not None and match[1], process.stderr[-500:]
     return json.loads(html.unescape(match[1]))
 
 
 def cells(text):
     """Texts of the cells of every table that is printed."""
     shown = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
-    found = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", shown, re.DOTALL)
-    return [html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in found]
+    result = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", shown, re.DOTALL)
+    return [html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in result]
 
 
 def squeezed(text):

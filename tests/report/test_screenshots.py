@@ -37,6 +37,6 @@ def test_a_screenshot_is_made_again(section, dark):  # noqa: F811
     chromium = screenshots.browser()
     if chromium is None:
         pytest.skip("Chromium is absent")
-    made = screenshots.take(chromium, page.render("A page", "Its standfirst.", [section]), 390, dark)
-    with Image.open(io.BytesIO(made)) as image:
+    result = screenshots.take(chromium, page.render("A page", "Its standfirst.", [section]), 390, dark)
+    with Image.open(io.BytesIO(result)) as image:
         assert image.size == (390, screenshots.HEIGHT) and (min(corner(image)) > 200) is not dark

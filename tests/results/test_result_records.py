@@ -98,14 +98,14 @@ def test_a_result_is_frozen_says_its_words_and_shows_its_tables(made, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_draws_itself_without_pyplot(made, kind):
     # A test before this one may have asked for it.
-    asked = "matplotlib.pyplot" in sys.modules
+    requests = "matplotlib.pyplot" in sys.modules
     figure = made[kind].plot()
     assert isinstance(figure, Figure)
     # Saved with a notebook: the same bytes whenever it is run.
     shown = figure._repr_png_()
     assert shown.startswith(b"\x89PNG") and shown == made[kind].plot()._repr_png_() and len(shown) < 60_000
     assert all(ax.get_xlabel() or ax.get_ylabel() for ax in figure.axes)
-    assert ("matplotlib.pyplot" in sys.modules) is asked
+    assert ("matplotlib.pyplot" in sys.modules) is requests
 
 
 @pytest.mark.slow
@@ -188,10 +188,10 @@ def test_super_neurons_can_be_silenced_as_they_are_named(made):
 
 def test_one_test_is_a_row_and_its_null_is_drawn():
     probe = {"test": "weights"}
-    one = results.lineage(f"seed:1@{LLAMA}", f"seed:2@{LLAMA}", **probe)
-    assert [row[0] for row in one.table().rows] == ["weights"]
-    assert one.table().title == f"seed:1@{LLAMA} and seed:2@{LLAMA}: unrelated"
-    assert isinstance(one.plot(), Figure)
+    first = results.lineage(f"seed:1@{LLAMA}", f"seed:2@{LLAMA}", **probe)
+    assert [row[0] for row in first.table().rows] == ["weights"]
+    assert first.table().title == f"seed:1@{LLAMA} and seed:2@{LLAMA}: unrelated"
+    assert isinstance(first.plot(), Figure)
 
 
 def test_a_verdict_on_no_statistic_cannot_be_drawn():
@@ -211,5 +211,5 @@ def test_importing_results_waits_for_neither_optax_nor_matplotlib():
     modules = ("matplotlib", "optax")
     code = f"import sys, bornbiased_jax.results; print([name for name in {modules} if name in sys.modules])"
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

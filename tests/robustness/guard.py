@@ -44,5 +44,5 @@ def bounds() -> Iterator[None]:
 
 
 def is_one_sentence(text: str) -> bool:
-    """Whether an error is a line that a person reads in one go."""
+    """Return whether an error is a line that a person reads in one go."""
     return bool(text.strip()) and "\n" not in text.strip() and len(text) < 1500 and "Traceback" not in text

@@ -161,7 +161,7 @@ def _fingerprint(folder: Path) -> str:
 
 
 def _facts(folder: Path) -> str:
-    """What a fingerprint says of itself, under a digest that is right."""
+    """Write a fingerprint's facts under a digest that is right."""
     from safetensors import safe_open
 
     _fingerprint(folder)

@@ -30,11 +30,11 @@ def marker(folder: Path) -> str:
 
 
 def read_marker(folder: Path, path: Path) -> Any:
-    """What the command looks at before it writes there again, and a line more of its own."""
-    made = Folder(folder / "made", MAKER, overwrite=True)
-    made.check("config.json")
-    made.note("model.safetensors", "0" * 64)
-    return made.owns("config.json"), made.knows("config.json")
+    """Read the marker as the command does before it writes there again, and add a line."""
+    result = Folder(folder / "made", MAKER, overwrite=True)
+    result.check("config.json")
+    result.note("model.safetensors", "0" * 64)
+    return result.owns("config.json"), result.knows("config.json")
 
 
 def _page(folder: Path) -> scratch.Page:
@@ -57,7 +57,7 @@ def streamed(name: str) -> Callable[[Path], str]:
 
 
 def read_streamed(folder: Path, path: Path) -> Any:
-    """How far the pass is, and what its whole blocks gave."""
+    """Read the progress of the pass and the states of its complete blocks."""
     page = _page(folder)
     blocks = page.resume()
     return blocks, [page.block(block, 0) for block in range(blocks)]
@@ -114,7 +114,7 @@ def record(folder: Path) -> str:
 
 
 def read_record(folder: Path, path: Path) -> Any:
-    """Whether it stands for a run that need not be made again."""
+    """Return whether it stands for a run that need not be made again."""
     return is_complete(path, load("table3"), "smoke", None)
 
 

@@ -34,8 +34,8 @@ def values(parameter: click.Parameter) -> st.SearchStrategy[str]:
 
 def test_every_command_is_tried():
     assert set(commands()) == set(CALLS)
-    known = {option for path in CALLS for parameter in options_of(path) for option in parameter.opts}
-    assert set(FORMS) <= known and {f"--{name.replace('_', '-')}" for name in WORK} <= known
+    existing = {option for path in CALLS for parameter in options_of(path) for option in parameter.opts}
+    assert set(FORMS) <= existing and {f"--{name.replace('_', '-')}" for name in WORK} <= existing
 
 
 LONG = ("predict", "probe scaling", "sinks", "scan")

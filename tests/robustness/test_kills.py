@@ -57,10 +57,10 @@ def trained(place: Path) -> Any:
     run = place / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((place / "summary.json").read_text())
-    said = {name: summary[name] for name in ("digests", "loss", "validation_loss", "step", "finished")}
+    message = {name: summary[name] for name in ("digests", "loss", "validation_loss", "step", "finished")}
     # A run knows where it lies and what it read: the same run elsewhere has other paths.
     record = json.loads((run / "run.json").read_text().replace(str(place), "place"))
-    return lasting(record), [lasting(line) for line in lines], find_steps(run), said
+    return lasting(record), [lasting(line) for line in lines], find_steps(run), message
 
 
 COMMANDS = {
@@ -111,7 +111,7 @@ def finish(command: Command, place: Path) -> float:
 
 
 class Calm(NamedTuple):
-    """What a command gives undisturbed, how long it takes, and the sizes of the files that it writes."""
+    """The undisturbed result of a command, its time, and the sizes of the files that it writes."""
 
     outcome: Any
     seconds: float

@@ -53,7 +53,7 @@ def exact_p(scores, sums):
 def test_never_below_the_exact_p_of_small_matrices(kind, size, count):
     rng = np.random.default_rng([size, KINDS.index(kind)])
     every = all_permutations(size)
-    said = 0
+    message = 0
     for trial in range(count):
         scores = drawn(rng, kind, size)
         sums = permuted_sums(scores, every)
@@ -67,14 +67,14 @@ def test_never_below_the_exact_p_of_small_matrices(kind, size, count):
         for top in (None, 2):
             log10_p = tail_bound(scores, top=top).log10_p
             assert log10_p >= math.log10(p), (trial, top)
-            said += log10_p < 0
-    assert said > count / 4  # and it says something
+            message += log10_p < 0
+    assert message > count / 4  # and it says something
 
 
 def test_never_below_the_exact_p_of_summed_groups():
     rng = np.random.default_rng(7)
     every = [all_permutations(4), all_permutations(5)]
-    said = 0
+    message = 0
     for trial in range(150):
         pair = [drawn(rng, KINDS[trial % 5], size) for size in (4, 5)]
         pair = [
@@ -89,8 +89,8 @@ def test_never_below_the_exact_p_of_summed_groups():
         p = (first[:, None] + second[None, :] >= least).mean()
         log10_p = tail_bound(pair).log10_p
         assert log10_p >= math.log10(p)
-        said += log10_p < 0
-    assert said > 50
+        message += log10_p < 0
+    assert message > 50
 
 
 # Methods, 1b: the identity and Gaussian noise, here with one draw of the noise; 4,096 is run by hand (three
@@ -101,13 +101,13 @@ def test_never_below_the_exact_p_of_summed_groups():
 )
 def test_published_values(size, z, expected):
     scores = at_z(np.random.default_rng(0).standard_normal((size, size)), z)
-    found = tail_bound(scores, scale=False)
+    result = tail_bound(scores, scale=False)
     # Noise of another draw moves it: at D = 96 and z = 30 from −131 to −125.
-    assert found.log10_p == pytest.approx(expected, rel=0.1 if size == 96 else 0.02)
+    assert result.log10_p == pytest.approx(expected, rel=0.1 if size == 96 else 0.02)
     normal = stats.norm.logsf(z) / LN10
-    assert found.log10_p > max(normal, -math.lgamma(size + 1) / LN10)
+    assert result.log10_p > max(normal, -math.lgamma(size + 1) / LN10)
     # Scaling can only help, and does most where the tail is far.
-    assert tail_bound(scores).log10_p <= found.log10_p
+    assert tail_bound(scores).log10_p <= result.log10_p
 
 
 def test_scaling_helps():
@@ -164,8 +164,8 @@ def test_wide_copies_are_sorted_once_where_no_bound_is_much_smaller(monkeypatch,
     rows = sorted_rows(units @ units.T, top=200)
     assert len(sorts) == 1 if is_wide else len(sorts) > 1
     floor = -math.lgamma(201) / LN10
-    least, found = joint_bound([every]).log10_p, joint_bound([rows]).log10_p
-    assert floor <= least <= found <= floor + 0.05 / LN10
+    least, result = joint_bound([every]).log10_p, joint_bound([rows]).log10_p
+    assert floor <= least <= result <= floor + 0.05 / LN10
     # Half of the copy's own score leaves all of it to be tried.
     sorts.clear()
     weak = sorted_rows(units @ units.T - 0.8 * np.eye(200), top=200)
@@ -192,9 +192,9 @@ def test_both_orientations_are_tried():
     # One column dominates: sorted by rows every row looks extreme, by columns only one does.
     rng = np.random.default_rng(6)
     scores = rng.standard_normal((60, 60)) * np.exp(1.5 * rng.standard_normal((1, 60))) + 2 * np.eye(60)
-    ours, transposed = tail_bound(scores, scale=False), tail_bound(scores.T.copy(), scale=False)
-    assert ours.log10_p == pytest.approx(transposed.log10_p, rel=1e-9)
-    assert {ours.orientation, transposed.orientation} == {"rows", "columns"}
+    actual, transposed = tail_bound(scores, scale=False), tail_bound(scores.T.copy(), scale=False)
+    assert actual.log10_p == pytest.approx(transposed.log10_p, rel=1e-9)
+    assert {actual.orientation, transposed.orientation} == {"rows", "columns"}
 
 
 def test_rounding_is_outward():
@@ -233,13 +233,13 @@ def test_below_the_mean_it_says_nothing():
 @pytest.mark.parametrize("width", [12, 64, 400])
 def test_no_p_lies_below_that_of_one_labeling(width):
     """Perfect agreement: the identity alone of D! labelings reaches it, where the normal tail would go far below."""
-    found = certified_p(1000.0 * np.eye(width), num_permutations=99)
-    assert found.z == pytest.approx(width - 1)
+    result = certified_p(1000.0 * np.eye(width), num_permutations=99)
+    assert result.z == pytest.approx(width - 1)
     floor = -math.lgamma(width + 1) / LN10
-    assert stats.norm.logsf(found.z) / LN10 < floor
-    assert found.log10_p_moments == pytest.approx(floor, rel=1e-12)
-    assert floor <= found.log10_p_bound <= floor + 1e-3
-    assert found.log10_p == found.log10_p_bound and found.p_value == 10**found.log10_p
+    assert stats.norm.logsf(result.z) / LN10 < floor
+    assert result.log10_p_moments == pytest.approx(floor, rel=1e-12)
+    assert floor <= result.log10_p_bound <= floor + 1e-3
+    assert result.log10_p == result.log10_p_bound and result.p_value == 10**result.log10_p
 
 
 def test_the_p_counts_first_and_is_the_bound_beyond_the_count():
@@ -247,13 +247,13 @@ def test_the_p_counts_first_and_is_the_bound_beyond_the_count():
     noise = rng.standard_normal((40, 40))
     for z, reached in ((1.0, True), (12.0, False)):
         scores = at_z(noise, z)
-        found = certified_p(scores, num_permutations=499, seed=3)
-        assert (found.exceedances > 0) is reached
+        result = certified_p(scores, num_permutations=499, seed=3)
+        assert (result.exceedances > 0) is reached
         if reached:
-            assert found.p_value == (1 + found.exceedances) / 500
-            assert found.log10_p == pytest.approx(math.log10(found.p_value))
+            assert result.p_value == (1 + result.exceedances) / 500
+            assert result.log10_p == pytest.approx(math.log10(result.p_value))
         else:
-            assert found.log10_p == found.log10_p_bound < -5
+            assert result.log10_p == result.log10_p_bound < -5
     # Between the two the count is the smaller: the bound is never taken alone.
     middle = certified_p(at_z(noise, 3.5), num_permutations=99, seed=1)
     assert middle.exceedances == 0 and -2 < middle.log10_p_bound < 0
@@ -262,12 +262,12 @@ def test_the_p_counts_first_and_is_the_bound_beyond_the_count():
 
 def test_small_groups_are_enumerated():
     scores = np.random.default_rng(12).standard_normal((7, 7)) + np.eye(7)
-    found = certified_p(scores)
-    assert found.enumerated and found.num_permutations == 5040
+    result = certified_p(scores)
+    assert result.enumerated and result.num_permutations == 5040
     sums = permuted_sums(scores, all_permutations(7))
-    assert found.p_value == exact_p(scores, sums) == found.exceedances / 5040
-    assert found.z == pytest.approx((np.trace(scores) - sums.mean()) / sums.std(), rel=1e-10)
-    assert found.log10_p_bound >= found.log10_p
+    assert result.p_value == exact_p(scores, sums) == result.exceedances / 5040
+    assert result.z == pytest.approx((np.trace(scores) - sums.mean()) / sums.std(), rel=1e-10)
+    assert result.log10_p_bound >= result.log10_p
 
 
 def test_float32_scores_give_nearly_the_same():
@@ -278,8 +278,8 @@ def test_float32_scores_give_nearly_the_same():
 
 
 def test_no_labeling_differs():
-    found = certified_p(np.ones((12, 12)), num_permutations=99)
-    assert math.isnan(found.p_value) and math.isnan(found.z)
+    result = certified_p(np.ones((12, 12)), num_permutations=99)
+    assert math.isnan(result.p_value) and math.isnan(result.z)
 
 
 @pytest.mark.slow
@@ -314,8 +314,8 @@ def test_a_wide_group_is_never_copied_in_double_precision():
     )
     tracemalloc.start()
     try:
-        found = certified_p(scores_nn, num_permutations=99)
+        result = certified_p(scores_nn, num_permutations=99)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found.exceedances == 0 and peak < 1.2e9 / 11_008**2 * size**2
+    assert result.exceedances == 0 and peak < 1.2e9 / 11_008**2 * size**2

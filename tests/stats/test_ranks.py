@@ -17,8 +17,8 @@ def test_matrix_is_spearmans_correlation(num_inputs, dtype):
         if len(set(suspect[:, k])) == 1:
             assert correlations[j, k] == 0.0
             continue
-        ours, theirs = (stats.rankdata(column.astype(float)) for column in (base[:, j], suspect[:, k]))
-        assert correlations[j, k] == pytest.approx(np.corrcoef(ours, theirs)[0, 1], abs=1e-12)
+        actual, reference = (stats.rankdata(column.astype(float)) for column in (base[:, j], suspect[:, k]))
+        assert correlations[j, k] == pytest.approx(np.corrcoef(actual, reference)[0, 1], abs=1e-12)
 
 
 def test_average_ranks_match_scipy_with_many_ties():

@@ -39,7 +39,7 @@ def test_training_is_deterministic_across_processes():
             "PYTHONHASHSEED": hash_seed,
             "PYTHONPATH": root,
         }
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", program],
             input=json.dumps(CORPUS),
             env=environment,
@@ -47,7 +47,7 @@ def test_training_is_deterministic_across_processes():
             text=True,
             check=True,
         )
-        digests.add(done.stdout.strip())
+        digests.add(process.stdout.strip())
     assert len(digests) == 1
 
 
@@ -71,9 +71,9 @@ def small_vocabulary() -> tuple[dict[str, int], list[str]]:
 
 def test_gpt2_files_follow_their_merges():
     vocab, merges = small_vocabulary()
-    made = bpe.from_gpt2(json.dumps(vocab), "#version: 0.2\n" + "\n".join(merges) + "\n", "x")
-    assert made.encode(" the hen").tolist() == [vocab["Ġthe"], vocab["Ġ"], vocab["he"], vocab["n"]]
-    assert made.eos_id == vocab["<|endoftext|>"] and made.vocab_size == len(vocab)
+    result = bpe.from_gpt2(json.dumps(vocab), "#version: 0.2\n" + "\n".join(merges) + "\n", "x")
+    assert result.encode(" the hen").tolist() == [vocab["Ġthe"], vocab["Ġ"], vocab["he"], vocab["n"]]
+    assert result.eos_id == vocab["<|endoftext|>"] and result.vocab_size == len(vocab)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ def test_damaged_gpt2_files_are_refused(change, message):
 
 def test_gpt2_agrees_with_known_encodings(shared):
     gpt2 = load_tokenizer(shared / "tokenizers" / "gpt2_encoder.json")
-    known = {
+    existing = {
         "Hello world": [15496, 995],
         "Hello, world!": [15496, 11, 995, 0],
         "The quick brown fox": [464, 2068, 7586, 21831],
         " the": [262],
         "": [],
     }
-    for text, ids in known.items():
+    for text, ids in existing.items():
         assert gpt2.encode(text).tolist() == ids
         assert gpt2.decode(ids) == text
 

@@ -32,9 +32,9 @@ def test_damage_is_a_miss_and_is_mended(folder, damage):
 
 def test_every_flipped_byte_is_a_miss(folder):
     cache.store("name", b"the content that must not change")
-    whole = (folder / "name").read_bytes()
-    for index in range(len(whole)):
-        (folder / "name").write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+    content = (folder / "name").read_bytes()
+    for index in range(len(content)):
+        (folder / "name").write_bytes(content[:index] + bytes([content[index] ^ 1]) + content[index + 1 :])
         assert cache.load("name") is None, index
 
 

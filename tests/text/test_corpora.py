@@ -36,14 +36,14 @@ def test_each_corpus_is_several_megabytes_of_distinct_documents(made):
 
 @pytest.mark.slow
 def test_prose_is_sentences_in_ascii(made):
-    seen = set()
+    observed = set()
     for document in made[0]["prose"].documents:
         assert document.isascii() and document.endswith("\n")
         for paragraph in document.strip().split("\n\n"):
             assert corpora.is_prose(paragraph, paragraph)
-            assert paragraph not in seen
-            seen.add(paragraph)
-    words = " ".join(seen).lower().split()
+            assert paragraph not in observed
+            observed.add(paragraph)
+    words = " ".join(observed).lower().split()
     # English function words: "the" is about 7% of prose, and of code or tables next to nothing.
     assert 0.04 < words.count("the") / len(words) < 0.12
 

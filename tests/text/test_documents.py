@@ -211,8 +211,8 @@ def test_documents_without_end_are_cut(tmp_path, monkeypatch, separator):
     text = " = First = \n\n" + "a line of words \n" * 300 + separator + "b" * 300
     parts = list(read_documents(write(tmp_path / "a.txt", text)))
     assert len(parts) > 3 and max(map(len, parts)) < 1200
-    kept = "".join(parts)
-    assert kept == text.replace(END_OF_TEXT, "")
+    joined = "".join(parts)
+    assert joined == text.replace(END_OF_TEXT, "")
 
 
 @pytest.mark.parametrize("call", [read_text, lambda path: list(read_documents(path))])
@@ -274,8 +274,8 @@ def test_a_missing_source_is_refused_at_the_call(tmp_path):
 
 
 def test_built_in_corpora_are_sources(monkeypatch):
-    made = corpora.Corpus("prose", ("one", "two"), "d" * 64, {})
-    monkeypatch.setattr(corpora, "corpus", lambda name: made)
+    result = corpora.Corpus("prose", ("one", "two"), "d" * 64, {})
+    monkeypatch.setattr(corpora, "corpus", lambda name: result)
     assert list(read_documents("builtin:prose")) == ["one", "two"]
     assert read_text("builtin:prose") == "one\n\ntwo"
     assert source_digest("builtin:prose") == "d" * 64

@@ -220,8 +220,8 @@ def test_other_tokenizers_are_refused(tmp_path, trained, change, message):
 
 def test_a_cut_file_is_refused(tmp_path, trained):
     path = write(tmp_path / "a.gguf", **parts(trained))
-    whole = path.read_bytes()
-    for size in (8, 40, len(whole) // 2):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes()
+    for size in (8, 40, len(content) // 2):
+        path.write_bytes(content[:size])
         with pytest.raises(InputError, match="is cut short: fetch it again"):
             load_tokenizer(path)

@@ -41,10 +41,10 @@ def test_facts_and_saving(tokenizer, path, tmp_path):
 
 
 def test_damaged_models_are_refused(path, tmp_path):
-    whole = path.read_bytes()
-    for size in (1, 10, len(whole) // 2, len(whole) - 1):
+    content = path.read_bytes()
+    for size in (1, 10, len(content) // 2, len(content) - 1):
         cut = tmp_path / "cut.model"
-        cut.write_bytes(whole[:size])
+        cut.write_bytes(content[:size])
         with pytest.raises(InputError, match="not a whole SentencePiece model"):
             load_tokenizer(cut)
 

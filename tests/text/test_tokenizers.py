@@ -101,8 +101,8 @@ def test_half_a_character_decodes_to_its_sign():
 
 
 def test_tokenizer_digests_differ():
-    made = [make() for make in MAKERS.values()] + [bpe.train_bpe(CORPUS, 299)]
-    assert len({tokenizer.digest for tokenizer in made}) == len(made)
+    result = [make() for make in MAKERS.values()] + [bpe.train_bpe(CORPUS, 299)]
+    assert len({tokenizer.digest for tokenizer in result}) == len(result)
 
 
 def test_documents_end_with_the_end_of_document(tokenizer):
@@ -189,8 +189,8 @@ def test_two_files_of_another_model_are_refused(tmp_path):
 @pytest.fixture
 def small_prose(monkeypatch, tmp_path):
     monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path / "cache"))
-    made = corpora.Corpus("prose", tuple(CORPUS), corpora.documents_digest(tuple(CORPUS)), {})
-    monkeypatch.setattr(corpora, "corpus", lambda name: made)
+    result = corpora.Corpus("prose", tuple(CORPUS), corpora.documents_digest(tuple(CORPUS)), {})
+    monkeypatch.setattr(corpora, "corpus", lambda name: result)
     default_tokenizer.cache_clear()
     yield tmp_path / "cache"
     default_tokenizer.cache_clear()
@@ -245,7 +245,7 @@ def test_every_kind_of_file_is_found_and_known(tmp_path):
     (gpt2 / "small_vocab.bpe").write_text("\n".join(["#version: 0.2", *map(" ".join, content["model"]["merges"])]))
     (tmp_path / "any.json").write_text(json.dumps(content))
     (tmp_path / "small.model").write_bytes(sentence_piece_model(["Hello world"] * 9, 270))
-    known = {
+    existing = {
         gpt2 / "small_encoder.json": (300, 0, None),
         gpt2 / "small_vocab.bpe": (300, 0, None),
         tmp_path / "any.json": (300, 0, None),
@@ -253,7 +253,7 @@ def test_every_kind_of_file_is_found_and_known(tmp_path):
     }
     text = "Hello world"
     ids = {}
-    for path, facts in known.items():
+    for path, facts in existing.items():
         loaded = load_tokenizer(path)
         assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == facts, path.name
         ids[path.name] = loaded.encode(text).tolist()
@@ -273,7 +273,7 @@ def test_gpt2s_two_files_in_a_folder(tmp_path):
 @pytest.mark.slow
 def test_every_shared_tokenizer_is_found_and_known(shared):
     pytest.importorskip("sentencepiece", exc_type=ImportError)
-    known = {
+    existing = {
         "tokenizers/gpt2_encoder.json": (50_257, 50_256, None, [15496, 995]),
         "tokenizers/gpt2_vocab.bpe": (50_257, 50_256, None, [15496, 995]),
         "tokenizers/llama2_32k_sentencepiece.model": (32_000, 2, 1, [15043, 3186]),
@@ -281,7 +281,7 @@ def test_every_shared_tokenizer_is_found_and_known(shared):
         "checkpoints/babyllama/tok105.model": (105, 2, 1, None),
     }
     text = "Hello world"
-    for name, (vocab_size, eos_id, bos_id, ids) in known.items():
+    for name, (vocab_size, eos_id, bos_id, ids) in existing.items():
         loaded = load_tokenizer(shared / name)
         assert (loaded.vocab_size, loaded.eos_id, loaded.bos_id) == (vocab_size, eos_id, bos_id), name
         assert loaded.decode(loaded.encode(text)) == text
@@ -291,14 +291,14 @@ def test_every_shared_tokenizer_is_found_and_known(shared):
 
 
 def test_gpt2_in_a_folder(shared, tmp_path):
-    for ours, theirs in (("vocab.json", "gpt2_encoder.json"), ("merges.txt", "gpt2_vocab.bpe")):
-        shutil.copy(shared / "tokenizers" / theirs, tmp_path / ours)
+    for actual, reference in (("vocab.json", "gpt2_encoder.json"), ("merges.txt", "gpt2_vocab.bpe")):
+        shutil.copy(shared / "tokenizers" / reference, tmp_path / actual)
     loaded = load_tokenizer(tmp_path)
     assert loaded.encode(" the<|endoftext|>\n\n").tolist() == [262, 50256, 628]
 
 
 def test_a_cached_default_is_of_the_size_and_text_asked_for(small_prose, monkeypatch):
-    """What is kept of one vocabulary or corpus is not taken for another."""
+    """A cached vocabulary or corpus is not taken for another."""
     assert [default_tokenizer(size).vocab_size for size in (600, 700)] == [600, 700]
     before = default_tokenizer(600).digest
     texts = tuple(text[::-1] for text in CORPUS)

@@ -71,11 +71,11 @@ def test_cpu_shards_make_the_same_update(monkeypatch, seeds, count, rows):
     moved = jax.tree.map(
         lambda before, after: np.abs(np.asarray(after) - np.asarray(before)).max(), initial, want_params
     )
-    for ours, theirs, far in zip(*map(jax.tree.leaves, (stacked(state).params, want_params, moved)), strict=True):
+    for actual, reference, far in zip(*map(jax.tree.leaves, (stacked(state).params, want_params, moved)), strict=True):
         # Adam divides by the gradient's size: where a gradient is near nothing, rounding moves its update most.
         assert far > 0
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=0.02 * far)
-        assert np.abs(np.asarray(ours) - np.asarray(theirs)).mean() < 1e-4 * far
+        np.testing.assert_allclose(actual, reference, rtol=0, atol=0.02 * far)
+        assert np.abs(np.asarray(actual) - np.asarray(reference)).mean() < 1e-4 * far
 
 
 @pytest.mark.slow
@@ -86,8 +86,10 @@ def test_the_same_bits_at_every_call():
     first, measured = program(initializations(2), batch)
     for _ in range(5):
         again, results = program(initializations(2), batch)
-        for ours, theirs in zip(jax.tree.leaves((again, results)), jax.tree.leaves((first, measured)), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+        for actual, reference in zip(
+            jax.tree.leaves((again, results)), jax.tree.leaves((first, measured)), strict=True
+        ):
+            np.testing.assert_array_equal(actual, reference)
 
 
 @pytest.mark.slow

@@ -53,9 +53,9 @@ def test_schedule_without_warmup_or_rest():
 
 def test_only_matrices_decay():
     decays = flatten(decay_mask(CFG))
-    kept = {path.split("/")[-1] for path, decay in decays.items() if not decay}
+    exempt = {path.split("/")[-1] for path, decay in decays.items() if not decay}
     taken = {path.split("/")[-1] for path, decay in decays.items() if decay}
-    assert kept == {"scale"} and taken == {"kernel", "embedding"}
+    assert exempt == {"scale"} and taken == {"kernel", "embedding"}
     biased = flatten(decay_mask(preset("gpt2-tiny", sink_logit="learned")))
     assert {path.split("/")[-1] for path, decay in biased.items() if not decay} == {"scale", "bias", "sink_logit"}
 

@@ -70,7 +70,7 @@ def flip(folder):
     ids=["too many open files", "stale handle in words", "memory"],
 )
 def test_a_limit_is_no_damage(calm, monkeypatch, error):
-    """What may pass stops the run and moves nothing."""
+    """A refusal that may pass stops the run and moves nothing."""
     config = copied(calm, "limit")
     before = content(config.out)
 
@@ -241,12 +241,12 @@ def test_damaged_metrics_are_named_and_break_nothing_else(calm, tmp_path, capsys
 
 
 def test_a_run_is_extended_as_far_as_its_schedule_reaches(calm, place):
-    config, whole = calm
+    config, full = calm
     part = make(place, "part", steps=3, schedule_steps=6)
     assert pretrain(part)["step"] == 3
     more = make(place, "part", steps=6)
     summary = pretrain(more)
-    assert summary["resumed_from"] == 3 and summary["digests"] == whole["digests"]
+    assert summary["resumed_from"] == 3 and summary["digests"] == full["digests"]
     lines = [(line["step"], line["loss"], line["lr"]) for line in read_metrics(more.out)]
     assert lines == [(line["step"], line["loss"], line["lr"]) for line in read_metrics(config.out)]
     with pytest.raises(InputError, match="laid out for 6 steps and ends there.*--schedule-steps"):

@@ -71,7 +71,7 @@ def test_an_interrupt_that_was_lost_stops_before_the_first_step(place, monkeypat
 def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, number, expected, capsys):
     """Orbax answers any exception within its reading of metadata as if there were none."""
     config = make(place, f"reading{int(number)}")
-    whole = pretrain(config)
+    full = pretrain(config)
     real, reads = PyTreeHandler.metadata, []
 
     async def metadata(self, directory):
@@ -83,9 +83,9 @@ def test_a_signal_while_a_checkpoint_is_read_waits_for_it(place, monkeypatch, nu
         patch.setattr(PyTreeHandler, "metadata", metadata)
         with pytest.raises(expected):
             pretrain(config)
-    said = capsys.readouterr().err
-    assert reads and "as soon as this checkpoint is read" in said and "corrupted" not in said
-    assert pretrain(config)["digests"] == whole["digests"]
+    message = capsys.readouterr().err
+    assert reads and "as soon as this checkpoint is read" in message and "corrupted" not in message
+    assert pretrain(config)["digests"] == full["digests"]
 
 
 @pytest.mark.nightly
@@ -109,14 +109,14 @@ def test_many_interrupts_break_off_even_the_reading(place, monkeypatch):
 @pytest.mark.slow
 def test_metadata_that_cannot_be_read_are_left_to_the_reading(place, monkeypatch):
     config = make(place, "unread")
-    whole = pretrain(config)
+    full = pretrain(config)
 
     async def metadata(self, directory):
         raise OSError("not now")
 
     monkeypatch.setattr(PyTreeHandler, "metadata", metadata)
     again = pretrain(config)
-    assert again["resumed_from"] == 6 and again["digests"] == whole["digests"]
+    assert again["resumed_from"] == 6 and again["digests"] == full["digests"]
 
 
 @pytest.mark.slow

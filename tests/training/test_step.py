@@ -36,9 +36,9 @@ def test_training_step_metrics(config):
     state, step = begin(config)
     initial = jax.tree.map(np.array, state.params)
     tokens_BT1 = np.random.default_rng(0).integers(0, 32, (4, 9), np.int32)
-    seen = []
-    after, count = fit(state, step, [jnp.asarray(tokens_BT1)[None]], [lambda *arguments: seen.append(arguments)])
-    ((number, last, measured),) = seen
+    observed = []
+    after, count = fit(state, step, [jnp.asarray(tokens_BT1)[None]], [lambda *arguments: observed.append(arguments)])
+    ((number, last, measured),) = observed
     assert number == count == 1 and last is after
 
     def mean_loss(params):

@@ -109,9 +109,9 @@ class Family:
 
     @property
     def conditions(self) -> tuple[Want, ...]:
-        """What a configuration must meet: its own conditions, and plain values of all that it does not opt into."""
-        own = {*self.opts, *self.sizes, *self.fixed}
-        return (*self.wants, *exactly(**{name: value for name, value in PLAIN.items() if name not in own}))
+        """The conditions on a configuration: its own, and plain values of all that it does not opt into."""
+        exempt = {*self.opts, *self.sizes, *self.fixed}
+        return (*self.wants, *exactly(**{name: value for name, value in PLAIN.items() if name not in exempt}))
 
     def read_biases(self, fields: Fields) -> Biases:
         """Read which linear layers have a bias."""

@@ -104,7 +104,7 @@ class Fields:
 
 
 class Rope(NamedTuple):
-    """How the files of a family state RoPE.
+    """The form in which the files of a family state RoPE.
 
     Attributes:
         base: the base where a file says nothing.

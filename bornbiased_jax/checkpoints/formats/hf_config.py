@@ -62,7 +62,7 @@ _SAME_FACT = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_b
 
 
 class Read(NamedTuple):
-    """What a ``config.json`` says."""
+    """The contents of a ``config.json``."""
 
     cfg: ModelConfig
     family: Family
@@ -135,10 +135,10 @@ def _initialized(cfg: ModelConfig, family: str, stated_std: float | None) -> Mod
     if math.isclose(stated_std, DEFAULT_STD, rel_tol=1e-6):
         return cfg
     # The scheme with another standard deviation: every group that it draws, scaled alike.
-    drawn = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
+    distributions = {row.group: distribution(cfg, row) for row in parameter_table(cfg).values()}
     rules = {
         f"init.{group}": f"normal:{rule.std * stated_std / DEFAULT_STD}"
-        for group, rule in drawn.items()
+        for group, rule in distributions.items()
         if rule.constant is None
     }
     return cfg.replace(**rules)

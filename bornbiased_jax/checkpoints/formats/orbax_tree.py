@@ -112,7 +112,7 @@ def locate(folder: Path) -> dict[str, Tensor]:
         if stack is None:
             tensors[_name(names)] = _tensor(kind, shape, tree, path, None)
             continue
-        members = [other for name, other in paths.items() if _names(name)[: stack + 1] == names[: stack + 1]]
+        members = [member for name, member in paths.items() if _names(name)[: stack + 1] == names[: stack + 1]]
         axis = _layer_axis(members, folder)
         for layer in range(shape[axis]):
             name = _name((*names[: stack + 1], str(layer), *names[stack + 1 :]))

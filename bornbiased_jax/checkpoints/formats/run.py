@@ -172,16 +172,16 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
         return tensor
 
     # One parameter of all blocks lies together: it is held while there is room, or until another is asked for.
-    held: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
 
     def read(path: str) -> np.ndarray:
-        if path not in held:
+        if path not in arrays:
             # A copy: what was loaded is of all seeds.
             tensor = load(path).copy()
-            while held and tensor.nbytes + sum(parameter.nbytes for parameter in held.values()) > _ROOM:
-                del held[next(iter(held))]
-            held[path] = tensor
-        return held[path]
+            while arrays and tensor.nbytes + sum(parameter.nbytes for parameter in arrays.values()) > _ROOM:
+                del arrays[next(iter(arrays))]
+            arrays[path] = tensor
+        return arrays[path]
 
     def pieces(get: Callable[[str], np.ndarray]) -> Callable[[str], list[Piece]]:
         return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda _: get(path))]
@@ -312,8 +312,8 @@ def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = N
         raise InputError(f"{folder} has no checkpoint yet: let it run first")
     if step is not None and step not in steps:
         raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
-    chosen = steps if step is None else [step]
-    return RunPlace(folder, adapted(cfg, adapter), seeds, seed, chosen, config["context"], cfg, adapter)
+    candidates = steps if step is None else [step]
+    return RunPlace(folder, adapted(cfg, adapter), seeds, seed, candidates, config["context"], cfg, adapter)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

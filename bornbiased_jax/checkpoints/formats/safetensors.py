@@ -27,7 +27,7 @@ _LONGEST_HEADER = 100_000_000
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies in a file."""
+    """The place of a tensor in a file."""
 
     name: str
     path: Path

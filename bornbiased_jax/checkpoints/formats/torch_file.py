@@ -77,7 +77,7 @@ class Record:
 
 
 class Rules(NamedTuple):
-    """What a pickle may name.
+    """The names that a pickle may use.
 
     Attributes:
         allowed: globals by module and name.
@@ -91,7 +91,7 @@ class Rules(NamedTuple):
 
 
 class _Mark:
-    """Where the arguments of an opcode begin on the stack."""
+    """The place on the stack at which the arguments of an opcode begin."""
 
 
 def _numbers(view: _View, data: bytes) -> np.ndarray:

@@ -101,9 +101,9 @@ def _distances_by_role(first: Summary, second: Summary) -> dict[str, float]:
     seconds = {role.path: role for role in second_source.roles}
     by_tensor = {}
     for role in first_source.roles:
-        other = seconds.get(role.path)
-        if other is not None and first_source.array_shape(role) == second_source.array_shape(other):
-            difference = first_source.read(role) - second_source.read(other)
+        partner = seconds.get(role.path)
+        if partner is not None and first_source.array_shape(role) == second_source.array_shape(partner):
+            difference = first_source.read(role) - second_source.read(partner)
             by_tensor[role.path] = float(np.sqrt(np.vdot(difference, difference)))
     for summary in (first, second):
         if summary.named is not None:

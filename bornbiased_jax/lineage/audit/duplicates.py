@@ -16,7 +16,7 @@ _FROZEN = 3
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """What duplicates are looked for in.
+    """The digests in which duplicates are searched.
 
     Attributes:
         labels: what each checkpoint's name claims.
@@ -45,7 +45,7 @@ def find_copies(copies: Copies, reported: Iterable[Finding] = ()) -> list[Findin
         copies: where to look.
         reported: findings that say of pairs what they share: their parts are not listed again.
     """
-    complete = _whole(copies) + _stale_aliases(copies)
+    complete = _equal_checkpoints(copies) + _stale_aliases(copies)
     covered = {
         frozenset(pair) for finding in (*complete, *reported) for pair in itertools.combinations(finding.subjects, 2)
     }
@@ -100,12 +100,12 @@ def frozen_parts(labels: Mapping[str, Label], digests: Mapping[str, Mapping[str,
     frozen: dict[str, set[str]] = {}
     for run, names in members.items():
         first = digests[names[0]]
-        same = {part for part, digest in first.items() if all(digests[name].get(part) == digest for name in names)}
-        frozen[run] = same if len(names) >= _FROZEN else set()
+        equal = {part for part, digest in first.items() if all(digests[name].get(part) == digest for name in names)}
+        frozen[run] = equal if len(names) >= _FROZEN else set()
     return frozen
 
 
-def _whole(copies: Copies) -> list[Finding]:
+def _equal_checkpoints(copies: Copies) -> list[Finding]:
     # Checkpoints by their content: the set of all digests.
     groups: dict[frozenset[str], list[str]] = defaultdict(list)
     for name, parts in copies.digests.items():
@@ -149,9 +149,9 @@ def _stale_aliases(copies: Copies) -> list[Finding]:
             # Steps whose content stands under the alias: the last of the run should be among them.
             equal = [step for step, name in names.items() if content and copies.digests[name] == content]
             if equal and max(equal) < max(names):
-                held, last = names[max(equal)], names[max(names)]
-                text = f"{alias} holds the same {copies.unit} as {held}, and not those of {last}, the last of that run."
-                findings.append(Finding("duplicate", (alias, held), text))
+                twin, last = names[max(equal)], names[max(names)]
+                text = f"{alias} holds the same {copies.unit} as {twin}, and not those of {last}, the last of that run."
+                findings.append(Finding("duplicate", (alias, twin), text))
     return findings
 
 

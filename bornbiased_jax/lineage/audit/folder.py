@@ -38,7 +38,7 @@ _BESIDE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What the record of a run of this package says.
+    """The contents of the record of a run of this package.
 
     Attributes:
         seed: the run's seed.

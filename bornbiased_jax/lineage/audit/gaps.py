@@ -31,10 +31,10 @@ def find_gaps(runs: Mapping[str, Mapping[int, str]]) -> list[Finding]:
         # Each missing checkpoint is named as its nearest neighbor is.
         nearest = {step: min(names, key=lambda present, step=step: abs(present - step)) for step in missing}  # type: ignore[misc]
         subjects = tuple(at_step(names[nearest[step]], nearest[step], step) for step in missing)
-        why = "the interval of its own grid asks for" if from_intervals else "the other runs have"
+        reason = "the interval of its own grid asks for" if from_intervals else "the other runs have"
         owner = f"Run {run}" if run else "The run"
         count = "one step" if len(missing) == 1 else f"{len(missing)} steps"
-        findings.append(Finding("gap", subjects, f"{owner} lacks {count} that {why}: {listed(subjects)}."))
+        findings.append(Finding("gap", subjects, f"{owner} lacks {count} that {reason}: {listed(subjects)}."))
     return findings
 
 

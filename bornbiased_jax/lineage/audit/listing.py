@@ -25,7 +25,7 @@ def is_weights(name: str) -> bool:
 
 
 def is_training_state(name: str) -> bool:
-    """Tell whether a trainer wrote a file of this name beside the model: its optimizer, its arguments."""
+    """Tell whether a trainer wrote a file of this name next to the model: its optimizer, its arguments."""
     return _OTHERS.fullmatch(name.rpartition("/")[2]) is not None
 
 

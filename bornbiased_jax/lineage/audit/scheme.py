@@ -44,7 +44,7 @@ _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8")
 
 @dataclasses.dataclass(frozen=True)
 class GroupScheme:
-    """How the entries of one group are distributed, and which named schemes draw them so.
+    """The distribution of the entries of one group, and the named schemes that draw them so.
 
     Attributes:
         group: of the table of parameters.
@@ -69,7 +69,7 @@ class GroupScheme:
 
 @dataclasses.dataclass(frozen=True)
 class InitScheme:
-    """What named scheme an untrained model was drawn by.
+    """The named scheme that an untrained model was drawn by.
 
     Attributes:
         groups: every group that is drawn.
@@ -113,25 +113,25 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
     return InitScheme(groups, nearest, ranked[1] if len(ranked) > 1 else None, fits)
 
 
-def log_likelihood(moments: Moments, drawn: Distribution, layer: int) -> float:
+def log_likelihood(moments: Moments, dist: Distribution, layer: int) -> float:
     """Compute the log likelihood of a tensor's entries, from its moments, under one distribution.
 
     Constants are certain or impossible: 0 or −∞. A structure is left out: it moves no moment that is looked at.
     """
     # Constants first, then densities: uniform, normal, normal cut off.
     largest = max(abs(moments.smallest), abs(moments.largest))
-    if drawn.constant is not None:
-        return 0.0 if moments.smallest == moments.largest == drawn.constant else -math.inf
+    if dist.constant is not None:
+        return 0.0 if moments.smallest == moments.largest == dist.constant else -math.inf
     if moments.smallest == moments.largest:
         return -math.inf
-    std = drawn.stds[layer if len(drawn.stds) > 1 else 0]
-    if drawn.kind == "uniform":
+    std = dist.stds[layer if len(dist.stds) > 1 else 0]
+    if dist.kind == "uniform":
         half_width = math.sqrt(3.0) * std
         inside = largest <= half_width * (1 + ROUNDING)
         return -moments.entries * math.log(2 * half_width) if inside else -math.inf
     log_density = -math.log(std * math.sqrt(2 * math.pi)) - moments.rms**2 / (2 * std**2)
-    if drawn.kind in CUTS:
-        cut = CUTS[drawn.kind]
+    if dist.kind in CUTS:
+        cut = CUTS[dist.kind]
         if largest > cut * std * (1 + ROUNDING):
             return -math.inf
         # A truncated normal is denser by the probability of what is left.
@@ -176,13 +176,13 @@ def _describe(
     )
 
 
-def _fits(moments: Moments, drawn: Distribution, layer: int) -> bool:
+def _fits(moments: Moments, dist: Distribution, layer: int) -> bool:
     """Tell whether a standard deviation is as stated: within 1%, or within five standard errors."""
-    if drawn.constant is not None:
+    if dist.constant is not None:
         return True
     # The delta method for the second moment, with the fourth that was measured.
     error = 0.5 * math.sqrt(max(moments.kurtosis - 1.0, 1e-6) / moments.entries)
-    return abs(moments.rms / drawn.measured_std(layer) - 1) <= max(TOLERANCE, 5 * error)
+    return abs(moments.rms / dist.measured_std(layer) - 1) <= max(TOLERANCE, 5 * error)
 
 
 def pool(parts: Iterable[Moments]) -> Moments:
@@ -250,13 +250,13 @@ def _deviations(summary: Summary) -> list[Deviation]:
     groups = []
     for path, members in parts.items():
         # Constants are compared with their value, random numbers by their standard deviation.
-        drawn = distribution(reader.cfg, table[path])
-        constant = drawn.constant
+        dist = distribution(reader.cfg, table[path])
+        constant = dist.constant
         if constant is not None:
             deviation = max(abs(value - constant) for part in members for value in (part.smallest, part.largest))
             groups.append(Deviation(path, (), deviation, 0.0 if deviation > TOLERANCE else 1.0, constant))
             continue
-        stated: tuple[float, ...] = (drawn.measured_std(),)
+        stated: tuple[float, ...] = (dist.measured_std(),)
         if stated_std is not None:
             writes = table[path].group in ("output", "down")
             stated = (stated_std, stated_std / math.sqrt(2 * reader.cfg.num_layers))[: 2 if writes else 1]
@@ -376,10 +376,10 @@ def repeats_of(fingerprint: Fingerprint, cfg: ModelConfig | None) -> list[str]:
         fingerprint: of the initialization.
         cfg: its architecture; None of one read by names, which draws no pairs.
     """
-    drawn = set()
+    structures = set()
     if cfg is not None:
-        drawn = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
-    in_pairs = bool(drawn & {"mirrored", "repeated"})
+        structures = {distribution(cfg, row).structure for row in parameter_table(cfg).values() if row.is_matrix}
+    in_pairs = bool(structures & {"mirrored", "repeated"})
     return [
         _repeat_text(report)
         for report in fingerprint.repeats

@@ -92,13 +92,13 @@ class Summary:
 
     @property
     def description(self) -> str | None:
-        """Where the model came from, in one line; None where it may not be opened."""
+        """The origin of the model, in one line; None where it may not be opened."""
         opened = self.reader or self.named
         return None if opened is None else opened.description
 
     @property
     def is_opened(self) -> bool:
-        """Whether its weights were read, and can be read again."""
+        """True if its weights were read, and can be read again."""
         return self.reader is not None or self.named is not None
 
     @property

@@ -119,15 +119,15 @@ def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
     if digests[0] and digests[0] == digests[1]:
         return Tie(pair, None, None, None, True, identical=True)
     try:
-        both = [certified_sum([term], NUM_PERMUTATIONS) for term in _terms(first, second, left_out)]
+        sums = [certified_sum([term], NUM_PERMUTATIONS) for term in _terms(first, second, left_out)]
     except EvidenceError as error:
         return Tie(pair, None, None, None, False, reason=str(error))
     # The stronger of the two, Bonferroni over both.
-    defined = [certified for certified in both if math.isfinite(certified.z)]
+    defined = [certified for certified in sums if math.isfinite(certified.z)]
     if not defined:
         return Tie(pair, None, None, None, False, reason="every order of the coordinates gives the same statistic")
     stronger = min(defined, key=lambda certified: (certified.log10_p, -certified.z))
-    return Tie(pair, min(0.0, stronger.log10_p + math.log10(len(both))), None, stronger.z, False)
+    return Tie(pair, min(0.0, stronger.log10_p + math.log10(len(sums))), None, stronger.z, False)
 
 
 def _terms(first: Summary, second: Summary, left_out: set[MatrixCell]) -> list[Term]:
@@ -250,8 +250,8 @@ def _parentage(
     # How much nearer the first child is to its parent than to the run's own root.
     to_root, to_parent = (distances(initial, children[0]) for initial in (root, parent))
     ratios = [distance / to_parent[name] for name, distance in to_root.items() if to_parent.get(name, 0.0) > 0]
-    whose = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
-    far = f"; {whose} to {root.name} is {np.median(ratios):.3f} times that to {parent.name}" if ratios else ""
+    possessor = "its distance" if len(names) == 1 else f"the distance of {names[0]}"
+    far = f"; {possessor} to {root.name} is {np.median(ratios):.3f} times that to {parent.name}" if ratios else ""
     text = (
         f"{listed(names)} {'shares' if len(names) == 1 else 'share'} an initialization with {parent.name}, and none is "
         f"found with {root.name}, step {root.item.label.step} of {'its' if len(names) == 1 else 'their'} own run{far}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 
@@ -12,13 +12,24 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.probes.inputs.kinds import Inputs, from_tokens, random_inputs
 
-FACTS = ("kind", "num_inputs", "seq_len", "vocab_size", "d_model", "seed", "digest")
 TOKENS = "tokens"
 
 
-def facts_of(inputs: Inputs) -> dict[str, object]:
-    """Return the facts that identify inputs, JSON-ready."""
-    return {name: getattr(inputs, name) for name in FACTS}
+class InputDescription(TypedDict):
+    """The facts that identify inputs, JSON-ready: the fields of :class:`Inputs` of the same names."""
+
+    kind: str
+    num_inputs: int
+    seq_len: int
+    vocab_size: int | None
+    d_model: int | None
+    seed: int | None
+    digest: str
+
+
+def facts_of(inputs: Inputs) -> InputDescription:
+    """Return the facts that identify inputs."""
+    return cast(InputDescription, {name: getattr(inputs, name) for name in InputDescription.__annotations__})
 
 
 def arrays_of(inputs: Inputs) -> dict[str, np.ndarray]:
@@ -26,7 +37,7 @@ def arrays_of(inputs: Inputs) -> dict[str, np.ndarray]:
     return {} if inputs.tokens_NT is None else {TOKENS: inputs.tokens_NT}
 
 
-def from_facts(facts: Mapping[str, Any], cfg: ModelConfig, sources: Mapping[str, Any]) -> Inputs:
+def from_facts(facts: InputDescription, cfg: ModelConfig, sources: Mapping[str, str]) -> Inputs:
     """Make the inputs of some facts.
 
     Args:
@@ -38,10 +49,10 @@ def from_facts(facts: Mapping[str, Any], cfg: ModelConfig, sources: Mapping[str,
         InputError: what is drawn or read here is something else.
     """
     if TOKENS in sources:
-        inputs = from_tokens(np.load(Path(sources[TOKENS]), allow_pickle=False), facts["vocab_size"])
+        inputs = from_tokens(np.load(Path(sources[TOKENS]), allow_pickle=False), facts["vocab_size"] or 0)
     else:
         sizes = facts["num_inputs"], facts["seq_len"]
-        inputs = random_inputs(facts["kind"], *sizes, cfg, seed=facts["seed"], vocab_size=facts["vocab_size"])
+        inputs = random_inputs(facts["kind"], *sizes, cfg, seed=facts["seed"] or 0, vocab_size=facts["vocab_size"])
     if inputs.digest != facts["digest"]:
         raise InputError(f"the inputs drawn here have the digest {inputs.digest}, not {facts['digest']}: they differ")
     return inputs

@@ -63,12 +63,12 @@ class Inputs:
 
     @property
     def vectors(self) -> bool:
-        """Whether these are vectors, fed in place of embeddings, rather than token ids."""
+        """True if these are vectors, fed in place of embeddings, rather than token ids."""
         return KINDS[self.kind].vectors
 
     @property
     def equal_last_tokens_by_chance(self) -> bool:
-        """Whether two sequences that end in the same token have nothing else in common."""
+        """True if two sequences that end in the same token have nothing else in common."""
         return KINDS[self.kind].independent
 
     def moments(self, mean: float, std: float) -> tuple[float, float] | None:
@@ -154,7 +154,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class InputKind:
-    """What sets one kind of input apart.
+    """The properties of one kind of input.
 
     Attributes:
         title: what it is called in a table.

@@ -78,8 +78,8 @@ def text(
     }
     if str(source).startswith("builtin:"):
         about["corpus_digest"] = source_digest(source)
-    drawn = seed if windows == "random" else None
-    return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, seed=drawn, tokens_NT=tokens_NT, source=about)
+    draw_seed = seed if windows == "random" else None
+    return Inputs("text", num_inputs, seq_len, vocab_size=vocab_size, seed=draw_seed, tokens_NT=tokens_NT, source=about)
 
 
 def _join_ids(documents: Iterable[np.ndarray], needed: int | None) -> np.ndarray:

@@ -40,7 +40,7 @@ Count = Annotated[int, Ge(0)]
 
 
 class Identity(TypedDict):
-    """What the ids depend on; its digest names the folder."""
+    """The settings that the ids depend on; its digest names the folder."""
 
     recipe: int
     source_digest: str
@@ -57,7 +57,7 @@ class Part(TypedDict):
 
 
 class Index(TypedDict):
-    """What ``tokens.json`` holds."""
+    """The contents of ``tokens.json``."""
 
     identity: Identity
     dtype: Literal["<u2", "<u4"]
@@ -124,7 +124,7 @@ class Tokens:
 
 
 class Facts(TypedDict):
-    """What a record says of a tokenized source; JSON-ready."""
+    """The facts of a tokenized source in a record; JSON-ready."""
 
     source: str
     source_digest: str
@@ -317,21 +317,21 @@ def _tokenize(
     # Continue after the documents of the parts written so far.
     documents = itertools.islice(read_documents(source), index["documents"], None)
     part: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
-    held = 0
+    count = 0
     with progress.bar(None, f"tokenizing {source}", unit="bytes", quiet=quiet) as advance:
         fraction = identity["validation_fraction"]
         for batch in encoded(batches(documents), tokenizer, fraction, processes):
             for split in SPLITS:
                 part[split].append(batch.ids[split])
-            held += sum(len(ids) for ids in batch.ids.values())
+            count += sum(len(ids) for ids in batch.ids.values())
             index["documents"] += batch.documents
             index["text_bytes"] += batch.text_bytes
             advance(batch.text_bytes)
             # Write a part once there are enough ids in memory.
-            if held >= part_tokens:
+            if count >= part_tokens:
                 _write_part(place, index, part)
-                part, held = {split: [] for split in SPLITS}, 0
-    if held:
+                part, count = {split: [] for split in SPLITS}, 0
+    if count:
         _write_part(place, index, part)
     if not index["parts"]:
         raise InputError(f"{source} holds no text: name a source that does")

@@ -94,8 +94,8 @@ def test_invalid_listing_refused(content, sentence, tmp_path, capsys):
     path = tmp_path / "listing.json"
     path.write_text(content)
     assert run(["audit", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert sentence in message and message.count("\n") == 1
 
 
 def test_a_revision_without_weights_is_named(tmp_path):

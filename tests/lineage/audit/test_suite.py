@@ -87,7 +87,7 @@ def test_weights_are_fetched_where_asked_and_tell_more(server, tmp_path):
 
 
 def test_missing_suite_refused_in_one_sentence(server, capsys, tmp_path):
-    for name, said in {
+    for name, message in {
         "hf:owner/none*": "the hub has nothing called hf:owner/none*",
         "hf:owner/tiny-seed1@x*": "the hub has nothing called",
         "hf:owner/none": "none of this name",
@@ -95,7 +95,7 @@ def test_missing_suite_refused_in_one_sentence(server, capsys, tmp_path):
     }.items():
         assert run(["audit", name]) == 2
         told = capsys.readouterr().err
-        assert told.count("\n") == 1 and said in told
+        assert told.count("\n") == 1 and message in told
     assert run(["audit", str(tmp_path), "--weights"]) == 2
     assert "those of" in capsys.readouterr().err
     with pytest.raises(InputError, match="make room"), pytest.MonkeyPatch.context() as patch:

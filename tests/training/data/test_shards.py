@@ -40,27 +40,27 @@ def everything(tokens):
 
 
 def test_split_holds_every_document_once_and_in_order(source, tmp_path):
-    made = prepare(str(source), BYTES, folder=tmp_path / "tokens", validation_fraction=0.2)
+    result = prepare(str(source), BYTES, folder=tmp_path / "tokens", validation_fraction=0.2)
     held = [document for document in documents(source) if in_validation(document, 0.2)]
-    known = [document for document in documents(source) if not in_validation(document, 0.2)]
-    assert everything(made.validation) == b"".join(document + b"\0" for document in held)
-    assert everything(made.train) == b"".join(document + b"\0" for document in known)
+    existing = [document for document in documents(source) if not in_validation(document, 0.2)]
+    assert everything(result.validation) == b"".join(document + b"\0" for document in held)
+    assert everything(result.train) == b"".join(document + b"\0" for document in existing)
     # 400 draws at 0.2: within four standard errors of 80.
     assert abs(len(held) - 80) < 4 * np.sqrt(400 * 0.2 * 0.8)
-    assert made.facts["documents"] == 400
-    assert made.facts["text_bytes"] == sum(map(len, documents(source)))
+    assert result.facts["documents"] == 400
+    assert result.facts["text_bytes"] == sum(map(len, documents(source)))
 
 
 @pytest.mark.slow
 def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatch):
-    whole = prepare(str(source), BYTES, folder=tmp_path / "a")
+    full = prepare(str(source), BYTES, folder=tmp_path / "a")
     pieces = prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000, processes=2)
-    assert everything(pieces.train) == everything(whole.train)
-    assert everything(pieces.validation) == everything(whole.validation)
+    assert everything(pieces.train) == everything(full.train)
+    assert everything(pieces.validation) == everything(full.validation)
     assert len(list((tmp_path / "b").glob("*/train-*.bin"))) > 5
     # Windows across the border of two files.
-    for start in range(0, len(whole.train) - 700, 611):
-        np.testing.assert_array_equal(pieces.train.read(start, start + 700), whole.train.read(start, start + 700))
+    for start in range(0, len(full.train) - 700, 611):
+        np.testing.assert_array_equal(pieces.train.read(start, start + 700), full.train.read(start, start + 700))
     monkeypatch.setattr(shards, "_tokenize", None)
     again = prepare(str(source), BYTES, folder=tmp_path / "b")
     assert again.digest == pieces.digest
@@ -68,7 +68,7 @@ def test_parts_processes_and_the_cache_change_no_id(source, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_a_killed_tokenization_goes_on(source, tmp_path, monkeypatch):
-    whole = prepare(str(source), BYTES, folder=tmp_path / "a", part_tokens=5000)
+    full = prepare(str(source), BYTES, folder=tmp_path / "a", part_tokens=5000)
     real, written = shards._write_part, []
 
     def write(place, index, part):
@@ -84,10 +84,10 @@ def test_a_killed_tokenization_goes_on(source, tmp_path, monkeypatch):
     encoded = []
     monkeypatch.setattr(encoding, "encode", lambda *args: encoded.append(1) or _encode(*args))
     again = prepare(str(source), BYTES, folder=tmp_path / "b", part_tokens=5000)
-    assert again.digest == whole.digest
-    assert everything(again.train) == everything(whole.train)
+    assert again.digest == full.digest
+    assert everything(again.train) == everything(full.train)
     # Not everything was done again.
-    assert len(encoded) < 0.9 * whole.facts["text_bytes"] / 2000
+    assert len(encoded) < 0.9 * full.facts["text_bytes"] / 2000
 
 
 _encode = encoding.encode
@@ -95,14 +95,14 @@ _encode = encoding.encode
 
 @pytest.mark.slow
 def test_corrupted_token_shards_rebuilt_and_missing_reported(source, tmp_path, capsys):
-    made = prepare(str(source), BYTES, folder=tmp_path / "a")
+    result = prepare(str(source), BYTES, folder=tmp_path / "a")
     file = next((tmp_path / "a").glob("*/train-00000.bin"))
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(InputError, match="cut short"):
-        made.train.read(0, 10)
+        result.train.read(0, 10)
     mended = prepare(str(source), BYTES, folder=tmp_path / "a")
     assert "corrupted" in capsys.readouterr().err
-    assert mended.digest == made.digest and everything(mended.train) == everything(made.train)
+    assert mended.digest == result.digest and everything(mended.train) == everything(result.train)
     file.unlink()
     with pytest.raises(InputError, match="vanished"):
         mended.train.read(0, 10)
@@ -138,11 +138,11 @@ def test_changed_ids_are_found_and_made_anew(tmp_path, capsys):
     source.write_text("one document\n\nand another one\n\n" * 40)
     first = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
     (shard,) = (tmp_path / "cache").glob("*/train-00000.bin")
-    whole = shard.read_bytes()
-    shard.write_bytes(b"A" * len(whole))
+    content = shard.read_bytes()
+    shard.write_bytes(b"A" * len(content))
     again = prepare(str(source), ByteTokenizer(), folder=tmp_path / "cache")
     assert "corrupted: making it anew" in capsys.readouterr().err
-    assert again.digest == first.digest and shard.read_bytes() == whole
+    assert again.digest == first.digest and shard.read_bytes() == content
 
 
 def test_complete_tokens_are_read_where_nothing_can_be_written(tmp_path, monkeypatch):

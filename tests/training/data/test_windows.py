@@ -50,12 +50,12 @@ def test_state_restores_the_place(tokens):
 
 def test_parts_make_up_the_batch(tokens):
     windows = Windows(tokens, 10)
-    whole = batches(windows, batch_size=12, data_seed=5)
+    full = batches(windows, batch_size=12, data_seed=5)
     parts = [batches(windows, batch_size=12, data_seed=5, part=(index, 3)) for index in range(3)]
     for _ in range(20):
         together = np.concatenate([next(part) for part in parts])
-        np.testing.assert_array_equal(np.sort(together[:, 0]), np.sort(next(whole)[:, 0]))
-    assert parts[0].get_state() == whole.get_state()
+        np.testing.assert_array_equal(np.sort(together[:, 0]), np.sort(next(full)[:, 0]))
+    assert parts[0].get_state() == full.get_state()
 
 
 def test_held_out_rows(tokens):
