@@ -7,6 +7,7 @@ read, wherever they stand.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections import Counter
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.checkpoints import Checkpoint, Reference, adapters, conventions, open_checkpoint
+from bornbiased_jax.checkpoints import Reference, adapters, conventions, open_checkpoint
 from bornbiased_jax.checkpoints.conventions import GROUP_AXES, Convention
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats import gguf
@@ -25,7 +26,7 @@ from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.layout import with_rotated
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names, read_roles_file
-from bornbiased_jax.checkpoints.native_roles import LANGUAGE, ComparedRoles, NativeRoles
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
@@ -418,7 +419,7 @@ def open_role_source(
         return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
     except InputError as refusal:
         if folder is None:
-            without_rope = _open_gguf_without_rope(reference, str(ref)) if reference.kind == "gguf" else None
+            without_rope = _open_gguf_without_rope(reference) if reference.kind == "gguf" else None
             if without_rope is None:
                 raise
             return without_rope
@@ -430,14 +431,13 @@ def open_role_source(
             raise (refusal if is_known else error) from error
 
 
-def _open_gguf_without_rope(reference: Reference, name: str) -> RoleSource | None:
+def _open_gguf_without_rope(reference: Reference) -> RoleSource | None:
     """Open a GGUF file whose scaling of RoPE is not understood, for comparison; None of one that has other faults."""
     assert reference.path is not None
     try:
         stored = gguf.read_headers(reference.path, reference.window, is_rope_ignored=True)
     except InputError:
         return None
-    source = NativeRoles(Checkpoint(**vars(stored), reference=name, kind="gguf"))
     note = "how RoPE is scaled is not understood, so that weights are compared and nothing is computed"
     progress.once(progress.note, f"{reference.path}: {note}")
-    return ComparedRoles(source, "GGUF", note)
+    return NativeRoles(dataclasses.replace(stored, notes=(*stored.notes, note)), naming="GGUF")

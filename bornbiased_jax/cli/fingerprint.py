@@ -274,18 +274,15 @@ def digest(
       bornbiased digest runs/a@seed=42,step=0
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.checkpoints.digests import combine
     from bornbiased_jax.checkpoints.naming import open_role_source
-    from bornbiased_jax.checkpoints.native_roles import NativeRoles
     from bornbiased_jax.lineage.fingerprint_pass import weights_digests
     from bornbiased_jax.results.lineage_reports import Digest
 
     roles_file = None if roles is None else Path(roles)
     source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
-    tensors, config = dict(weights_digests(source).parameters), None
-    if isinstance(source, NativeRoles):
-        config = open_checkpoint(checkpoint, file=file, ignore_fields=ignore_fields).cfg.to_dict()
+    tensors = dict(weights_digests(source).parameters)
+    config = None if source.config is None else source.config.to_dict()
     combined = combine(tensors)
     value = {"digest": combined, "checkpoint": source.description, "config": config, "tensors": tensors}
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".

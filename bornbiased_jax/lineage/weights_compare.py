@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
@@ -171,7 +170,7 @@ def _token_labels(model: Fingerprint) -> set[str]:
 
 def _checkpoint(side: Side) -> Checkpoint | None:
     """Return a model that this package can run; None of a stored fingerprint and of any other model."""
-    return side.checkpoint if side.sketches is None and isinstance(side.roles, NativeRoles) else None
+    return side.checkpoint if side.sketches is None and side.roles.config is not None else None
 
 
 def _said_of(side: Side) -> tuple[str, ...]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
@@ -392,7 +390,7 @@ def _has_sheet(base: Side, suspect: Side) -> bool:
 
 def _checkpoints(base: Side, suspect: Side) -> tuple[Checkpoint, Checkpoint] | None:
     """Return two models that this package runs; None where it does not run both."""
-    is_run = all(isinstance(model.roles, NativeRoles) for model in (base, suspect))
+    is_run = all(model.roles.config is not None for model in (base, suspect))
     return (base.checkpoint, suspect.checkpoint) if is_run else None
 
 
@@ -401,9 +399,7 @@ def _config(side: Side) -> dict[str, FieldValue] | None:
         return None
     if side.stored is not None:
         return ModelConfig.from_dict(side.stored.config).to_dict()
-    if isinstance(side.source, str | Path) and not isinstance(side.roles, NativeRoles):
-        return None
-    return side.checkpoint.cfg.to_dict()
+    return None if side.roles.config is None else side.roles.config.to_dict()
 
 
 def run_steps(reference: str) -> list[tuple[int, str]]:

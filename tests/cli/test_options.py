@@ -79,6 +79,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
     """What the commands ask of an opened model, without weights."""
     return SimpleNamespace(
         cfg=preset("gpt2-tiny"),
+        config=preset("gpt2-tiny"),
         params=lambda: f"weights of {reference}",
         reference=reference,
         description=reference,
@@ -122,7 +123,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         "bornbiased_jax.lineage.trace:weights_digests": lambda roles: WeightsDigests({}, {}),
-        "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=()),
+        "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=(), config=None),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:from_weights": lambda cfg, *unused: SimpleNamespace(cfg=cfg),
