@@ -335,7 +335,7 @@ def open_checkpoint(
 
 
 @functools.lru_cache(maxsize=1)
-def open_verified(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
+def verified_checkpoint(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
     """Open a checkpoint that another process has named, once in this one, with parameters of type ``dtype``.
 
     Raises:

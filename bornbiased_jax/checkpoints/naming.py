@@ -355,7 +355,7 @@ def _is_other_head(tensor: NamedTensor) -> bool:
     return tensor.block is None and re.fullmatch(conventions.OTHER_HEADS, tensor.tail) is not None
 
 
-def open_by_names(folder: Path, *, file: str | None = None, roles_file: Path | None = None) -> NamedRoles:
+def read_by_names(folder: Path, *, file: str | None = None, roles_file: Path | None = None) -> NamedRoles:
     """Open a folder of weights for reading by role, whatever its architecture.
 
     Args:
@@ -395,7 +395,7 @@ def _read_config(folder: Path) -> Json:
     return config
 
 
-def open_role_source(
+def read_by_role(
     ref: str | Path, *, file: str | None = None, roles_file: Path | None = None, ignore_fields: Sequence[str] = ()
 ) -> RoleSource:
     """Open any model for reading by role: by the table of parameters where this package runs it, else by names.
@@ -414,24 +414,24 @@ def open_role_source(
     if roles_file is not None and folder is None:
         raise InputError(f"{ref} is no folder of weights, which --roles is for: leave the option out")
     if folder is not None and (roles_file is not None or adapters.is_adapter(folder)):
-        return open_by_names(folder, file=file, roles_file=roles_file)
+        return read_by_names(folder, file=file, roles_file=roles_file)
     try:
         return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
     except InputError as refusal:
         if folder is None:
-            without_rope = _open_gguf_without_rope(reference) if reference.kind == "gguf" else None
+            without_rope = _gguf_without_rope(reference) if reference.kind == "gguf" else None
             if without_rope is None:
                 raise
             return without_rope
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
-            return open_by_names(folder, file=file)
+            return read_by_names(folder, file=file)
         except InputError as error:
             is_known = _read_config(folder).get("model_type") in FAMILIES
             raise (refusal if is_known else error) from error
 
 
-def _open_gguf_without_rope(reference: Reference) -> RoleSource | None:
+def _gguf_without_rope(reference: Reference) -> RoleSource | None:
     """Open a GGUF file whose scaling of RoPE is not understood, for comparison; None of one that has other faults."""
     assert reference.path is not None
     try:

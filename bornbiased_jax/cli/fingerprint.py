@@ -131,7 +131,7 @@ _OF_BOTH = ("file", "ignore_fields")
 def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
     """Read the weights once, and write their fingerprint."""
     from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints.naming import open_role_source
+    from bornbiased_jax.checkpoints.naming import read_by_role
     from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
     from bornbiased_jax.lineage import fingerprint as make_fingerprint
     from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
@@ -148,7 +148,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     # The size is known before the weights are read.
     roles_file = None if choices["roles"] is None else Path(choices["roles"])
     opening = {name: choices[name] for name in _OF_BOTH}
-    source = open_role_source(checkpoint, roles_file=roles_file, **opening)
+    source = read_by_role(checkpoint, roles_file=roles_file, **opening)
     if choices["max_bytes"] is not None:
         settings = fitted(source, settings, choices["max_bytes"])
     progress.note(f"about {predicted_bytes(source, settings):,} bytes will be stored")
@@ -275,12 +275,12 @@ def digest(
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
     from bornbiased_jax.checkpoints.digests import combine
-    from bornbiased_jax.checkpoints.naming import open_role_source
+    from bornbiased_jax.checkpoints.naming import read_by_role
     from bornbiased_jax.lineage.fingerprint_pass import weights_digests
     from bornbiased_jax.results.lineage_reports import Digest
 
     roles_file = None if roles is None else Path(roles)
-    source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
+    source = read_by_role(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
     tensors = dict(weights_digests(source).parameters)
     config = None if source.config is None else source.config.to_dict()
     combined = combine(tensors)

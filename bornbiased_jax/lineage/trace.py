@@ -13,7 +13,7 @@ import numpy as np
 from bornbiased_jax import checkpoints, io, progress
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.naming import read_by_role
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig
@@ -118,9 +118,7 @@ class Side:
             return NativeRoles(self.checkpoint)
         if not isinstance(self.source, str | Path):
             raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        return open_role_source(
-            self.source, file=self.file, roles_file=self.roles_file, ignore_fields=self.ignore_fields
-        )
+        return read_by_role(self.source, file=self.file, roles_file=self.roles_file, ignore_fields=self.ignore_fields)
 
     def close(self) -> None:
         """Remove what a pass block by block kept on disk."""

@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.naming import open_by_names, open_role_source
+from bornbiased_jax.checkpoints.naming import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, open_weights
@@ -270,9 +270,9 @@ def test_a_model_in_nf4_is_read_by_the_published_formula(tmp_path, storage, is_n
     settings = {**FOUR_BITS, "bnb_4bit_quant_storage": storage, "bnb_4bit_use_double_quant": is_nested}
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": settings}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    source = open_role_source(tmp_path)
+    source = read_by_role(tmp_path)
     assert source.unread == () and source.naming == "names"
-    assert [role.path for role in source.roles] == [role.path for role in open_by_names(folder).roles]
+    assert [role.path for role in source.roles] == [role.path for role in read_by_names(folder).roles]
     for role in source.roles:
         if role.name in expected:
             assert source.stored_as(role) == "nf4"

@@ -123,7 +123,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         "bornbiased_jax.lineage.trace:weights_digests": lambda roles: WeightsDigests({}, {}),
-        "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=(), config=None),
+        "bornbiased_jax.checkpoints.naming:read_by_role": lambda ref, **choices: SimpleNamespace(roles=(), config=None),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:from_weights": lambda cfg, *unused: SimpleNamespace(cfg=cfg),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.naming import open_by_names
+from bornbiased_jax.checkpoints.naming import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import symmetries
@@ -258,7 +258,7 @@ def test_tokens_with_their_strings_may_have_any_number():
 
 def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
     """All but the digest of the files' tensors, of which names have one for each expert."""
-    by_table, by_names = map(fingerprint, (NativeRoles(open_checkpoint(QWEN2_MOE)), open_by_names(QWEN2_MOE)))
+    by_table, by_names = map(fingerprint, (NativeRoles(open_checkpoint(QWEN2_MOE)), read_by_names(QWEN2_MOE)))
     assert by_table.tensors == by_names.tensors and by_table.repeats == by_names.repeats
     pair = [dataclasses.asdict(sketches.components["language"]) for sketches in (by_table, by_names)]
     np.testing.assert_equal(*pair)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.naming import read_by_role
 from bornbiased_jax.lineage.roundings import ROUNDINGS, Explanations
 from bornbiased_jax.lineage.same_model import tensor_difference
 
@@ -356,7 +356,7 @@ def written(folder, name, change, **config):
     safetensors.numpy.save_file({key: np.ascontiguousarray(array) for key, array in made.items()}, path)
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | config))
-    return open_role_source(folder)
+    return read_by_role(folder)
 
 
 def plain(key, array):
@@ -511,6 +511,6 @@ def test_a_copy_of_a_gemma_in_bfloat16_is_equal_after_rounding(tmp_path):
             moves = (0.03 * draws.standard_normal(array.shape)).astype(np.float32) if "norm" in key else np.float32(0)
             made[key] = cast(array + moves)
         safetensors.numpy.save_file(made, path)
-        sources.append(open_role_source(tmp_path / place))
+        sources.append(read_by_role(tmp_path / place))
     difference = tensor_difference(*sources)
     assert difference is not None and difference.rounding == "bfloat16"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face, open_checkpoint
-from bornbiased_jax.checkpoints.naming import open_by_names
+from bornbiased_jax.checkpoints.naming import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource
 from bornbiased_jax.cli.main import run
@@ -278,7 +278,7 @@ def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models
         export_hugging_face(CFG, init_seed(CFG, seed), folder)
     other_config(folders[1], rope_theta=5e5, text_config={"use_cache": True})
     # As models that this package does not run, then by the settings that it reads.
-    named = [open_by_names(folder) for folder in folders]
+    named = [read_by_names(folder) for folder in folders]
     runnable = [open_checkpoint(str(folders[0]))] * 2
     by_names = evidence_sheet(*named, None)
     row = next(row for row in by_names.rows if row.key == "equal_settings")

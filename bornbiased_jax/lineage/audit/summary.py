@@ -23,7 +23,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
-from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
+from bornbiased_jax.checkpoints.naming import NamedRoles, read_by_names
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import RoleSource
@@ -229,7 +229,7 @@ def _open(reference: str) -> tuple[Checkpoint | NamedRoles, str]:
         parsed = parse_ref(reference).fetched()
         if parsed.kind != "huggingface" or parsed.path is None or _is_configuration_run(parsed.path):
             raise
-        named = open_by_names(parsed.path)
+        named = read_by_names(parsed.path)
         unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
         return named, f"{refusal}{unread}"
 
