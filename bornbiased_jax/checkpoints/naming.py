@@ -32,7 +32,7 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.sizes import Json, config_of, measure, settle
 from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32, not_finite
-from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, open_chosen
+from bornbiased_jax.checkpoints.weight_files import choose_weights, find_tokenizers, locate_tensors
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut
 
@@ -370,7 +370,7 @@ def read_by_names(folder: Path, *, file: str | None = None, roles_file: Path | N
     place = folder if adapter is None else adapters.base_folder(folder, adapter)
     config = _read_config(place)
     chosen = choose_weights(place, file)
-    tensors = decode(open_chosen(place, chosen), config)
+    tensors = decode(locate_tensors(place, chosen), config)
     source = NamedRoles(
         tensors if adapter is None else adapters.adapt(tensors, adapter),
         config,

@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.naming import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
-from bornbiased_jax.checkpoints.weight_files import choose_weights, open_weights
+from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
 from bornbiased_jax.errors import InputError
 from tests.fixtures.four_bits import dequantized_nf4, pack_words, quantized_nf4
 
@@ -70,7 +70,7 @@ def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
         "empty": torch.zeros(0, 3),
     }
     torch.save({"state_dict": tensors, "epoch": 3}, tmp_path / "pytorch_model.bin")
-    source = open_weights(tmp_path, [tmp_path / "pytorch_model.bin"])
+    source = locate_tensors(tmp_path, choose_weights(tmp_path))
     assert source.shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         assert np.array_equal(source.read(name).astype(np.float64), tensor.detach().double().numpy())
@@ -91,7 +91,7 @@ def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol)
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
         archive.writestr("archive/data.pkl", data)
     with pytest.raises(InputError, match="could run code"):
-        open_weights(tmp_path, [tmp_path / "pytorch_model.bin"])
+        locate_tensors(tmp_path, choose_weights(tmp_path))
     assert not (tmp_path / "written").exists()
 
 
@@ -148,7 +148,7 @@ def test_float8_tensors_are_read_from_safetensors(tmp_path):
     from safetensors.torch import save_file
 
     save_file(tensors, tmp_path / "model.safetensors")
-    source = open_weights(tmp_path, [tmp_path / "model.safetensors"])
+    source = locate_tensors(tmp_path, choose_weights(tmp_path))
     assert np.array_equal(decode(source, {}).read("m.weight"), (tensors["m.weight"].float() * 0.5).numpy())
 
 
