@@ -111,6 +111,7 @@ def evaluate(
       bornbiased evaluate runs/a@seed=42 --data builtin:prose \\
         --num-sequences 256 --context 512
     """
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
     from bornbiased_jax.results.run_reports import Evaluation
 
@@ -118,7 +119,7 @@ def evaluate(
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
     scratch = options.scratch_folder(choices["stream"], choices["scratch"])
-    opened = options.open_model(checkpoint, scratch, ignore_fields=choices["ignore_fields"])
+    opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=choices["ignore_fields"])
     losses = evaluate_checkpoint(
         opened,
         str(text or data),

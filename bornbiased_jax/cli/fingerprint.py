@@ -212,6 +212,7 @@ def _store_outputs(
 ) -> None:
     """Run the model on the probe inputs, and write its last outputs."""
     from bornbiased_jax import io, parallel
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
@@ -229,7 +230,8 @@ def _store_outputs(
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
-    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **chosen, **held))
+    opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
+    side = trace.Side(opened)
     outputs = trace.read_outputs(
         side, trace.Probe(**arguments).fitted(side.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )

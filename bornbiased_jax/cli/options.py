@@ -298,17 +298,6 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
     return io.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
 
 
-def open_model(
-    reference: str, scratch: Path | None, *, ignore_fields: Sequence[str] = (), **settings: Any
-) -> Checkpoint:
-    """Open a checkpoint, streamed where there is a folder for it, else as ``open_checkpoint`` does."""
-    from bornbiased_jax import checkpoints
-
-    if scratch is not None:
-        settings = {"scratch": scratch}
-    return checkpoints.open_checkpoint(reference, ignore_fields=ignore_fields, **settings)
-
-
 def start(
     *,
     quiet: bool = False,

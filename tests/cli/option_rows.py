@@ -317,6 +317,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *[row for row in COMMON if row[1] != QUIET],
         ("--mesh data=1", PRINT, {"options.mesh": "the mesh"}),
         *streamed("model.gguf"),
+        ("--stream --file other.safetensors", OPEN, {"file": "other.safetensors"}),
         *DRAWN,
         *prepared(),
     ],
