@@ -214,6 +214,7 @@ def _store_outputs(
     from bornbiased_jax import io, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
+    from bornbiased_jax.lineage.compared_model import Side
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
     from bornbiased_jax.results.lineage_reports import OutputFile
@@ -231,7 +232,7 @@ def _store_outputs(
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
-    side = trace.Side(opened)
+    side = Side(opened)
     outputs = trace.read_outputs(
         side, trace.Probe(**arguments).fitted(side.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )

@@ -16,7 +16,7 @@ from bornbiased_jax.ranges import Count, Level
 from bornbiased_jax.schema import shown
 
 if TYPE_CHECKING:
-    from bornbiased_jax.lineage.trace import Side
+    from bornbiased_jax.lineage.compared_model import Side
 
 # What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
 _READING = ("files", "roles", "ignore_fields")
@@ -160,7 +160,7 @@ def _sides(
     Raises:
         InputError: a file or a field that neither folder has.
     """
-    from bornbiased_jax.lineage.trace import Side
+    from bornbiased_jax.lineage.compared_model import Side
 
     if not (files or roles or ignore_fields):
         first = Side(refs[0], scratch)
@@ -191,7 +191,7 @@ def _sides(
 def _folder(ref: str) -> Path | None:
     """Return the folder of weights that a reference names, fetched from the hub if need be; None of anything else."""
     from bornbiased_jax.checkpoints.reference import parse_ref
-    from bornbiased_jax.lineage.trace import Side
+    from bornbiased_jax.lineage.compared_model import Side
 
     side = Side(ref)
     if side.sketches is not None or side.stored is not None:

@@ -17,9 +17,9 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.compared_model import Side
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.scan import Base
-from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.parameters import Axis
 
 ILL_CONDITIONED = 30.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.compared_model import Side
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
@@ -19,9 +19,6 @@ from bornbiased_jax.lineage.token_numbers import foreign_numbers
 from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
-
-if TYPE_CHECKING:
-    from bornbiased_jax.lineage.trace import Side
 
 NEURONS = 4096
 """Neurons of each MLP that two checkpoints are compared by, by default: all of small models."""

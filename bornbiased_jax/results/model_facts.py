@@ -11,8 +11,8 @@ from typing import Any
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
+from bornbiased_jax.lineage.compared_model import Side
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint
-from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.results.result import Listing
 
 # Fields of a configuration that tell a reader what a model is, in the order in which they are read.

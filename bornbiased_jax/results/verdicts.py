@@ -16,10 +16,11 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
+from bornbiased_jax.lineage.compared_model import Side, Source
 from bornbiased_jax.lineage.same_model import expect_logits
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
 from bornbiased_jax.lineage.sheet_reading import probe_ids
-from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
+from bornbiased_jax.lineage.trace import TraceOptions
 from bornbiased_jax.lineage.weights_report import place
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel

@@ -79,7 +79,7 @@ WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
     "bornbiased_jax.checkpoints.naming:read_by_role": SimpleNamespace(description="m", config=None),
     "bornbiased_jax.lineage.fingerprint_pass:weights_digests": WeightsDigests({}, {}),
-    "bornbiased_jax.lineage.trace:weights_digests": WeightsDigests({}, {}),
+    "bornbiased_jax.lineage.compared_model:weights_digests": WeightsDigests({}, {}),
     "bornbiased_jax.lineage.fingerprint_pass:fingerprint": SimpleNamespace(repeats=()),
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),

@@ -122,7 +122,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         OPEN: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
-        "bornbiased_jax.lineage.trace:weights_digests": lambda roles: WeightsDigests({}, {}),
+        "bornbiased_jax.lineage.compared_model:weights_digests": lambda roles: WeightsDigests({}, {}),
         "bornbiased_jax.checkpoints.naming:read_by_role": lambda ref, **choices: SimpleNamespace(roles=(), config=None),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",

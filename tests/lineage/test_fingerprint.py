@@ -18,10 +18,11 @@ from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import Settings, battery, fingerprint, fingerprint_pass, same_model, sheet_reading
+from bornbiased_jax.lineage.compared_model import Side
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
-from bornbiased_jax.lineage.trace import Side, trace
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.results.verdicts import sheet_of
 from tests.lineage.fingerprinted import CONFIGS, Labeled, Model, model, sketched

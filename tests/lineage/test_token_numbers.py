@@ -5,8 +5,8 @@ import pytest
 
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage import fingerprint
+from bornbiased_jax.lineage.compared_model import Side
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
-from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.lineage.weights_compare import auto
 from tests.lineage.descendants import config, descend, edited, reader, rotated
 from tests.lineage.test_token_strings import permuted

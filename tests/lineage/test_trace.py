@@ -17,9 +17,10 @@ from bornbiased_jax.cli.seedprint import seedprint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, lineage_tests, payload_digest
 from bornbiased_jax.lineage import output_fingerprint as prints
+from bornbiased_jax.lineage.compared_model import Side
 from bornbiased_jax.lineage.lineage_tests import TESTS, LineageTest, lineage_test
 from bornbiased_jax.lineage.outputs import OutputOptions
-from bornbiased_jax.lineage.trace import Probe, Side, read_outputs
+from bornbiased_jax.lineage.trace import Probe, read_outputs
 from bornbiased_jax.lineage.trace import trace as trace_by_default
 from bornbiased_jax.lineage.verdict import undefined
 
