@@ -214,7 +214,7 @@ def _store_outputs(
     from bornbiased_jax import io, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
-    from bornbiased_jax.lineage.compared_model import Side
+    from bornbiased_jax.lineage.compared_model import ComparedModel
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
     from bornbiased_jax.results.lineage_reports import OutputFile
@@ -232,12 +232,12 @@ def _store_outputs(
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
-    side = Side(opened)
+    model = ComparedModel(opened)
     outputs = trace.read_outputs(
-        side, trace.Probe(**arguments).fitted(side.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
+        model, trace.Probe(**arguments).fitted(model.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
-    side.close()
+    model.close()
     num_outputs, width = outputs.outputs_ND.shape
     facts = {
         "out": str(out),
@@ -248,7 +248,7 @@ def _store_outputs(
         "layer": outputs.layer,
         "storage": outputs.storage,
         "inputs": outputs.inputs,
-        "model": side.cfg.to_dict(),
+        "model": model.cfg.to_dict(),
         # Of the file, so that it can be published: the same model and inputs give the same bytes.
         "weights_digest": outputs.weights_digest,
         "digest": io.sha256(out) if out.is_file() else None,

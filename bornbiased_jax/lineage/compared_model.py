@@ -26,7 +26,7 @@ Source = str | Path | Checkpoint | OutputFingerprint | Fingerprint
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Side:
+class ComparedModel:
     """One of two models, read no sooner than a test asks for it.
 
     Attributes:

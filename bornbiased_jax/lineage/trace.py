@@ -18,7 +18,7 @@ from bornbiased_jax.lineage import compare as comparing
 from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
-from bornbiased_jax.lineage.compared_model import Side, Source
+from bornbiased_jax.lineage.compared_model import ComparedModel, Source
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.lineage_tests import lineage_test
@@ -57,15 +57,15 @@ class Probe:
     vocab_size: int | None = None
     batch_size: int | None = None
 
-    def settled_by(self, side: Side) -> Probe:
+    def settled_by(self, model: ComparedModel) -> Probe:
         """Return the probe that a stored fingerprint was made with.
 
         Raises:
             InputError: something else was asked for.
         """
-        assert side.stored is not None
+        assert model.stored is not None
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
-        facts = side.stored.inputs
+        facts = model.stored.inputs
         stored = Probe(
             inputs=facts["kind"],
             num_inputs=facts["num_inputs"],
@@ -78,7 +78,7 @@ class Probe:
             choice = getattr(self, name)
             if choice is not None and choice != value:
                 option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{side.name} was made with {option} {value}, not {choice}: leave {option} out")
+                raise InputError(f"{model.name} was made with {option} {value}, not {choice}: leave {option} out")
         return stored
 
     def fitted(self, *configs: ModelConfig) -> Probe:
@@ -104,7 +104,7 @@ class Probe:
 
 
 def read_outputs(
-    side: Side,
+    model: ComparedModel,
     probe: Probe,
     options: OutputOptions = OutputOptions(),  # noqa: B008
     *,
@@ -115,18 +115,18 @@ def read_outputs(
     """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
 
     Args:
-        side: the model.
+        model: the model.
         probe: with every choice made (:meth:`Probe.fitted`); it decides the batch size.
         options: as in :func:`.output_fingerprint.fingerprint_outputs`.
         resume, engine, range_size: as there.
     """
-    if side.stored is not None:
-        return side.stored
-    inputs = probe.draw(side.checkpoint.cfg)
-    with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
+    if model.stored is not None:
+        return model.stored
+    inputs = probe.draw(model.checkpoint.cfg)
+    with progress.bar(inputs.num_inputs, f"fingerprint {model.name}", unit="sequences") as advance:
         options = dataclasses.replace(options, batch_size=probe.batch_size)
         return prints.fingerprint_outputs(
-            side.checkpoint, inputs, options, resume=resume, engine=engine, range_size=range_size, advance=advance
+            model.checkpoint, inputs, options, resume=resume, engine=engine, range_size=range_size, advance=advance
         )
 
 
@@ -152,8 +152,8 @@ class TraceOptions(SingleTestOptions, total=False):
 
 
 def trace(
-    base: Source | Side,
-    suspect: Source | Side,
+    base: Source | ComparedModel,
+    suspect: Source | ComparedModel,
     *,
     test: str | None = None,
     alpha: float | None = None,
@@ -167,9 +167,9 @@ def trace(
 
     Args:
         base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, either of them
-            opened, or a side that says how to open it.
+            opened, or a :class:`.ComparedModel`, which says how.
         suspect: the other model.
-        test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
+        test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one model is a stored
             fingerprint of outputs or an option of that test alone is given.
         alpha: level of the decision; the test's own by default.
         probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
@@ -194,12 +194,14 @@ def trace(
         >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
         'unrelated'
     """
-    # One side where both are named alike: it is opened once.
+    # One model where both are named alike: it is opened once.
     is_one_model = base is suspect or (isinstance(base, str) and base == suspect)
-    base_side = base if isinstance(base, Side) else Side(base, scratch)
-    suspect_side = suspect if isinstance(suspect, Side) else base_side if is_one_model else Side(suspect, scratch)
+    models = [
+        source if isinstance(source, ComparedModel) else ComparedModel(source, scratch) for source in (base, suspect)
+    ]
+    base_model, suspect_model = models[0], models[0] if is_one_model else models[1]
     # The test, its level and its options.
-    test = _default_test(base_side, suspect_side, test_options) if test is None else test
+    test = _default_test(base_model, suspect_model, test_options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
     options: dict[str, object] = {name: value for name, value in test_options.items() if value is not None}
@@ -219,49 +221,49 @@ def trace(
     committed_as = None
     if base_digest is not None:
         published = read_digest(base_digest)
-        payload = partial(_payload_of, base_side)
-        committed_as = check_commitment(base_side.name, published, base_side.digest, payload)
+        payload = partial(_payload_of, base_model)
+        committed_as = check_commitment(base_model.name, published, base_model.digest, payload)
     # Run the test on weights or on outputs.
     probe = probe or Probe()
     if entry.needs == "weights":
         if test == "auto" and probe != Probe():
-            options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
-        verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
+            options["outputs"] = lambda: _by_outputs("permutation", base_model, suspect_model, probe, alpha)
+        verdict = entry.load()(base_model, suspect_model, alpha=alpha, **options)
     else:
         num_references = count if entry.references else None
         verdict = _by_outputs(
-            test, base_side, suspect_side, probe, alpha, num_permutations, test_options.get("signs"), num_references
+            test, base_model, suspect_model, probe, alpha, num_permutations, test_options.get("signs"), num_references
         )
     # Record choices and commitment with the verdict.
     chosen: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
     verdict = with_choices(verdict, chosen)
-    verdict = with_commitment(verdict, base_side.digest, suspect_side.digest, committed_as=committed_as)
-    for side in (base_side, suspect_side):
-        side.close()
+    verdict = with_commitment(verdict, base_model.digest, suspect_model.digest, committed_as=committed_as)
+    base_model.close()
+    suspect_model.close()
     return verdict
 
 
-def _payload_of(base: Side) -> str | None:
+def _payload_of(base: ComparedModel) -> str | None:
     """Return the payload digest of a base's fingerprint, which is made with default settings where none is stored."""
     if base.stored is not None:
         return None
     return payload_digest(base.fingerprint(Settings()) if base.sketches is None else base.sketches)
 
 
-def _default_test(base: Side, suspect: Side, options: Mapping[str, object]) -> str:
+def _default_test(base: ComparedModel, suspect: ComparedModel, options: Mapping[str, object]) -> str:
     """Choose what settles most about this pair, of the tests that have the options given."""
     # Options that the permutation test has and `auto` lacks ask for outputs.
     names = {name for name, value in options.items() if value is not None}
     outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
-    stored = any(side.stored is not None for side in (base, suspect))
+    stored = any(model.stored is not None for model in (base, suspect))
     return "permutation" if stored or outputs_alone else "auto"
 
 
 def _by_outputs(
     test: str,
-    base: Side,
-    suspect: Side,
+    base: ComparedModel,
+    suspect: ComparedModel,
     probe: Probe,
     alpha: float,
     num_permutations: int | None = None,
@@ -286,14 +288,14 @@ def _by_outputs(
     )
 
 
-def _settled(probe: Probe, base: Side, suspect: Side) -> Probe:
+def _settled(probe: Probe, base: ComparedModel, suspect: ComparedModel) -> Probe:
     # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
-    settled = [probe.settled_by(side) for side in (base, suspect) if side.stored is not None]
+    settled = [probe.settled_by(model) for model in (base, suspect) if model.stored is not None]
     probe = settled[0] if settled else probe
-    return probe.fitted(*(side.cfg for side in (base, suspect) if side.stored is None))
+    return probe.fitted(*(model.cfg for model in (base, suspect) if model.stored is None))
 
 
-def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
+def _uncomparable(base: ComparedModel, suspect: ComparedModel, probe: Probe) -> str | None:
     """Return why no output of one model belongs to one of the other, before anything is computed."""
     vectors = probe.inputs == "gaussian"
     # Two stored ones of tokens have their inputs compared first.
@@ -306,13 +308,17 @@ def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
     )
 
 
-def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[OutputFingerprint, OutputFingerprint]:
+def _fingerprints(
+    base: ComparedModel, suspect: ComparedModel, probe: Probe
+) -> tuple[OutputFingerprint, OutputFingerprint]:
     """Read both models' outputs alike: as the stored one of them was."""
-    stored = [side.stored for side in (base, suspect) if side.stored is not None]
+    stored = [model.stored for model in (base, suspect) if model.stored is not None]
     # A stored fingerprint fixes the layer, and the moments of vectors, for the other model.
-    layers = {side.layer for side in stored}
+    layers = {outputs.layer for outputs in stored}
     layer = layers.pop() if len(layers) == 1 else None
-    moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
+    moments = next(
+        ((outputs.inputs["mean"], outputs.inputs["std"]) for outputs in stored if "mean" in outputs.inputs), None
+    )
     first = read_outputs(base, probe, OutputOptions(moments, layer))
     if base is suspect:
         return first, first

@@ -10,7 +10,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
-from bornbiased_jax.lineage.compared_model import Side
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
@@ -27,8 +27,8 @@ LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
 
 
 def auto(
-    base: Side,
-    suspect: Side,
+    base: ComparedModel,
+    suspect: ComparedModel,
     *,
     alpha: float = ALPHA,
     num_permutations: int = NUM_PERMUTATIONS,
@@ -56,13 +56,13 @@ def auto(
     options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
     outputs_verdict = None if outputs is None else outputs()
     # Identity: of tensors where both models are there, of logits where tensors differ.
-    is_stored = any(side.sketches is not None for side in (base, suspect))
+    is_stored = any(model.sketches is not None for model in (base, suspect))
     difference = None
     if not is_stored and not has_untrained:
         with tensors_bar(base.roles, "comparing the tensors") as advance:
             difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
     identity = identify(*checkpoints, difference, with_logits=True)
-    has_further = any(note.startswith(LEFT_OUT) for side in (base, suspect) for note in _said_of(side))
+    has_further = any(note.startswith(LEFT_OUT) for model in (base, suspect) for note in _said_of(model))
     is_said = difference is not None and difference.alone
     if identity is not None and identity.kind in ("tensors", "rounded") and has_further and not is_said:
         identity = dataclasses.replace(identity, sentence=f"{identity.sentence}, in all tensors that both have")
@@ -80,8 +80,8 @@ def auto(
 
 
 def weights(
-    base: Side,
-    suspect: Side,
+    base: ComparedModel,
+    suspect: ComparedModel,
     *,
     alpha: float = ALPHA,
     labels: str = "coordinates",
@@ -117,7 +117,7 @@ def weights(
 
 
 def _fingerprint_pair(
-    base: Side, suspect: Side, sign_key: str | None, neurons: int | str | None
+    base: ComparedModel, suspect: ComparedModel, sign_key: str | None, neurons: int | str | None
 ) -> tuple[Fingerprint, Fingerprint]:
     """Make or read the fingerprints of two models, with the same settings.
 
@@ -133,7 +133,7 @@ def _fingerprint_pair(
         text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
         raise InputError(text) from error
     # A stored fingerprint decides the settings; otherwise the options do.
-    stored = next((side.sketches for side in (base, suspect) if side.sketches is not None), None)
+    stored = next((model.sketches for model in (base, suspect) if model.sketches is not None), None)
     if stored is not None:
         settings = stored.settings
         if key not in (None, settings.sign_key):
@@ -155,7 +155,7 @@ def _fingerprint_pair(
     return first, second
 
 
-def _equal_tensors(base: Side, suspect: Side) -> set[str]:
+def _equal_tensors(base: ComparedModel, suspect: ComparedModel) -> set[str]:
     """Return the paths of tensors that have one digest in two models of which fingerprints were made."""
     others = suspect.records
     return {path for path, record in base.records.items() if path in others and others[path].digest == record.digest}
@@ -165,19 +165,19 @@ def _token_labels(model: Fingerprint) -> set[str]:
     return {component.token_labels for component in model.components.values() if component.token_labels is not None}
 
 
-def _checkpoint(side: Side) -> Checkpoint | None:
+def _checkpoint(model: ComparedModel) -> Checkpoint | None:
     """Return a model that this package can run; None of a stored fingerprint and of any other model."""
-    return side.checkpoint if side.sketches is None and side.roles.config is not None else None
+    return model.checkpoint if model.sketches is None and model.roles.config is not None else None
 
 
-def _said_of(side: Side) -> tuple[str, ...]:
-    return side.roles.notes if side.sketches is None else ()
+def _said_of(model: ComparedModel) -> tuple[str, ...]:
+    return model.roles.notes if model.sketches is None else ()
 
 
-def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
+def _named(verdict: Verdict, base: ComparedModel, suspect: ComparedModel) -> Verdict:
     """Add the models' names, and what was said of their files when they were opened."""
-    sides = ("base", base), ("suspect", suspect)
-    said = [f"The {word}'s files: {note}." for word, side in sides for note in _said_of(side)]
+    models = ("base", base), ("suspect", suspect)
+    said = [f"The {word}'s files: {note}." for word, model in models for note in _said_of(model)]
     detail = {"base": base.name, "suspect": suspect.name, "notes": [*verdict.notes, *said]}
     return dataclasses.replace(verdict, detail={**verdict.detail, **detail})
 

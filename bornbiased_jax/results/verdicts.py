@@ -16,7 +16,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
-from bornbiased_jax.lineage.compared_model import Side, Source
+from bornbiased_jax.lineage.compared_model import ComparedModel, Source
 from bornbiased_jax.lineage.same_model import expect_logits
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
 from bornbiased_jax.lineage.sheet_reading import probe_ids
@@ -353,17 +353,17 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
         >>> lineage(f"seed:1@{small}", f"seed:2@{small}").verdict.verdict
         'unrelated'
     """
-    sides = [Side(base), Side(suspect)]
+    pair = [ComparedModel(base), ComparedModel(suspect)]
     verdict = trace.trace(base, suspect, **options)
-    return Lineage(sides[0].name, sides[1].name, verdict, models=models_of(*sides))
+    return Lineage(pair[0].name, pair[1].name, verdict, models=models_of(*pair))
 
 
-def models_of(base: Side, suspect: Side) -> dict[str, dict[str, FieldValue] | None]:
+def models_of(base: ComparedModel, suspect: ComparedModel) -> dict[str, dict[str, FieldValue] | None]:
     """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
     return {"base": _config(base), "suspect": _config(suspect)}
 
 
-def sheet_of(base: Side, suspect: Side) -> Sheet | None:
+def sheet_of(base: ComparedModel, suspect: ComparedModel) -> Sheet | None:
     """Compute the sheet of two checkpoints; None where one of them is a stored fingerprint."""
     if not _has_sheet(base, suspect):
         return None
@@ -371,7 +371,7 @@ def sheet_of(base: Side, suspect: Side) -> Sheet | None:
     return evidence_sheet(base.roles, suspect.roles, checkpoints, (base.records, suspect.records))
 
 
-def expect_sheet(base: Side, suspect: Side) -> None:
+def expect_sheet(base: ComparedModel, suspect: ComparedModel) -> None:
     """Have what the sheet of two checkpoints needs computed along with the verdict, where that reads the same.
 
     Raises:
@@ -385,22 +385,22 @@ def expect_sheet(base: Side, suspect: Side) -> None:
         expect_logits(checkpoint, ids_ST)
 
 
-def _has_sheet(base: Side, suspect: Side) -> bool:
+def _has_sheet(base: ComparedModel, suspect: ComparedModel) -> bool:
     return all(model.sketches is None and model.stored is None for model in (base, suspect))
 
 
-def _checkpoints(base: Side, suspect: Side) -> tuple[Checkpoint, Checkpoint] | None:
+def _checkpoints(base: ComparedModel, suspect: ComparedModel) -> tuple[Checkpoint, Checkpoint] | None:
     """Return two models that this package runs; None where it does not run both."""
     is_run = all(model.roles.config is not None for model in (base, suspect))
     return (base.checkpoint, suspect.checkpoint) if is_run else None
 
 
-def _config(side: Side) -> dict[str, FieldValue] | None:
-    if side.sketches is not None:
+def _config(model: ComparedModel) -> dict[str, FieldValue] | None:
+    if model.sketches is not None:
         return None
-    if side.stored is not None:
-        return ModelConfig.from_dict(side.stored.config).to_dict()
-    return None if side.roles.config is None else side.roles.config.to_dict()
+    if model.stored is not None:
+        return ModelConfig.from_dict(model.stored.config).to_dict()
+    return None if model.roles.config is None else model.roles.config.to_dict()
 
 
 def run_steps(reference: str) -> list[tuple[int, str]]:
@@ -443,7 +443,7 @@ class StepVerdict(Decided):
     components: list[StepComponent]
 
 
-def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
+def by_step(reference: str, suspect: ComparedModel, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
     """Compare a suspect with each checkpoint of a run.
 
     Args:
@@ -459,8 +459,8 @@ def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> l
     with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
         for step, checkpoint in steps:
             # A model that was read block by block is closed after each comparison.
-            side = suspect if suspect.scratch is None else dataclasses.replace(suspect)
-            value: Mapping[str, Any] = trace.trace(checkpoint, side, **options).to_json()
+            model = suspect if suspect.scratch is None else dataclasses.replace(suspect)
+            value: Mapping[str, Any] = trace.trace(checkpoint, model, **options).to_json()
             decision: Decided = {"verdict": value["verdict"], "z": value["z"], "log10_p": value["log10_p"]}
             components: list[StepComponent] = value.get("components") or [{"component": "model", **decision}]
             rows.append({"step": step, **decision, "components": components})

@@ -18,7 +18,7 @@ from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import Settings, battery, fingerprint, fingerprint_pass, same_model, sheet_reading
-from bornbiased_jax.lineage.compared_model import Side
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
@@ -287,20 +287,20 @@ def test_known_digests_are_not_computed_again_and_the_payload_is_the_same(name, 
 
 
 def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
-    sides = [Side(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
+    pair = [ComparedModel(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
     hashed = []
     compute = fingerprint_pass._digests
     monkeypatch.setattr(fingerprint_pass, "_digests", lambda tensors: hashed.append(len(tensors)) or compute(tensors))
     monkeypatch.setattr(sheet_reading, "tensor_digest", pytest.fail)
-    verdict = trace(*sides)
-    assert sheet_of(*sides) is not None
-    assert len(hashed) == sum(len(side.roles.roles) for side in sides)
-    assert verdict.detail["base_digest"] == open_checkpoint(sides[0].source).digest()
+    verdict = trace(*pair)
+    assert sheet_of(*pair) is not None
+    assert len(hashed) == sum(len(model.roles.roles) for model in pair)
+    assert verdict.detail["base_digest"] == open_checkpoint(pair[0].source).digest()
     # A key that is given asks for no digests beforehand, and those of the fingerprint are the model's.
     hashed.clear()
-    sides = [Side(side.source) for side in sides]
-    keyed = trace(*sides, sign_key="ab")
-    assert len(hashed) == sum(len(side.roles.roles) for side in sides)
+    pair = [ComparedModel(model.source) for model in pair]
+    keyed = trace(*pair, sign_key="ab")
+    assert len(hashed) == sum(len(model.roles.roles) for model in pair)
     assert keyed.detail["suspect_digest"] == verdict.detail["suspect_digest"]
 
 
