@@ -234,7 +234,7 @@ def _store_outputs(
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
     model = ComparedModel(opened)
     outputs = trace.read_outputs(
-        model, trace.Probe(**arguments).fitted(model.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
+        model, trace.Probe(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
     model.close()
@@ -248,7 +248,7 @@ def _store_outputs(
         "layer": outputs.layer,
         "storage": outputs.storage,
         "inputs": outputs.inputs,
-        "model": model.cfg.to_dict(),
+        "model": opened.config.to_dict(),
         # Of the file, so that it can be published: the same model and inputs give the same bytes.
         "weights_digest": outputs.weights_digest,
         "digest": io.sha256(out) if out.is_file() else None,

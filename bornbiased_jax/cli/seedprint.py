@@ -123,7 +123,7 @@ def seedprint(
     if baselines:
         if stream:
             raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
-        if any(model.stored is not None for model in pair):
+        if any(model.stored_outputs is not None for model in pair):
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
     if places.page is not None and arguments["test"] in (None, "auto"):
         verdicts.expect_sheet(*pair)
@@ -193,8 +193,7 @@ def _folder(ref: str) -> Path | None:
     from bornbiased_jax.checkpoints.reference import parse_ref
     from bornbiased_jax.lineage.compared_model import ComparedModel
 
-    model = ComparedModel(ref)
-    if model.sketches is not None or model.stored is not None:
+    if ComparedModel(ref).stored is not None:
         return None
     reference = parse_ref(ref).fetched()
     return reference.path if reference.kind == "huggingface" else None

@@ -194,7 +194,7 @@ def check_checkpoint(place: str) -> ComparedModel:
         InputError: it is a stored fingerprint.
     """
     model = ComparedModel(place)
-    if model.sketches is not None or model.stored is not None:
+    if model.stored is not None:
         raise InputError(f"{place} is a stored fingerprint, and mixtures are fitted to weights: name the checkpoint")
     return model
 

@@ -63,9 +63,9 @@ class Probe:
         Raises:
             InputError: something else was asked for.
         """
-        assert model.stored is not None
+        assert model.stored_outputs is not None
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
-        facts = model.stored.inputs
+        facts = model.stored_outputs.inputs
         stored = Probe(
             inputs=facts["kind"],
             num_inputs=facts["num_inputs"],
@@ -120,8 +120,8 @@ def read_outputs(
         options: as in :func:`.output_fingerprint.fingerprint_outputs`.
         resume, engine, range_size: as there.
     """
-    if model.stored is not None:
-        return model.stored
+    if model.stored_outputs is not None:
+        return model.stored_outputs
     inputs = probe.draw(model.checkpoint.cfg)
     with progress.bar(inputs.num_inputs, f"fingerprint {model.name}", unit="sequences") as advance:
         options = dataclasses.replace(options, batch_size=probe.batch_size)
@@ -246,9 +246,7 @@ def trace(
 
 def _payload_of(base: ComparedModel) -> str | None:
     """Return the payload digest of a base's fingerprint, which is made with default settings where none is stored."""
-    if base.stored is not None:
-        return None
-    return payload_digest(base.fingerprint(Settings()) if base.sketches is None else base.sketches)
+    return payload_digest(base.fingerprint(Settings())) if base.stored_outputs is None else None
 
 
 def _default_test(base: ComparedModel, suspect: ComparedModel, options: Mapping[str, object]) -> str:
@@ -256,7 +254,7 @@ def _default_test(base: ComparedModel, suspect: ComparedModel, options: Mapping[
     # Options that the permutation test has and `auto` lacks ask for outputs.
     names = {name for name, value in options.items() if value is not None}
     outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
-    stored = any(model.stored is not None for model in (base, suspect))
+    stored = any(model.stored_outputs is not None for model in (base, suspect))
     return "permutation" if stored or outputs_alone else "auto"
 
 
@@ -290,29 +288,37 @@ def _by_outputs(
 
 def _settled(probe: Probe, base: ComparedModel, suspect: ComparedModel) -> Probe:
     # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
-    settled = [probe.settled_by(model) for model in (base, suspect) if model.stored is not None]
+    settled = [probe.settled_by(model) for model in (base, suspect) if model.stored_outputs is not None]
     probe = settled[0] if settled else probe
-    return probe.fitted(*(model.cfg for model in (base, suspect) if model.stored is None))
+    return probe.fitted(*(model.checkpoint.config for model in (base, suspect) if model.stored_outputs is None))
 
 
 def _uncomparable(base: ComparedModel, suspect: ComparedModel, probe: Probe) -> str | None:
     """Return why no output of one model belongs to one of the other, before anything is computed."""
     vectors = probe.inputs == "gaussian"
+    first, second = _width(base), _width(suspect)
     # Two stored ones of tokens have their inputs compared first.
-    if base.width == suspect.width or not (vectors or base.stored is None or suspect.stored is None):
+    are_stored = base.stored_outputs is not None and suspect.stored_outputs is not None
+    if first == second or (are_stored and not vectors):
         return None
-    widths = f"{base.width} and {suspect.width}"
+    widths = f"{first} and {second}"
     fed = f"vectors of one width cannot be fed to models of widths {widths}, and "
     return (fed if vectors else f"the widths differ ({widths}): ") + (
         "no coordinate of one model corresponds to one of the other"
     )
 
 
+def _width(model: ComparedModel) -> int:
+    """Return the number of coordinates of a model's outputs."""
+    stored = model.stored_outputs
+    return model.checkpoint.config.d_model if stored is None else stored.outputs_ND.shape[1]
+
+
 def _fingerprints(
     base: ComparedModel, suspect: ComparedModel, probe: Probe
 ) -> tuple[OutputFingerprint, OutputFingerprint]:
     """Read both models' outputs alike: as the stored one of them was."""
-    stored = [model.stored for model in (base, suspect) if model.stored is not None]
+    stored = [model.stored_outputs for model in (base, suspect) if model.stored_outputs is not None]
     # A stored fingerprint fixes the layer, and the moments of vectors, for the other model.
     layers = {outputs.layer for outputs in stored}
     layer = layers.pop() if len(layers) == 1 else None

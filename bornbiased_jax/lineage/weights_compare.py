@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 
-from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
@@ -51,16 +50,16 @@ def auto(
     """
     # Sketches of both, with one key; checkpoints only where this package can run them.
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
-    checkpoints = _checkpoint(base), _checkpoint(suspect)
+    checkpoints = base.runnable, suspect.runnable
     has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
     options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
     outputs_verdict = None if outputs is None else outputs()
     # Identity: of tensors where both models are there, of logits where tensors differ.
-    is_stored = any(model.sketches is not None for model in (base, suspect))
+    is_stored = any(model.stored is not None for model in (base, suspect))
     difference = None
     if not is_stored and not has_untrained:
         with tensors_bar(base.roles, "comparing the tensors") as advance:
-            difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
+            difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(*sketches))
     identity = identify(*checkpoints, difference, with_logits=True)
     has_further = any(note.startswith(LEFT_OUT) for model in (base, suspect) for note in _said_of(model))
     is_said = difference is not None and difference.alone
@@ -106,7 +105,7 @@ def weights(
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
     # One test that was named beforehand, then what is identical, as a note.
     verdict = single_verdict(*sketches, LABELS[labels], Options(alpha, check_count(num_permutations)))
-    identity = identify(_checkpoint(base), _checkpoint(suspect), with_logits=False)
+    identity = identify(base.runnable, suspect.runnable, with_logits=False)
     if identity is not None:
         sentence = f"{identity.sentence[0].upper()}{identity.sentence[1:]}."
         # Where the test agrees, the identity is what stands; its notes are about chance.
@@ -133,7 +132,7 @@ def _fingerprint_pair(
         text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
         raise InputError(text) from error
     # A stored fingerprint decides the settings; otherwise the options do.
-    stored = next((model.sketches for model in (base, suspect) if model.sketches is not None), None)
+    stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
         settings = stored.settings
         if key not in (None, settings.sign_key):
@@ -155,23 +154,18 @@ def _fingerprint_pair(
     return first, second
 
 
-def _equal_tensors(base: ComparedModel, suspect: ComparedModel) -> set[str]:
-    """Return the paths of tensors that have one digest in two models of which fingerprints were made."""
-    others = suspect.records
-    return {path for path, record in base.records.items() if path in others and others[path].digest == record.digest}
+def _equal_tensors(base: Fingerprint, suspect: Fingerprint) -> set[str]:
+    """Return the paths of tensors that have one digest in two models."""
+    digests = {record.path: record.digest for record in suspect.tensors}
+    return {record.path for record in base.tensors if digests.get(record.path) == record.digest}
 
 
 def _token_labels(model: Fingerprint) -> set[str]:
     return {component.token_labels for component in model.components.values() if component.token_labels is not None}
 
 
-def _checkpoint(model: ComparedModel) -> Checkpoint | None:
-    """Return a model that this package can run; None of a stored fingerprint and of any other model."""
-    return model.checkpoint if model.sketches is None and model.roles.config is not None else None
-
-
 def _said_of(model: ComparedModel) -> tuple[str, ...]:
-    return model.roles.notes if model.sketches is None else ()
+    return model.roles.notes if model.stored is None else ()
 
 
 def _named(verdict: Verdict, base: ComparedModel, suspect: ComparedModel) -> Verdict:

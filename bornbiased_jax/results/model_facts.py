@@ -12,7 +12,7 @@ from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
 from bornbiased_jax.lineage.compared_model import ComparedModel
-from bornbiased_jax.lineage.fingerprints import Component, Fingerprint
+from bornbiased_jax.lineage.fingerprints import Component
 from bornbiased_jax.results.result import Listing
 
 # Fields of a configuration that tell a reader what a model is, in the order in which they are read.
@@ -48,7 +48,7 @@ def facts_listing(
     # Digests stand below: two of them side by side are wider than a page.
     digests = []
     for word, model in (("base", base), ("suspect", suspect)):
-        made = _fingerprint(model)
+        made = model.sketches
         digest = verdict.get(f"{word}_digest") if made is None else made.weights_digest
         if digest is not None:
             digests.append(f"Digest of the {word}'s weights: {digest}.")
@@ -63,7 +63,7 @@ def facts_listing(
 
 def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dict[str, str | None]:
     """Write what identifies a model for a reader who was not there; None where a fact is not known."""
-    made = _fingerprint(model)
+    made = model.sketches
     paths = _weight_files(model)
     stats = [path.stat() for path in paths]
     days = sorted(datetime.fromtimestamp(stat.st_mtime, UTC).date().isoformat() for stat in stats)
@@ -89,11 +89,6 @@ def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dic
     }
 
 
-def _fingerprint(model: ComparedModel) -> Fingerprint | None:
-    """Return a fingerprint of a model that is stored or was made for its comparison."""
-    return model.sketches or next(iter(model.made), None)
-
-
 def _sizes(part: Component) -> str:
     """Write the sizes of a part of a model that names alone describe, as a fingerprint knows them."""
     sizes = [
@@ -108,7 +103,7 @@ def _sizes(part: Component) -> str:
 
 def _weight_files(model: ComparedModel) -> list[Path]:
     """Return the files that hold a model's weights, or its stored fingerprint."""
-    if model.sketches is None and model.stored is None:
+    if model.stored is None:
         return sorted(model.roles.files)
     return [io.user_path(model.source)] if isinstance(model.source, str | Path) else []
 

@@ -13,10 +13,11 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Verdict, trace
+from bornbiased_jax.lineage import OutputFingerprint, Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
 from bornbiased_jax.lineage.compared_model import ComparedModel, Source
+from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.same_model import expect_logits
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
 from bornbiased_jax.lineage.sheet_reading import probe_ids
@@ -365,10 +366,9 @@ def models_of(base: ComparedModel, suspect: ComparedModel) -> dict[str, dict[str
 
 def sheet_of(base: ComparedModel, suspect: ComparedModel) -> Sheet | None:
     """Compute the sheet of two checkpoints; None where one of them is a stored fingerprint."""
-    if not _has_sheet(base, suspect):
+    if base.stored is not None or suspect.stored is not None:
         return None
-    checkpoints = _checkpoints(base, suspect)
-    return evidence_sheet(base.roles, suspect.roles, checkpoints, (base.records, suspect.records))
+    return evidence_sheet(base.roles, suspect.roles, _runnable(base, suspect), (_records(base), _records(suspect)))
 
 
 def expect_sheet(base: ComparedModel, suspect: ComparedModel) -> None:
@@ -377,7 +377,7 @@ def expect_sheet(base: ComparedModel, suspect: ComparedModel) -> None:
     Raises:
         InputError: a model cannot be opened.
     """
-    checkpoints = _checkpoints(base, suspect) if _has_sheet(base, suspect) else None
+    checkpoints = _runnable(base, suspect)
     ids_ST = None if checkpoints is None else probe_ids(*checkpoints)
     if checkpoints is None or ids_ST is None:
         return
@@ -385,22 +385,22 @@ def expect_sheet(base: ComparedModel, suspect: ComparedModel) -> None:
         expect_logits(checkpoint, ids_ST)
 
 
-def _has_sheet(base: ComparedModel, suspect: ComparedModel) -> bool:
-    return all(model.sketches is None and model.stored is None for model in (base, suspect))
-
-
-def _checkpoints(base: ComparedModel, suspect: ComparedModel) -> tuple[Checkpoint, Checkpoint] | None:
+def _runnable(base: ComparedModel, suspect: ComparedModel) -> tuple[Checkpoint, Checkpoint] | None:
     """Return two models that this package runs; None where it does not run both."""
-    is_run = all(model.roles.config is not None for model in (base, suspect))
-    return (base.checkpoint, suspect.checkpoint) if is_run else None
+    first, second = base.runnable, suspect.runnable
+    return None if first is None or second is None else (first, second)
+
+
+def _records(model: ComparedModel) -> dict[str, TensorRecord]:
+    """Return digests and statistics of a model's tensors by path, once a fingerprint was made; nothing before."""
+    return {} if model.sketches is None else {record.path: record for record in model.sketches.tensors}
 
 
 def _config(model: ComparedModel) -> dict[str, FieldValue] | None:
-    if model.sketches is not None:
-        return None
-    if model.stored is not None:
+    if isinstance(model.stored, OutputFingerprint):
         return ModelConfig.from_dict(model.stored.config).to_dict()
-    return None if model.roles.config is None else model.roles.config.to_dict()
+    config = None if model.stored is not None else model.roles.config
+    return None if config is None else config.to_dict()
 
 
 def run_steps(reference: str) -> list[tuple[int, str]]:
