@@ -214,7 +214,6 @@ def _store_outputs(
     from bornbiased_jax import io, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage import trace
-    from bornbiased_jax.lineage.compared_model import ComparedModel
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
     from bornbiased_jax.results.lineage_reports import OutputFile
@@ -232,12 +231,11 @@ def _store_outputs(
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
-    model = ComparedModel(opened)
     outputs = trace.read_outputs(
-        model, trace.Probe(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
+        opened, trace.Probe(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
-    model.close()
+    opened.close()
     num_outputs, width = outputs.outputs_ND.shape
     facts = {
         "out": str(out),

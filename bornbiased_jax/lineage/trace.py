@@ -11,6 +11,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from bornbiased_jax import progress
+from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
@@ -22,7 +23,7 @@ from bornbiased_jax.lineage.compared_model import ComparedModel, Source
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.lineage_tests import lineage_test
-from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
+from bornbiased_jax.lineage.output_fingerprint import InputFacts, OutputFingerprint
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
@@ -57,15 +58,17 @@ class Probe:
     vocab_size: int | None = None
     batch_size: int | None = None
 
-    def settled_by(self, model: ComparedModel) -> Probe:
+    def settled_by(self, facts: InputFacts, name: str) -> Probe:
         """Return the probe that a stored fingerprint was made with.
+
+        Args:
+            facts: what the fingerprint says of its inputs.
+            name: of the model, for errors.
 
         Raises:
             InputError: something else was asked for.
         """
-        assert model.stored_outputs is not None
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
-        facts = model.stored_outputs.inputs
         stored = Probe(
             inputs=facts["kind"],
             num_inputs=facts["num_inputs"],
@@ -74,11 +77,11 @@ class Probe:
             vocab_size=facts.get("vocab_size"),
             batch_size=self.batch_size,
         )
-        for name, value in vars(stored).items():
-            choice = getattr(self, name)
+        for field, value in vars(stored).items():
+            choice = getattr(self, field)
             if choice is not None and choice != value:
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{model.name} was made with {option} {value}, not {choice}: leave {option} out")
+                option = f"--{field.replace('_', '-')}"
+                raise InputError(f"{name} was made with {option} {value}, not {choice}: leave {option} out")
         return stored
 
     def fitted(self, *configs: ModelConfig) -> Probe:
@@ -104,7 +107,7 @@ class Probe:
 
 
 def read_outputs(
-    model: ComparedModel,
+    checkpoint: Checkpoint,
     probe: Probe,
     options: OutputOptions = OutputOptions(),  # noqa: B008
     *,
@@ -112,21 +115,19 @@ def read_outputs(
     engine: Engine = local,
     range_size: int | None = None,
 ) -> OutputFingerprint:
-    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
+    """Compute a model's fingerprint on a probe, with a progress display.
 
     Args:
-        model: the model.
+        checkpoint: the model.
         probe: with every choice made (:meth:`Probe.fitted`); it decides the batch size.
         options: as in :func:`.output_fingerprint.fingerprint_outputs`.
         resume, engine, range_size: as there.
     """
-    if model.stored_outputs is not None:
-        return model.stored_outputs
-    inputs = probe.draw(model.checkpoint.cfg)
-    with progress.bar(inputs.num_inputs, f"fingerprint {model.name}", unit="sequences") as advance:
+    inputs = probe.draw(checkpoint.config)
+    with progress.bar(inputs.num_inputs, f"fingerprint {checkpoint.reference}", unit="sequences") as advance:
         options = dataclasses.replace(options, batch_size=probe.batch_size)
         return prints.fingerprint_outputs(
-            model.checkpoint, inputs, options, resume=resume, engine=engine, range_size=range_size, advance=advance
+            checkpoint, inputs, options, resume=resume, engine=engine, range_size=range_size, advance=advance
         )
 
 
@@ -288,7 +289,11 @@ def _by_outputs(
 
 def _settled(probe: Probe, base: ComparedModel, suspect: ComparedModel) -> Probe:
     # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
-    settled = [probe.settled_by(model) for model in (base, suspect) if model.stored_outputs is not None]
+    settled = [
+        probe.settled_by(stored.inputs, model.name)
+        for model in (base, suspect)
+        if (stored := model.stored_outputs) is not None
+    ]
     probe = settled[0] if settled else probe
     return probe.fitted(*(model.checkpoint.config for model in (base, suspect) if model.stored_outputs is None))
 
@@ -325,13 +330,14 @@ def _fingerprints(
     moments = next(
         ((outputs.inputs["mean"], outputs.inputs["std"]) for outputs in stored if "mean" in outputs.inputs), None
     )
-    first = read_outputs(base, probe, OutputOptions(moments, layer))
+    first = base.stored_outputs or read_outputs(base.checkpoint, probe, OutputOptions(moments, layer))
     if base is suspect:
         return first, first
     # The suspect is given the base's vectors.
     if moments is None and "mean" in first.inputs:
         moments = (first.inputs["mean"], first.inputs["std"])
-    return first, read_outputs(suspect, probe, OutputOptions(moments, layer))
+    second = suspect.stored_outputs or read_outputs(suspect.checkpoint, probe, OutputOptions(moments, layer))
+    return first, second
 
 
 def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:

@@ -119,14 +119,14 @@ def test_options_reach_the_test_or_are_refused():
 def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
     by_name = trace(ref(1), ref(2), probe=PROBE)
     opened = [open_checkpoint(ref(seed)) for seed in (1, 2)]
-    stored = read_outputs(ComparedModel(opened[0]), PROBE.fitted(opened[0].cfg))
+    stored = read_outputs(opened[0], PROBE.fitted(opened[0].cfg))
     path = prints.save_outputs(tmp_path / "a.fingerprint", stored)
     for base, suspect, probe in ((*opened, PROBE), (stored, opened[1], None), (path, ref(2), None)):
         verdict = trace(base, suspect, probe=probe)
         assert (verdict.p_value, verdict.z) == (by_name.p_value, by_name.z)
     with pytest.raises(InputError, match="--seq-len 6, not 7"):
         trace(path, ref(2), probe=Probe(seq_len=7))
-    other = read_outputs(ComparedModel(opened[1]), dataclasses.replace(PROBE, input_seed=3).fitted(opened[1].cfg))
+    other = read_outputs(opened[1], dataclasses.replace(PROBE, input_seed=3).fitted(opened[1].cfg))
     with pytest.raises(InputError, match="different inputs"):
         trace(stored, other)
     with pytest.raises(InputError, match="without weights"):
@@ -135,7 +135,7 @@ def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
 
 def test_a_stored_fingerprints_layer_holds():
     base = open_checkpoint(ref(1))
-    stored = read_outputs(ComparedModel(base), PROBE.fitted(base.cfg), OutputOptions(layer=1))
+    stored = read_outputs(base, PROBE.fitted(base.cfg), OutputOptions(layer=1))
     assert trace(stored, base).reason == "the two models have identical weights, bit for bit"
     with pytest.raises(InputError, match="--layer"):
         trace(stored, ref(2), test="population")
@@ -164,7 +164,7 @@ def test_tests_of_weights_get_both_models(monkeypatch):
 
 
 def test_the_default_is_what_both_models_admit(tmp_path):
-    stored = read_outputs(ComparedModel(ref(1)), PROBE.fitted(open_checkpoint(ref(1)).cfg))
+    stored = read_outputs(open_checkpoint(ref(1)), PROBE.fitted(open_checkpoint(ref(1)).cfg))
     assert trace_by_default(ref(1), ref(2)).test == "auto"
     assert trace_by_default(stored, ref(2)).test == trace_by_default(ref(2), stored).test == "permutation"
     # What only the outputs have, asks for them.
