@@ -213,9 +213,9 @@ def _store_outputs(
     """Run the model on the probe inputs, and write its last outputs."""
     from bornbiased_jax import io, parallel
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
+    from bornbiased_jax.lineage.probe_inputs import Probe, read_outputs
     from bornbiased_jax.results.lineage_reports import OutputFile
 
     # Check the options before any work.
@@ -231,8 +231,8 @@ def _store_outputs(
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
-    outputs = trace.read_outputs(
-        opened, trace.Probe(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
+    outputs = read_outputs(
+        opened, Probe(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
     opened.close()

@@ -18,7 +18,7 @@ from bornbiased_jax.schema import shown
 if TYPE_CHECKING:
     from bornbiased_jax.lineage.compared_model import ComparedModel
 
-# What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
+# What the choices leave open is settled by the models (bornbiased_jax.lineage.probe_inputs).
 _READING = ("files", "roles", "ignore_fields")
 _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
 _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
@@ -109,6 +109,7 @@ def seedprint(
     """
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
+    from bornbiased_jax.lineage.probe_inputs import Probe
     from bornbiased_jax.results import Lineage, verdicts
     from bornbiased_jax.results.model_facts import facts_listing
 
@@ -128,7 +129,7 @@ def seedprint(
     if places.page is not None and arguments["test"] in (None, "auto"):
         verdicts.expect_sheet(*pair)
     # The test, and the verdict of each step.
-    probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
+    probe = Probe(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*pair, probe=probe, **arguments)
     scores = weight_scores(*(model.checkpoint for model in pair)) if baselines else None
     steps = None

@@ -20,7 +20,7 @@ from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.lineage_tests import TESTS, LineageTest, lineage_test
 from bornbiased_jax.lineage.outputs import OutputOptions
-from bornbiased_jax.lineage.trace import Probe, read_outputs
+from bornbiased_jax.lineage.probe_inputs import Probe, read_outputs
 from bornbiased_jax.lineage.trace import trace as trace_by_default
 from bornbiased_jax.lineage.verdict import undefined
 
