@@ -215,7 +215,7 @@ def _store_outputs(
     from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
-    from bornbiased_jax.lineage.probe_inputs import Probe, read_outputs
+    from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
     from bornbiased_jax.results.lineage_reports import OutputFile
 
     # Check the options before any work.
@@ -232,7 +232,7 @@ def _store_outputs(
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
     opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
     outputs = read_outputs(
-        opened, Probe(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
+        opened, ProbeInputs(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
     opened.close()

@@ -109,7 +109,7 @@ def seedprint(
     """
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
-    from bornbiased_jax.lineage.probe_inputs import Probe
+    from bornbiased_jax.lineage.probe_inputs import ProbeInputs
     from bornbiased_jax.results import Lineage, verdicts
     from bornbiased_jax.results.model_facts import facts_listing
 
@@ -129,7 +129,7 @@ def seedprint(
     if places.page is not None and arguments["test"] in (None, "auto"):
         verdicts.expect_sheet(*pair)
     # The test, and the verdict of each step.
-    probe = Probe(**{name: arguments.pop(name) for name in _PROBE})
+    probe = ProbeInputs(**{name: arguments.pop(name) for name in _PROBE})
     verdict = trace.trace(*pair, probe=probe, **arguments)
     scores = weight_scores(*(model.checkpoint for model in pair)) if baselines else None
     steps = None

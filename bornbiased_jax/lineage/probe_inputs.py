@@ -21,7 +21,7 @@ NUM_INPUTS, SEQ_LEN = 2_000, 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Probe:
+class ProbeInputs:
     """Which inputs both models are read on; None leaves a choice to the models.
 
     Attributes:
@@ -40,8 +40,8 @@ class Probe:
     vocab_size: int | None = None
     batch_size: int | None = None
 
-    def settled_by(self, facts: InputFacts, name: str) -> Probe:
-        """Return the probe that a stored fingerprint was made with.
+    def settled_by(self, facts: InputFacts, name: str) -> ProbeInputs:
+        """Return the inputs that a stored fingerprint was made with.
 
         Args:
             facts: what the fingerprint says of its inputs.
@@ -51,7 +51,7 @@ class Probe:
             InputError: something else was asked for.
         """
         # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
-        stored = Probe(
+        stored = ProbeInputs(
             inputs=facts["kind"],
             num_inputs=facts["num_inputs"],
             seq_len=facts["seq_len"],
@@ -66,11 +66,11 @@ class Probe:
                 raise InputError(f"{name} was made with {option} {value}, not {choice}: leave {option} out")
         return stored
 
-    def fitted(self, *configs: ModelConfig) -> Probe:
+    def fitted(self, *configs: ModelConfig) -> ProbeInputs:
         """Make every open choice so that all these models can take the inputs."""
         kind = self.inputs or "tokens"
         vocab = min((cfg.vocab_size for cfg in configs), default=None) if kind == "tokens" else None
-        return Probe(
+        return ProbeInputs(
             inputs=kind,
             num_inputs=NUM_INPUTS if self.num_inputs is None else self.num_inputs,
             seq_len=min((SEQ_LEN, *(cfg.max_seq_len for cfg in configs))) if self.seq_len is None else self.seq_len,
@@ -90,18 +90,18 @@ class Probe:
 
 def read_outputs(
     checkpoint: Checkpoint,
-    probe: Probe,
+    probe: ProbeInputs,
     options: OutputOptions = OutputOptions(),  # noqa: B008
     *,
     resume: Path | None = None,
     engine: Engine = local,
     range_size: int | None = None,
 ) -> OutputFingerprint:
-    """Compute a model's fingerprint on a probe, with a progress display.
+    """Compute a model's outputs on probe inputs, with a progress display.
 
     Args:
         checkpoint: the model.
-        probe: with every choice made (:meth:`Probe.fitted`); it decides the batch size.
+        probe: the inputs, with every choice made (:meth:`ProbeInputs.fitted`); it decides the batch size.
         options: as in :func:`.output_fingerprint.fingerprint_outputs`.
         resume, engine, range_size: as there.
     """

@@ -22,7 +22,7 @@ from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
-from bornbiased_jax.lineage.probe_inputs import Probe, read_outputs
+from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
 from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
 from bornbiased_jax.model.overflow import Overflow
 
@@ -47,7 +47,7 @@ class TraceOptions(SingleTestOptions, total=False):
 
     test: str | None
     alpha: float | None
-    probe: Probe | None
+    probe: ProbeInputs | None
     num_references: int | None
     base_digest: str | None
     scratch: Path | None
@@ -59,7 +59,7 @@ def trace(
     *,
     test: str | None = None,
     alpha: float | None = None,
-    probe: Probe | None = None,
+    probe: ProbeInputs | None = None,
     num_references: int | None = None,
     base_digest: str | None = None,
     scratch: Path | None = None,
@@ -91,7 +91,7 @@ def trace(
         >>> from bornbiased_jax import progress
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
-        >>> probe = Probe(num_inputs=60, seq_len=8)
+        >>> probe = ProbeInputs(num_inputs=60, seq_len=8)
         >>> trace(f"seed:1@{small}", f"seed:1@{small}").reason
         'the base is the suspect: both are the initialization of seed 1'
         >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
@@ -127,9 +127,9 @@ def trace(
         payload = partial(_payload_of, base_model)
         committed_as = check_commitment(base_model.name, published, base_model.digest, payload)
     # Run the test on weights or on outputs.
-    probe = probe or Probe()
+    probe = probe or ProbeInputs()
     if entry.needs == "weights":
-        if test == "auto" and probe != Probe():
+        if test == "auto" and probe != ProbeInputs():
             options["outputs"] = lambda: _by_outputs("permutation", base_model, suspect_model, probe, alpha)
         verdict = entry.load()(base_model, suspect_model, alpha=alpha, **options)
     else:
@@ -165,7 +165,7 @@ def _by_outputs(
     test: str,
     base: ComparedModel,
     suspect: ComparedModel,
-    probe: Probe,
+    probe: ProbeInputs,
     alpha: float,
     num_permutations: int | None = None,
     signs: str | None = None,
@@ -189,7 +189,7 @@ def _by_outputs(
     )
 
 
-def _settled(probe: Probe, base: ComparedModel, suspect: ComparedModel) -> Probe:
+def _settled(probe: ProbeInputs, base: ComparedModel, suspect: ComparedModel) -> ProbeInputs:
     # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
     settled = [
         probe.settled_by(stored.inputs, model.name)
@@ -200,7 +200,7 @@ def _settled(probe: Probe, base: ComparedModel, suspect: ComparedModel) -> Probe
     return probe.fitted(*(model.checkpoint.config for model in (base, suspect) if model.stored_outputs is None))
 
 
-def _uncomparable(base: ComparedModel, suspect: ComparedModel, probe: Probe) -> str | None:
+def _uncomparable(base: ComparedModel, suspect: ComparedModel, probe: ProbeInputs) -> str | None:
     """Return why no output of one model belongs to one of the other, before anything is computed."""
     vectors = probe.inputs == "gaussian"
     first, second = _width(base), _width(suspect)
@@ -222,7 +222,7 @@ def _width(model: ComparedModel) -> int:
 
 
 def _fingerprints(
-    base: ComparedModel, suspect: ComparedModel, probe: Probe
+    base: ComparedModel, suspect: ComparedModel, probe: ProbeInputs
 ) -> tuple[OutputFingerprint, OutputFingerprint]:
     """Read both models' outputs alike: as the stored one of them was."""
     stored = [model.stored_outputs for model in (base, suspect) if model.stored_outputs is not None]
@@ -242,7 +242,7 @@ def _fingerprints(
     return first, second
 
 
-def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
+def _references(base: OutputFingerprint, probe: ProbeInputs, count: int) -> Iterator[np.ndarray]:
     """Yield outputs of fresh seeds of the base's architecture, one at a time."""
     if base.layer is not None:
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")
