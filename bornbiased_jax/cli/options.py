@@ -60,7 +60,7 @@ class OutputType(TextType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text, or "-"."""
         text = super().convert(value, param, ctx)
-        return "-" if io.open_descriptor(text) == 1 else text
+        return "-" if io.descriptor_of(text) == 1 else text
 
 
 TEXT = TextType()
