@@ -416,7 +416,7 @@ def read_by_role(
     if folder is not None and (roles_file is not None or adapters.is_adapter(folder)):
         return read_by_names(folder, file=file, roles_file=roles_file)
     try:
-        return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
+        return open_checkpoint(ref, file=file, ignore_fields=ignore_fields).by_role()
     except InputError as refusal:
         if folder is None:
             without_rope = _gguf_without_rope(reference) if reference.kind == "gguf" else None

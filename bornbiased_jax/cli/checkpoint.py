@@ -146,7 +146,6 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
       bornbiased init-scheme pythia-160m-step0 --json scheme.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.checkpoints.native_roles import NativeRoles
     from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
     from bornbiased_jax.lineage.audit.scheme import repeats_of
     from bornbiased_jax.lineage.audit.summary import moments_of
@@ -156,7 +155,7 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     scheme = name_scheme(reader.cfg, moments)
-    repeats = repeats_of(fingerprint(NativeRoles(reader)), reader.cfg)
+    repeats = repeats_of(fingerprint(reader.by_role()), reader.cfg)
     head = {"checkpoint": reader.description, "model": reader.cfg.to_dict()}
     value = {**head, **dataclasses.asdict(scheme), "repeats": repeats}
     outputs.print_result(InitScheme(value), json_file)

@@ -12,7 +12,6 @@ from bornbiased_jax import checkpoints, io
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.naming import read_by_role
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as prints
@@ -125,7 +124,7 @@ class ComparedModel:
             InputError: it is a stored fingerprint, or nothing that can be opened.
         """
         if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
-            return NativeRoles(self.checkpoint)
+            return self.checkpoint.by_role()
         if not isinstance(self.source, str | Path):
             raise self._without_weights()
         return read_by_role(self.source, file=self.file, roles_file=self.roles_file, ignore_fields=self.ignore_fields)

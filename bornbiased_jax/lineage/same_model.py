@@ -24,7 +24,6 @@ from bornbiased_jax import hardware, progress
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.buffers import reused_memory
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, path_in_words
 from bornbiased_jax.checkpoints.tensors import load_params, read_block
 from bornbiased_jax.config import ModelConfig
@@ -158,7 +157,7 @@ def identify(
         # Models that are nearly equal in their numbers are not called the same by their logits.
         return None if kind is None else Identity(kind, "; ".join([difference.sentence, *differences]))
     if with_logits and same_logits(base, suspect):
-        differences += _differing_vectors(NativeRoles(base), NativeRoles(suspect))
+        differences += _differing_vectors(base.by_role(), suspect.by_role())
         tail = f"; {'; '.join(differences)}" if differences else ": the same function, written otherwise"
         return Identity("logits", f"the two models give the same logits on random tokens{tail}")
     return None

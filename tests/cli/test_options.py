@@ -89,6 +89,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         files=(),
         notes=(),
         digest=lambda: "digest",
+        by_role=lambda: SimpleNamespace(config=None),
         close=lambda: None,
     )
 
