@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.lineage.same_model import ProbeOutputs
+from bornbiased_jax.lineage.blockwise import ProbeOutputs
 from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison, compare_fields
 from bornbiased_jax.lineage.sheet_reading import (
     Reading,

@@ -16,9 +16,9 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import OutputFingerprint, Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
+from bornbiased_jax.lineage.blockwise import expect_logits
 from bornbiased_jax.lineage.compared_model import ComparedModel, Source
 from bornbiased_jax.lineage.fingerprints import TensorRecord
-from bornbiased_jax.lineage.same_model import expect_logits
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
 from bornbiased_jax.lineage.sheet_reading import probe_ids
 from bornbiased_jax.lineage.trace import TraceOptions
