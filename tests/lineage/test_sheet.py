@@ -20,19 +20,17 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
     KINDS,
-    NORM_SCALES,
     QUANTILES,
     STATISTICS,
     SYNTHETIC,
     Row,
     Sheet,
     calibrated_config,
-    compare,
     evidence_sheet,
-    synthetic_releases,
 )
 from bornbiased_jax.lineage.sheet_fields import compare_fields, config_fields
 from bornbiased_jax.lineage.sheet_reading import probe_ids, read_model
+from bornbiased_jax.lineage.sheet_statistics import NORM_SCALES, compare, synthetic_releases
 from bornbiased_jax.lineage.sheet_tokens import Vocabulary, token_statistics, vocabulary
 from bornbiased_jax.results.sheet_tables import number_text, place_text, sheet_listings, value_text
 from bornbiased_jax.text.bpe import train_bpe
