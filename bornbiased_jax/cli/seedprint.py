@@ -110,14 +110,14 @@ def seedprint(
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
     from bornbiased_jax.lineage.probe_inputs import ProbeInputs
-    from bornbiased_jax.results import Lineage, verdicts
+    from bornbiased_jax.results import Lineage, verdicts, verdicts_by_step
     from bornbiased_jax.results.model_facts import facts_listing
 
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
     if by_step:
         # Refuse what is no run before anything is read.
-        verdicts.run_steps(base)
+        verdicts_by_step.run_steps(base)
     place = options.scratch_folder(stream, scratch)
     pair = _models((base, suspect), place, **{name: arguments.pop(name) for name in _READING})
     # Other methods need both models in memory.
@@ -135,7 +135,7 @@ def seedprint(
     steps = None
     if by_step:
         arguments["base_digest"] = None
-        steps = verdicts.by_step(base, pair[1], probe=probe, **arguments)
+        steps = verdicts_by_step.by_step(base, pair[1], probe=probe, **arguments)
     sheet = None if places.page is None else verdicts.sheet_of(*pair)
     models = verdicts.models_of(*pair)
     facts = None if places.page is None else facts_listing(pair[0], pair[1], models, verdict.to_json())

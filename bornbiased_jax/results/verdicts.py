@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
-from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
-from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import OutputFingerprint, Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
@@ -27,7 +23,7 @@ from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.sheet_tables import sheet_listings
-from bornbiased_jax.stats.multiple import holm_log10
+from bornbiased_jax.results.verdicts_by_step import StepVerdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +71,7 @@ class Lineage(Result):
         verdict: what was decided, on what evidence.
         scores: published scores of the weights; None where none were computed.
         models: their configurations, null of a model that this package does not run.
-        steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:func:`by_step`).
+        steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:mod:`.verdicts_by_step`).
         sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
         facts: what the page says of both models.
     """
@@ -349,6 +345,7 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
         InputError: what that function refuses.
 
     Example:
+        >>> from bornbiased_jax import progress
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
         >>> lineage(f"seed:1@{small}", f"seed:2@{small}").verdict.verdict
@@ -401,72 +398,3 @@ def _config(model: ComparedModel) -> dict[str, FieldValue] | None:
         return ModelConfig.from_dict(model.stored.config).to_dict()
     config = None if model.stored is not None else model.roles.config
     return None if config is None else config.to_dict()
-
-
-def run_steps(reference: str) -> list[tuple[int, str]]:
-    """Return the steps of a run's checkpoints, each with the reference of that checkpoint.
-
-    Raises:
-        InputError: the reference names no run, one step of it, or a run of several seeds and none of them.
-    """
-    parsed = parse_ref(reference)
-    if parsed.kind != "run" or parsed.path is None or parsed.step is not None:
-        raise InputError(f"--by-step follows a run through its steps: name one as in RUN@seed=42, not {reference}")
-    seeds = read_run(parsed.path)["config"]["seeds"]
-    seed = parsed.seed if parsed.seed is not None else seeds[0]
-    if parsed.seed is None and len(seeds) > 1:
-        named = ", ".join(map(str, seeds))
-        raise InputError(f"{reference} has the seeds {named}: name one of them, as in {reference}@seed={seed}")
-    return [(step, f"{parsed.path}@seed={seed},step={step}") for step in find_steps(parsed.path)]
-
-
-class Decided(TypedDict):
-    """A decision and its numbers."""
-
-    verdict: str
-    z: float | None
-    log10_p: float | None
-
-
-class StepComponent(Decided):
-    """A row of a verdict's components; a test without any has the one row "model"."""
-
-    component: str
-    log10_p_adjusted: NotRequired[float]
-    """Corrected by Holm's method over all steps and components, so that one level holds for all of them together."""
-
-
-class StepVerdict(Decided):
-    """The verdict on a suspect and one checkpoint of a run, JSON-ready."""
-
-    step: int
-    components: list[StepComponent]
-
-
-def by_step(reference: str, suspect: ComparedModel, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
-    """Compare a suspect with each checkpoint of a run.
-
-    Args:
-        reference: the run, as in ``runs/a@seed=42``.
-        suspect: the other model.
-        options: as :func:`bornbiased_jax.lineage.trace.trace` takes them.
-
-    Raises:
-        InputError: no run, or what that function refuses.
-    """
-    rows: list[StepVerdict] = []
-    steps = run_steps(reference)
-    with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
-        for step, checkpoint in steps:
-            # A model that was read block by block is closed after each comparison.
-            model = suspect if suspect.scratch is None else dataclasses.replace(suspect)
-            value: Mapping[str, Any] = trace.trace(checkpoint, model, **options).to_json()
-            decision: Decided = {"verdict": value["verdict"], "z": value["z"], "log10_p": value["log10_p"]}
-            components: list[StepComponent] = value.get("components") or [{"component": "model", **decision}]
-            rows.append({"step": step, **decision, "components": components})
-            advance(1)
-    # One family: every component at every step.
-    family = [(row, p) for step_row in rows for row in step_row["components"] if (p := row["log10_p"]) is not None]
-    for (row, _), adjusted in zip(family, holm_log10([p for _, p in family]), strict=True):
-        row["log10_p_adjusted"] = float(adjusted)
-    return rows

@@ -342,7 +342,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("--ignore-field flavor", READ, {"ignore_fields": ("flavor",)}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
         ("--test auto", f"{COMPARE_WEIGHTS}:auto", {"alpha": 1e-4}),
-        ("--by-step", "bornbiased_jax.results.verdicts:run_steps", {"reference": "seed:1@gpt2-tiny"}),
+        ("--by-step", "bornbiased_jax.results.verdicts_by_step:run_steps", {"reference": "seed:1@gpt2-tiny"}),
         ("--baselines", WEIGHT_SCORES, {"base.reference": "seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.reference": "seed:2@gpt2-tiny"}),
         *DRAWN,
