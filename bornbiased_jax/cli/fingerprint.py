@@ -131,7 +131,7 @@ _OF_BOTH = ("file", "ignore_fields")
 def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
     """Read the weights once, and write their fingerprint."""
     from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints.naming import read_by_role
+    from bornbiased_jax.checkpoints.by_role import read_by_role
     from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
     from bornbiased_jax.lineage import fingerprint as make_fingerprint
     from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
@@ -275,8 +275,8 @@ def digest(
       bornbiased digest runs/a@seed=42,step=0
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
+    from bornbiased_jax.checkpoints.by_role import read_by_role
     from bornbiased_jax.checkpoints.digests import combine
-    from bornbiased_jax.checkpoints.naming import read_by_role
     from bornbiased_jax.lineage.fingerprint_pass import weights_digests
     from bornbiased_jax.results.lineage_reports import Digest
 

@@ -10,8 +10,8 @@ from typing import cast
 
 from bornbiased_jax import checkpoints, io
 from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.naming import read_by_role
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import output_fingerprint as prints

@@ -21,8 +21,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.naming import read_by_role
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches

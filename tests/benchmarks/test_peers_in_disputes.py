@@ -9,7 +9,7 @@ import pytest
 from benchmarks import peers_in_disputes as peers
 from benchmarks import tables
 from benchmarks.peers_in_disputes import RELATED
-from bornbiased_jax.checkpoints.naming import read_by_role
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.lineage import descendants_families, disputes, disputes_recipes, unrelated_models
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release

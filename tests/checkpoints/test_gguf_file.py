@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
-from bornbiased_jax.checkpoints.naming import read_by_role
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed

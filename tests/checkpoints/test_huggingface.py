@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.families import FAMILIES
-from bornbiased_jax.checkpoints.naming import read_by_role
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
-from bornbiased_jax.checkpoints.naming import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.derive.peft import merge_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten

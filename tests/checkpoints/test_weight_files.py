@@ -13,7 +13,7 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.naming import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors

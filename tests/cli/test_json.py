@@ -78,7 +78,7 @@ LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
-    "bornbiased_jax.checkpoints.naming:read_by_role": SimpleNamespace(description="m", config=None),
+    "bornbiased_jax.checkpoints.by_role:read_by_role": SimpleNamespace(description="m", config=None),
     "bornbiased_jax.lineage.fingerprint_pass:weights_digests": WeightsDigests({}, {}),
     "bornbiased_jax.lineage.compared_model:weights_digests": WeightsDigests({}, {}),
     "bornbiased_jax.lineage.fingerprint_pass:fingerprint": SimpleNamespace(repeats=()),

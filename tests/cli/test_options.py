@@ -20,7 +20,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests
 from bornbiased_jax.lineage.verdict import undefined
 from tests.cli.commands import commands, locate
-from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROWS
+from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROLES, ROWS
 
 
 class Reached(BaseException):
@@ -124,7 +124,7 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
         "bornbiased_jax.lineage.compared_model:weights_digests": lambda roles: WeightsDigests({}, {}),
-        "bornbiased_jax.checkpoints.naming:read_by_role": lambda ref, **choices: SimpleNamespace(roles=(), config=None),
+        ROLES: lambda ref, **choices: SimpleNamespace(roles=(), config=None),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:from_weights": lambda cfg, *unused: SimpleNamespace(cfg=cfg),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.naming import read_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import symmetries

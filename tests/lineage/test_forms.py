@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints.naming import read_by_role
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4
 from bornbiased_jax.lineage.trace import trace
 from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints.naming import read_by_role
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.lineage.same_model import tensor_difference
 from tests.lineage.rounded import WITH_ZERO, bfloat16, by_squares
 

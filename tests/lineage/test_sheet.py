@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face, open_checkpoint
-from bornbiased_jax.checkpoints.naming import read_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource
 from bornbiased_jax.cli.main import run

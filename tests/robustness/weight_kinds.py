@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax.checkpoints.naming import read_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from tests.fixtures.four_bits import pack_words, quantized_nf4
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"

@@ -20,10 +20,11 @@ import numpy as np
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
-from bornbiased_jax.checkpoints.naming import NamedRoles, read_by_names
+from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import RoleSource
