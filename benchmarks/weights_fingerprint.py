@@ -28,7 +28,7 @@ from benchmarks.streamed import SIZES, write_model
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.checkpoints.weight_files import open_weights
+from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_file import encode
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint, weights_digests
@@ -42,7 +42,7 @@ GOAL, GOAL_BYTES = 2.0, 2e9
 def read_and_upcast(folder: Path) -> float:
     """Read every tensor of a directory and turn it into float32, one at a time; return the seconds."""
     start = time.perf_counter()
-    source = open_weights(folder, sorted(folder.glob("*.safetensors")))
+    source = locate_tensors(folder, choose_weights(folder))
     for name in source.shapes:
         source.read(name).astype(np.float32)
     return time.perf_counter() - start

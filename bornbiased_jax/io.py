@@ -180,7 +180,7 @@ def check_writable(path: Path | str) -> Path:
         InputError: the path is empty or a folder, or the folder cannot be made or written to.
     """
     path = _nonempty(path)
-    if open_descriptor(path) is not None:
+    if descriptor_of(path) is not None:
         return path
     with writing(path):
         if _is_special(path):
@@ -205,7 +205,7 @@ def _is_special(path: Path) -> bool:
     return not stat.S_ISREG(mode)
 
 
-def open_descriptor(path: Path | str) -> int | None:
+def descriptor_of(path: Path | str) -> int | None:
     """Return the open descriptor of this process that a path stands for, as /dev/stdout does, else None."""
     place = Path(os.path.abspath(path))
     descriptor_folders = {"/dev/fd", os.path.realpath("/dev/fd"), f"/proc/{os.getpid()}/fd"}
@@ -228,7 +228,7 @@ def write_bytes(path: Path | str, data: bytes) -> Path:
         InputError: the path is empty or a folder, or cannot be written; the earlier content is unchanged.
     """
     path = check_writable(path)
-    number = open_descriptor(path)
+    number = descriptor_of(path)
     if number is not None or _is_special(path):
         with writing(path):
             for console in (sys.stdout, sys.stderr):

@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from bornbiased_jax import io, schema
 from bornbiased_jax.checkpoints.conventions import OTHER_HEADS
 from bornbiased_jax.checkpoints.tensors import NamedTensors, read_finite
-from bornbiased_jax.checkpoints.weight_files import open_weights
+from bornbiased_jax.checkpoints.weight_files import WeightFiles, locate_tensors
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut, shown
 
@@ -248,7 +248,7 @@ def read_adapter(folder: str | Path) -> Adapter:
     if not weights.is_file():
         raise InputError(f"{folder} has no {WEIGHTS}: fetch the adapter's weights")
     # Factors by module; everything else is a tensor of a module that was trained whole.
-    source = open_weights(folder, [weights])
+    source = locate_tensors(folder, WeightFiles(weights.name, [weights]))
     modules: dict[str, dict[str, np.ndarray]] = {}
     tensors: dict[str, np.ndarray] = {}
     tokens: dict[str, tuple[list[int], np.ndarray]] = {}

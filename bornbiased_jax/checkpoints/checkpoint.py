@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from bornbiased_jax import code, hardware, io, schema
 from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_digest, value_digest
 from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
+from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.reference import Kind, parse_ref
 from bornbiased_jax.checkpoints.tensors import (
     Shardings,
@@ -173,6 +174,14 @@ class Checkpoint(StoredModel):
             raise KeyError(f"{path} of block {layer}")
         shape = row.block_shape
         return read_parameter(self.pieces(path), shape, layer, rows if len(shape) > 1 else None)
+
+    def by_role(self, observe: Callable[[str, np.ndarray], None] | None = None) -> NativeRoles:
+        """Return the tensors by role: what comparison and fingerprints read.
+
+        Args:
+            observe: called with name and numbers of each tensor that is read.
+        """
+        return NativeRoles(self, observe)
 
     def params(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Params:
         """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep the last so loaded.
@@ -335,7 +344,7 @@ def open_checkpoint(
 
 
 @functools.lru_cache(maxsize=1)
-def open_verified(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
+def verified_checkpoint(reference: str, digest: str, dtype: str | None = None) -> Checkpoint:
     """Open a checkpoint that another process has named, once in this one, with parameters of type ``dtype``.
 
     Raises:

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from bornbiased_jax.checkpoints import Checkpoint, conventions
+from bornbiased_jax.checkpoints import conventions
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
-from bornbiased_jax.checkpoints.tensors import Piece, as_float32
+from bornbiased_jax.checkpoints.tensors import Piece, StoredModel, as_float32, read_parameter
 from bornbiased_jax.parameters import Axis, parameter_table
 
 LANGUAGE = "language"
@@ -22,8 +22,10 @@ class NativeRoles(RoleSource):
     """Roles of a checkpoint with a configuration: one component, "language".
 
     Args:
-        reader: the checkpoint.
+        model: the checkpoint, or what its format stores of it.
         observe: called with name and numbers of each tensor that is read for a role; experts come as one tensor.
+        naming: "native", or what the file's names are where the configuration is not understood in full, so that the
+            model is compared and not run.
 
     Example:
         >>> from bornbiased_jax.checkpoints import open_checkpoint
@@ -32,13 +34,19 @@ class NativeRoles(RoleSource):
         ['language/embedding/embedding', 'language/head/kernel', 'language/final_norm/scale']
     """
 
-    naming = "native"
-
-    def __init__(self, reader: Checkpoint, observe: Callable[[str, np.ndarray], None] | None = None) -> None:
-        super().__init__(reader.description, reader.tokenizer_files, reader.files, reader.notes)
-        self._reader = reader
+    def __init__(
+        self,
+        model: StoredModel,
+        observe: Callable[[str, np.ndarray], None] | None = None,
+        *,
+        naming: str = "native",
+    ) -> None:
+        super().__init__(model.description, model.tokenizer_files, model.files, model.notes)
+        self.naming = naming
+        self.config = model.config if naming == "native" else None
+        self._model = model
         self._observe = observe
-        self._table = parameter_table(reader.cfg)
+        self._table = parameter_table(model.config)
         # The last parameter that holds the experts of a block together: they are asked for one after the other.
         self._experts: tuple[str, np.ndarray] | None = None
         for row in self._table.values():
@@ -48,10 +56,10 @@ class NativeRoles(RoleSource):
             cut = 1 if row.in_expert else 0
             axes = tuple(tuple(_SHARED_AXES.get(name, name) for name in names) for names in row.block_axes[cut:])
             is_shared = row.position_of("shared_hidden") is not None
-            for layer in range(reader.cfg.num_layers) if row.is_stacked else (None,):
+            for layer in range(model.config.num_layers) if row.is_stacked else (None,):
                 name = row.path if layer is None else f"{row.path}/{layer}"
                 block = None if layer is None else layer + 1
-                for expert in range(reader.cfg.num_experts or 0) if row.in_expert else (None,):
+                for expert in range(model.config.num_experts or 0) if row.in_expert else (None,):
                     number = None if expert is None else expert + 1
                     role = Role(LANGUAGE, group, row.leaf, block, number, axes, is_shared, name=name, module=module)
                     read = functools.partial(self._read, name, row.path, layer, expert)
@@ -59,7 +67,7 @@ class NativeRoles(RoleSource):
 
     def shape(self, component: str) -> Shape:
         """Return the sizes of the component."""
-        cfg = self._reader.cfg
+        cfg = self._model.config
         if component != LANGUAGE:
             raise KeyError(component)
         return Shape(
@@ -81,7 +89,7 @@ class NativeRoles(RoleSource):
             return self._experts[1] if expert is None else self._experts[1][expert]
         if expert is not None:
             self._experts = None
-        tensor = self._reader.read(path, layer)
+        tensor = read_parameter(self._model.pieces(path), self._table[path].block_shape, layer)
         if self._observe is not None:
             self._observe(name, tensor)
         if expert is None:
@@ -103,7 +111,7 @@ class NativeRoles(RoleSource):
     @cached_property
     def _fused(self) -> dict[str, Piece]:
         """Pieces that lie in one tensor with others, by the names of their roles."""
-        pieces = ((path, piece) for path in self._table for piece in self._reader.pieces(path))
+        pieces = ((path, piece) for path in self._table for piece in self._model.pieces(path))
         return {f"{path}/{piece.place[0]}": piece for path, piece in pieces if piece.fused}
 
     def _norm_names(self, role: Role) -> Sequence[str]:
@@ -112,43 +120,4 @@ class NativeRoles(RoleSource):
 
     def stored_as(self, role: Role) -> str:
         """Return the storage types of the file, joined: a configuration's file is of one type but for its norms."""
-        return self._reader.storage
-
-
-class ComparedRoles(RoleSource):
-    """Roles of a checkpoint that is compared and not run, since something in its configuration is left out.
-
-    Args:
-        source: its roles.
-        naming: what the file's names are.
-        note: what is left out.
-    """
-
-    def __init__(self, source: NativeRoles, naming: str, note: str) -> None:
-        super().__init__(source.description, source._tokenizer_files, source.files, (*source.notes, note))
-        self.naming = naming
-        self._parts = source._parts
-        self._source = source
-
-    def shape(self, component: str) -> Shape:
-        """Return the sizes of the component."""
-        return self._source.shape(component)
-
-    def digest_name(self, role: Role) -> str:
-        """Return path and layer, as of the checkpoint that is run."""
-        return self._source.digest_name(role)
-
-    def stored_in(self, role: Role) -> tuple[str, ...]:
-        """Return the tensor of the file that a role is fused in with others."""
-        return self._source.stored_in(role)
-
-    def read_stored(self, name: str) -> np.ndarray:
-        """Read a tensor with fused roles as float32, its axes as the file has them."""
-        return self._source.read_stored(name)
-
-    def _norm_names(self, role: Role) -> Sequence[str]:
-        return self._source._norm_names(role)
-
-    def stored_as(self, role: Role) -> str:
-        """Return the storage types of the file, joined."""
-        return self._source.stored_as(role)
+        return self._model.storage

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.parameters import GROUPS, Axis, Group
 from bornbiased_jax.text import load_tokenizer
 
@@ -134,6 +135,7 @@ class RoleSource:
 
     Attributes:
         naming: the convention of names that was applied; "native" where this package runs the model.
+        config: its configuration; None of a model that this package does not run.
         description: one line on where the model came from.
         files: the files that hold the weights; none of initial weights, or of a run.
         unread: names of tensors that no convention understands.
@@ -143,6 +145,7 @@ class RoleSource:
     """
 
     naming = ""
+    config: ModelConfig | None = None
 
     def __init__(
         self,

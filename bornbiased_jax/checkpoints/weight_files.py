@@ -5,10 +5,8 @@ One set of weights is chosen; what else lies there is said.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -120,42 +118,31 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / Path(name).name for name in sorted(set(table.values()))]
 
 
-def open_chosen(folder: Path, weights: WeightFiles) -> NamedTensors:
-    """Locate the tensors of one set of weights, and say what was noticed in it.
-
-    Raises:
-        InputError: as :func:`open_weights`.
-    """
-    source, notes = open_weights(folder, weights.paths), weights.notes
-    if weights.name.endswith(".index.json"):
-        index: IndexFile = schema.check(IndexFile, io.read_json(folder / weights.name), weights.name)
-        if absent := sorted(index["weight_map"].keys() - source.shapes.keys()):
-            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            notes = (*notes, f"{weights.name} names {schema.cut(absent[0])}{more}, which no file holds")
-    for note in notes:
-        progress.once(progress.note, f"{folder}: {note}")
-    return dataclasses.replace(source, notes=notes)
-
-
-def open_weights(folder: Path, paths: Sequence[Path]) -> NamedTensors:
-    """Locate the tensors of files of weights, none read yet.
-
-    Args:
-        folder: what to call the files in an error.
-        paths: of the files: safetensors, or what ``torch.save`` wrote.
+def locate_tensors(folder: Path, weights: WeightFiles) -> NamedTensors:
+    """Locate the tensors of one set of weights, none read yet, and say what was noticed in it.
 
     Raises:
         InputError: a file is corrupted or of another kind, or a name occurs twice.
     """
     tensors: dict[str, Tensor] = {}
     # Shards and parts of trees are located by what describes them, which stands first.
-    for path in paths[:1] if paths[0].name in (METADATA, orbax_tree.METADATA) else paths:
+    is_described = weights.paths[0].name in (METADATA, orbax_tree.METADATA)
+    for path in weights.paths[:1] if is_described else weights.paths:
         check_pointer(path)
         for name, tensor in _locate(path).items():
             if name in tensors:
                 raise InputError(f"tensor {name} is in more than one file of {folder}: leave it in one of them")
             tensors[name] = tensor
-    return NamedTensors(str(folder), tensors)
+    # What the files lack, and what is not plain about them.
+    notes = weights.notes
+    if weights.name.endswith(".index.json"):
+        index: IndexFile = schema.check(IndexFile, io.read_json(folder / weights.name), weights.name)
+        if absent := sorted(index["weight_map"].keys() - tensors.keys()):
+            more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+            notes = (*notes, f"{weights.name} names {schema.cut(absent[0])}{more}, which no file holds")
+    for note in notes:
+        progress.once(progress.note, f"{folder}: {note}")
+    return NamedTensors(str(folder), tensors, notes)
 
 
 def _locate(path: Path) -> dict[str, Tensor]:

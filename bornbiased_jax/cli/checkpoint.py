@@ -111,6 +111,7 @@ def evaluate(
       bornbiased evaluate runs/a@seed=42 --data builtin:prose \\
         --num-sequences 256 --context 512
     """
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.perplexity import evaluate_checkpoint
     from bornbiased_jax.results.run_reports import Evaluation
 
@@ -118,7 +119,7 @@ def evaluate(
     if (text is None) == (data is None):
         raise InputError("give either --text FILE or --data …")
     scratch = options.scratch_folder(choices["stream"], choices["scratch"])
-    opened = options.open_model(checkpoint, scratch, ignore_fields=choices["ignore_fields"])
+    opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=choices["ignore_fields"])
     losses = evaluate_checkpoint(
         opened,
         str(text or data),
@@ -145,7 +146,6 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
       bornbiased init-scheme pythia-160m-step0 --json scheme.json
     """
     from bornbiased_jax.checkpoints import open_checkpoint
-    from bornbiased_jax.checkpoints.native_roles import NativeRoles
     from bornbiased_jax.lineage.audit.scheme import init_scheme as name_scheme
     from bornbiased_jax.lineage.audit.scheme import repeats_of
     from bornbiased_jax.lineage.audit.summary import moments_of
@@ -155,7 +155,7 @@ def init_scheme(checkpoint: str, json_file: str | None) -> None:
     reader = open_checkpoint(checkpoint)
     moments = {name: moments_of(reader.read(path, layer)) for name, path, layer in reader.tensors()}
     scheme = name_scheme(reader.cfg, moments)
-    repeats = repeats_of(fingerprint(NativeRoles(reader)), reader.cfg)
+    repeats = repeats_of(fingerprint(reader.by_role()), reader.cfg)
     head = {"checkpoint": reader.description, "model": reader.cfg.to_dict()}
     value = {**head, **dataclasses.asdict(scheme), "repeats": repeats}
     outputs.print_result(InitScheme(value), json_file)

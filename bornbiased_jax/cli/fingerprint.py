@@ -131,7 +131,7 @@ _OF_BOTH = ("file", "ignore_fields")
 def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: dict[str, Any]) -> None:
     """Read the weights once, and write their fingerprint."""
     from bornbiased_jax import progress
-    from bornbiased_jax.checkpoints.naming import open_role_source
+    from bornbiased_jax.checkpoints.by_role import read_by_role
     from bornbiased_jax.lineage import Settings, payload_digest, save_fingerprint
     from bornbiased_jax.lineage import fingerprint as make_fingerprint
     from bornbiased_jax.lineage.fingerprint_size import fitted, predicted_bytes
@@ -148,7 +148,7 @@ def _store_sketches(checkpoint: str, out: Path, json_file: str | None, choices: 
     # The size is known before the weights are read.
     roles_file = None if choices["roles"] is None else Path(choices["roles"])
     opening = {name: choices[name] for name in _OF_BOTH}
-    source = open_role_source(checkpoint, roles_file=roles_file, **opening)
+    source = read_by_role(checkpoint, roles_file=roles_file, **opening)
     if choices["max_bytes"] is not None:
         settings = fitted(source, settings, choices["max_bytes"])
     progress.note(f"about {predicted_bytes(source, settings):,} bytes will be stored")
@@ -212,9 +212,10 @@ def _store_outputs(
 ) -> None:
     """Run the model on the probe inputs, and write its last outputs."""
     from bornbiased_jax import io, parallel
-    from bornbiased_jax.lineage import trace
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.lineage.output_fingerprint import save_outputs
     from bornbiased_jax.lineage.outputs import OutputOptions
+    from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
     from bornbiased_jax.results.lineage_reports import OutputFile
 
     # Check the options before any work.
@@ -229,12 +230,12 @@ def _store_outputs(
         raise InputError("--stream holds two blocks at a time, as float32: leave --storage out")
     held = {} if storage == STORAGES[0] else {"dtype": storage}
     chosen = {name: arguments.pop(name) for name in ("file", "ignore_fields")}
-    side = trace.Side(options.open_model(checkpoint, place, sharding=parallel.shardings(mesh), **chosen, **held))
-    outputs = trace.read_outputs(
-        side, trace.Probe(**arguments).fitted(side.cfg), OutputOptions(layer=layer, mesh=mesh), **store_settings
+    opened = open_checkpoint(checkpoint, scratch=place, sharding=parallel.shardings(mesh), **chosen, **held)
+    outputs = read_outputs(
+        opened, ProbeInputs(**arguments).fitted(opened.config), OutputOptions(layer=layer, mesh=mesh), **store_settings
     )
     save_outputs(out, outputs)
-    side.close()
+    opened.close()
     num_outputs, width = outputs.outputs_ND.shape
     facts = {
         "out": str(out),
@@ -245,7 +246,7 @@ def _store_outputs(
         "layer": outputs.layer,
         "storage": outputs.storage,
         "inputs": outputs.inputs,
-        "model": side.cfg.to_dict(),
+        "model": opened.config.to_dict(),
         # Of the file, so that it can be published: the same model and inputs give the same bytes.
         "weights_digest": outputs.weights_digest,
         "digest": io.sha256(out) if out.is_file() else None,
@@ -274,18 +275,15 @@ def digest(
       bornbiased digest runs/a@seed=42,step=0
       bornbiased digest seed:42@llama-tiny --json digest.json
     """
-    from bornbiased_jax.checkpoints import open_checkpoint
+    from bornbiased_jax.checkpoints.by_role import read_by_role
     from bornbiased_jax.checkpoints.digests import combine
-    from bornbiased_jax.checkpoints.naming import open_role_source
-    from bornbiased_jax.checkpoints.native_roles import NativeRoles
     from bornbiased_jax.lineage.fingerprint_pass import weights_digests
     from bornbiased_jax.results.lineage_reports import Digest
 
     roles_file = None if roles is None else Path(roles)
-    source = open_role_source(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
-    tensors, config = dict(weights_digests(source).parameters), None
-    if isinstance(source, NativeRoles):
-        config = open_checkpoint(checkpoint, file=file, ignore_fields=ignore_fields).cfg.to_dict()
+    source = read_by_role(checkpoint, file=file, roles_file=roles_file, ignore_fields=ignore_fields)
+    tensors = dict(weights_digests(source).parameters)
+    config = None if source.config is None else source.config.to_dict()
     combined = combine(tensors)
     value = {"digest": combined, "checkpoint": source.description, "config": config, "tensors": tensors}
     # The digest alone on standard output: --base-digest "$(bornbiased digest C)".

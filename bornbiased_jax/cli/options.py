@@ -60,7 +60,7 @@ class OutputType(TextType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text, or "-"."""
         text = super().convert(value, param, ctx)
-        return "-" if io.open_descriptor(text) == 1 else text
+        return "-" if io.descriptor_of(text) == 1 else text
 
 
 TEXT = TextType()
@@ -296,17 +296,6 @@ def scratch_folder(stream: bool, scratch: str | None) -> Path | None:
     from bornbiased_jax.text.cache import cache_dir
 
     return io.user_path(scratch) if scratch is not None else cache_dir() / "streamed"
-
-
-def open_model(
-    reference: str, scratch: Path | None, *, ignore_fields: Sequence[str] = (), **settings: Any
-) -> Checkpoint:
-    """Open a checkpoint, streamed where there is a folder for it, else as ``open_checkpoint`` does."""
-    from bornbiased_jax import checkpoints
-
-    if scratch is not None:
-        settings = {"scratch": scratch}
-    return checkpoints.open_checkpoint(reference, ignore_fields=ignore_fields, **settings)
 
 
 def start(

@@ -16,9 +16,9 @@ from bornbiased_jax.ranges import Count, Level
 from bornbiased_jax.schema import shown
 
 if TYPE_CHECKING:
-    from bornbiased_jax.lineage.trace import Side
+    from bornbiased_jax.lineage.compared_model import ComparedModel
 
-# What the choices leave open is settled by the models (bornbiased_jax.lineage.trace.Probe).
+# What the choices leave open is settled by the models (bornbiased_jax.lineage.probe_inputs).
 _READING = ("files", "roles", "ignore_fields")
 _PROBE = ("inputs", "num_inputs", "seq_len", "input_seed", "vocab_size", "batch_size")
 _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.items())
@@ -109,35 +109,36 @@ def seedprint(
     """
     from bornbiased_jax.lineage import trace
     from bornbiased_jax.lineage.baselines import weight_scores
-    from bornbiased_jax.results import Lineage, verdicts
+    from bornbiased_jax.lineage.probe_inputs import ProbeInputs
+    from bornbiased_jax.results import Lineage, verdicts, verdicts_by_step
     from bornbiased_jax.results.model_facts import facts_listing
 
     places = outputs.Outputs.take(arguments)
     options.start(quiet=quiet)
     if by_step:
         # Refuse what is no run before anything is read.
-        verdicts.run_steps(base)
+        verdicts_by_step.run_steps(base)
     place = options.scratch_folder(stream, scratch)
-    sides = _sides((base, suspect), place, **{name: arguments.pop(name) for name in _READING})
+    pair = _models((base, suspect), place, **{name: arguments.pop(name) for name in _READING})
     # Other methods need both models in memory.
     if baselines:
         if stream:
             raise InputError("--baselines takes both models into memory, --stream neither: leave one of them out")
-        if any(side.stored is not None for side in sides):
+        if any(model.stored_outputs is not None for model in pair):
             raise InputError("--baselines compares weights: name two checkpoints, not stored fingerprints")
     if places.page is not None and arguments["test"] in (None, "auto"):
-        verdicts.expect_sheet(*sides)
+        verdicts.expect_sheet(*pair)
     # The test, and the verdict of each step.
-    probe = trace.Probe(**{name: arguments.pop(name) for name in _PROBE})
-    verdict = trace.trace(*sides, probe=probe, **arguments)
-    scores = weight_scores(*(side.checkpoint for side in sides)) if baselines else None
+    probe = ProbeInputs(**{name: arguments.pop(name) for name in _PROBE})
+    verdict = trace.trace(*pair, probe=probe, **arguments)
+    scores = weight_scores(*(model.checkpoint for model in pair)) if baselines else None
     steps = None
     if by_step:
         arguments["base_digest"] = None
-        steps = verdicts.by_step(base, sides[1], probe=probe, **arguments)
-    sheet = None if places.page is None else verdicts.sheet_of(*sides)
-    models = verdicts.models_of(*sides)
-    facts = None if places.page is None else facts_listing(sides[0], sides[1], models, verdict.to_json())
+        steps = verdicts_by_step.by_step(base, pair[1], probe=probe, **arguments)
+    sheet = None if places.page is None else verdicts.sheet_of(*pair)
+    models = verdicts.models_of(*pair)
+    facts = None if places.page is None else facts_listing(pair[0], pair[1], models, verdict.to_json())
     result = Lineage(base, suspect, verdict, scores, models, steps, sheet, facts)
     drawn = places.write(result, f"{base} and {suspect}")
     to_stderr = places.json_file == "-"
@@ -147,24 +148,24 @@ def seedprint(
         click.echo(str(path), err=to_stderr)
 
 
-def _sides(
+def _models(
     refs: tuple[str, str],
     scratch: Path | None,
     *,
     files: tuple[str, ...],
     roles: str | None,
     ignore_fields: tuple[str, ...],
-) -> list[Side]:
+) -> list[ComparedModel]:
     """Return both models with what was chosen for the folders among them.
 
     Raises:
         InputError: a file or a field that neither folder has.
     """
-    from bornbiased_jax.lineage.trace import Side
+    from bornbiased_jax.lineage.compared_model import ComparedModel
 
     if not (files or roles or ignore_fields):
-        first = Side(refs[0], scratch)
-        return [first, first if refs[0] == refs[1] else Side(refs[1], scratch)]
+        first = ComparedModel(refs[0], scratch)
+        return [first, first if refs[0] == refs[1] else ComparedModel(refs[1], scratch)]
     folders = [_folder(ref) for ref in refs]
     if len(files) > len(refs):
         raise InputError(f"--file was given {len(files)} times: once, or for the base and for the suspect")
@@ -181,20 +182,19 @@ def _sides(
                 f"neither {refs[0]} nor {refs[1]} has a field {shown(name)}: leave it out of the fields to ignore"
             )
     roles_file = None if roles is None else Path(roles)
-    sides = [
-        Side(ref, scratch, file, None if folder is None else roles_file, names)
+    pair = [
+        ComparedModel(ref, scratch, file, None if folder is None else roles_file, names)
         for ref, folder, file, names in zip(refs, folders, chosen, ignored, strict=True)
     ]
-    return [sides[0], sides[0]] if refs[0] == refs[1] and chosen[0] == chosen[1] else sides
+    return [pair[0], pair[0]] if refs[0] == refs[1] and chosen[0] == chosen[1] else pair
 
 
 def _folder(ref: str) -> Path | None:
     """Return the folder of weights that a reference names, fetched from the hub if need be; None of anything else."""
     from bornbiased_jax.checkpoints.reference import parse_ref
-    from bornbiased_jax.lineage.trace import Side
+    from bornbiased_jax.lineage.compared_model import ComparedModel
 
-    side = Side(ref)
-    if side.sketches is not None or side.stored is not None:
+    if ComparedModel(ref).stored is not None:
         return None
     reference = parse_ref(ref).fetched()
     return reference.path if reference.kind == "huggingface" else None

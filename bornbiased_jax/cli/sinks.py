@@ -72,6 +72,7 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
       bornbiased sinks model.gguf --text wiki.txt --lengths 32,64,128 \\
         --json sinks.json --figures sinks
     """
+    from bornbiased_jax.checkpoints import open_checkpoint
     from bornbiased_jax.evaluation.sink_report import ReportOptions, sinks_report
     from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
     from bornbiased_jax.results import Sinks
@@ -84,7 +85,7 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     schemes = [] if chosen["quantise"] is None else parse_schemes(chosen["quantise"])
     granularities, keep = parse_granularities(chosen["granularity"]), parse_kept(chosen["keep_sinks"])
     scratch = options.scratch_folder(chosen["stream"], chosen["scratch"])
-    opened = options.open_model(checkpoint, scratch, ignore_fields=chosen["ignore_fields"])
+    opened = open_checkpoint(checkpoint, scratch=scratch, ignore_fields=chosen["ignore_fields"])
     measured = ReportOptions(
         lengths=options.parse_lengths(chosen["lengths"], "--lengths"),
         schemes=schemes,

@@ -15,7 +15,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.derive.changes import Change, Context
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage.same_model import probe_logits
+from bornbiased_jax.lineage.blockwise import probe_logits
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text import Tokenizer
 

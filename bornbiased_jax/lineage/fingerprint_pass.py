@@ -21,8 +21,8 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
@@ -84,7 +84,7 @@ def fingerprint(
         (352, 16)
     """
     # Settings, labels of tokens, and roles in canonical order.
-    source = open_role_source(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
+    source = read_by_role(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     settings = settings or Settings()
     if max_bytes is not None:
         settings = fitted(source, settings, max_bytes)

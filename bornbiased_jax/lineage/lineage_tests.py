@@ -23,7 +23,7 @@ class LineageTest:
     Attributes:
         function: "module:name" of what decides. By ``needs`` it takes, then ``alpha`` and the test's own options:
             "outputs": the outputs of base and suspect, [N, D] each, on the same inputs;
-            "weights": the two :class:`.trace.Side`, of which it opens what it reads.
+            "weights": the two :class:`.compared_model.ComparedModel`, of which it opens what it reads.
         needs: what it reads of the two models.
         description: one line for a reader, who chooses by it.
         alpha: level of its decision by default.

@@ -17,9 +17,9 @@ import numpy as np
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.pairing import unit_rows
 from bornbiased_jax.lineage.scan import Base
-from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.parameters import Axis
 
 ILL_CONDITIONED = 30.0
@@ -187,14 +187,14 @@ def mixture(suspect: str, origin: str, bases: Sequence[Base]) -> Mixture:
     )
 
 
-def check_checkpoint(place: str) -> Side:
+def check_checkpoint(place: str) -> ComparedModel:
     """Return a model that may be part of a mixture.
 
     Raises:
         InputError: it is a stored fingerprint.
     """
-    model = Side(place)
-    if model.sketches is not None or model.stored is not None:
+    model = ComparedModel(place)
+    if model.stored is not None:
         raise InputError(f"{place} is a stored fingerprint, and mixtures are fitted to weights: name the checkpoint")
     return model
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bornbiased_jax import parallel, store
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.checkpoint import open_verified
+from bornbiased_jax.checkpoints.checkpoint import verified_checkpoint
 from bornbiased_jax.checkpoints.reference import portable_source
 from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.errors import InputError
@@ -84,7 +84,7 @@ def compute(settings: Settings, sources: Settings, chunks: list[Chunk]) -> Itera
     """
     if "checkpoint" not in sources:
         raise InputError("the job does not say where the checkpoint lies: start it by `bornbiased fingerprint`")
-    checkpoint = open_verified(sources["checkpoint"], settings["weights"], settings["storage"])
+    checkpoint = verified_checkpoint(sources["checkpoint"], settings["weights"], settings["storage"])
     inputs = from_facts(settings["inputs"], checkpoint.cfg, sources)
     moments = settings["mean"], settings["std"]
     options = OutputOptions(moments, settings["layer"], settings["batch_size"])

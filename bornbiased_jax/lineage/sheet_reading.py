@@ -17,8 +17,8 @@ from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.checkpoints.weight_files import find_tokenizers
+from bornbiased_jax.lineage.blockwise import ProbeOutputs, logits_memory, probe_outputs
 from bornbiased_jax.lineage.fingerprints import TensorRecord
-from bornbiased_jax.lineage.same_model import ProbeOutputs, logits_memory, probe_outputs
 from bornbiased_jax.lineage.sheet_fields import Fields, config_fields
 from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
 from bornbiased_jax.lineage.sheet_tokens import Labels, Vocabulary, vocabulary

@@ -2,264 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack, cast
+from typing import TypedDict, Unpack
 
 import numpy as np
 
-from bornbiased_jax import checkpoints, io, progress
-from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.naming import open_role_source
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.lineage import compare as comparing
-from bornbiased_jax.lineage import output_fingerprint as prints
 from bornbiased_jax.lineage import untrained_outputs
 from bornbiased_jax.lineage.commitment import check_commitment, read_digest, with_commitment
-from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
-from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests, fingerprint, tensors_bar, weights_digests
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings, TensorRecord
+from bornbiased_jax.lineage.compared_model import ComparedModel, Source
+from bornbiased_jax.lineage.fingerprint_file import payload_digest
+from bornbiased_jax.lineage.fingerprints import Settings
 from bornbiased_jax.lineage.lineage_tests import lineage_test
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
+from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
 from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
 from bornbiased_jax.model.overflow import Overflow
-from bornbiased_jax.probes import inputs as probe_inputs
-from bornbiased_jax.probes.inputs import Inputs
 
-Source = str | Path | Checkpoint | OutputFingerprint | Fingerprint
-
-NUM_INPUTS, SEQ_LEN, NUM_REFERENCES = 2_000, 64, 200
-"""Defaults; the length is less where a model's context is shorter."""
+NUM_REFERENCES = 200
+"""Fresh seeds by default."""
 # Seeds far from those that people choose, so that a reference is never the model itself.
 _FIRST_REFERENCE = 3_000_000_000
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Side:
-    """One of two models, read no sooner than a test asks for it.
-
-    Attributes:
-        source: a reference as :func:`.checkpoints.open_checkpoint` takes it, a file of a stored fingerprint, or
-            either of them opened.
-        scratch: where to keep hidden states of a model that is read block by block; None loads it.
-        file: which set of weights, where a folder holds several.
-        roles_file: what tensors are that no convention of names knows; for tests of weights.
-        ignore_fields: fields of ``config.json`` that are left out.
-        made: fingerprints of its weights that were made of it, the last one last.
-    """
-
-    source: Source
-    scratch: Path | None = None
-    file: str | None = None
-    roles_file: Path | None = None
-    ignore_fields: Sequence[str] = ()
-    made: list[Fingerprint] = dataclasses.field(default_factory=list, init=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        """What a reader knows it by."""
-        if isinstance(self.source, str | Path):
-            return str(self.source)
-        if isinstance(self.source, Fingerprint):
-            return self.source.source.description
-        return self.source.source if isinstance(self.source, OutputFingerprint) else self.source.reference
-
-    @cached_property
-    def sketches(self) -> Fingerprint | None:
-        """The stored fingerprint of its weights, if that is all there is of the model."""
-        if isinstance(self.source, str | Path):
-            path = io.user_path(self.source)
-            return load_fingerprint(path) if is_fingerprint(path) else None
-        return self.source if isinstance(self.source, Fingerprint) else None
-
-    @cached_property
-    def stored(self) -> OutputFingerprint | None:
-        """The stored fingerprint of its outputs, if that is all there is of the model."""
-        if isinstance(self.source, str | Path):
-            path = io.user_path(self.source)
-            return prints.load_outputs(path) if prints.is_output_fingerprint(path) else None
-        return self.source if isinstance(self.source, OutputFingerprint) else None
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """The model, opened once.
-
-        Raises:
-            InputError: it is a stored fingerprint, described by a file of roles, or nothing that can be opened.
-        """
-        if self.stored is not None or self.sketches is not None:
-            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        if isinstance(self.source, Checkpoint):
-            return self.source
-        if self.roles_file is not None:
-            raise InputError(f"{self.name} is read by a file of roles, which computes no outputs: leave the option out")
-        return checkpoints.open_checkpoint(
-            cast(str | Path, self.source), scratch=self.scratch, file=self.file, ignore_fields=self.ignore_fields
-        )
-
-    @cached_property
-    def roles(self) -> RoleSource:
-        """Its tensors by role: by the table of parameters where this package runs the model, else by names.
-
-        Raises:
-            InputError: it is a stored fingerprint, or nothing that can be opened.
-        """
-        if isinstance(self.source, Checkpoint) or "checkpoint" in self.__dict__:
-            return NativeRoles(self.checkpoint)
-        if not isinstance(self.source, str | Path):
-            raise InputError(f"{self.name} is a stored fingerprint, without weights: name the checkpoint")
-        return open_role_source(
-            self.source, file=self.file, roles_file=self.roles_file, ignore_fields=self.ignore_fields
-        )
-
-    def close(self) -> None:
-        """Remove what a pass block by block kept on disk."""
-        if "checkpoint" in self.__dict__:
-            self.checkpoint.close()
-
-    @cached_property
-    def digest(self) -> str:
-        """The digest of its weights, as ``bornbiased digest`` prints it."""
-        if self.stored is not None:
-            return self.stored.weights_digest
-        sketches = self.sketches or next(iter(self.made), None)
-        return combine(dict(self.digests.parameters)) if sketches is None else sketches.weights_digest
-
-    @cached_property
-    def digests(self) -> WeightsDigests:
-        """The digests of all its tensors."""
-        return weights_digests(self.roles)
-
-    @property
-    def records(self) -> dict[str, TensorRecord]:
-        """Digests and statistics of its tensors by path, once a fingerprint was made; nothing before."""
-        return {record.path: record for made in self.made[:1] for record in made.tensors}
-
-    def fingerprint(self, settings: Settings) -> Fingerprint:
-        """Return the stored fingerprint of its weights, or make one; digests that are there are not computed again.
-
-        Raises:
-            InputError: its weights cannot be read.
-        """
-        if self.sketches is not None:
-            return self.sketches
-        with tensors_bar(self.roles, "fingerprint") as advance:
-            made = fingerprint(self.roles, settings, advance=advance, digests=self.__dict__.get("digests"))
-        self.made.append(made)
-        return made
-
-    @property
-    def cfg(self) -> ModelConfig:
-        """Its architecture."""
-        return ModelConfig.from_dict(self.stored.config) if self.stored else self.checkpoint.cfg
-
-    @property
-    def width(self) -> int:
-        """Number of coordinates of its outputs."""
-        return self.stored.outputs_ND.shape[1] if self.stored else self.checkpoint.cfg.d_model
-
-
-@dataclasses.dataclass(frozen=True)
-class Probe:
-    """Which inputs both models are read on; None leaves a choice to the models.
-
-    Attributes:
-        inputs: "tokens" (by default) or "gaussian".
-        num_inputs: N; 2,000 by default.
-        seq_len: T; by default the shorter context of the two, 64 at most.
-        input_seed: of the inputs; 0 by default.
-        vocab_size: ids are drawn below this; the smaller vocabulary by default.
-        batch_size: sequences at a time.
-    """
-
-    inputs: str | None = None
-    num_inputs: int | None = None
-    seq_len: int | None = None
-    input_seed: int | None = None
-    vocab_size: int | None = None
-    batch_size: int | None = None
-
-    def settled_by(self, side: Side) -> Probe:
-        """Return the probe that a stored fingerprint was made with.
-
-        Raises:
-            InputError: something else was asked for.
-        """
-        assert side.stored is not None
-        # Inputs of a stored fingerprint are fixed; an open choice takes them, another one is refused.
-        facts = side.stored.inputs
-        stored = Probe(
-            inputs=facts["kind"],
-            num_inputs=facts["num_inputs"],
-            seq_len=facts["seq_len"],
-            input_seed=facts.get("seed"),
-            vocab_size=facts.get("vocab_size"),
-            batch_size=self.batch_size,
-        )
-        for name, value in vars(stored).items():
-            choice = getattr(self, name)
-            if choice is not None and choice != value:
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(f"{side.name} was made with {option} {value}, not {choice}: leave {option} out")
-        return stored
-
-    def fitted(self, *configs: ModelConfig) -> Probe:
-        """Make every open choice so that all these models can take the inputs."""
-        kind = self.inputs or "tokens"
-        vocab = min((cfg.vocab_size for cfg in configs), default=None) if kind == "tokens" else None
-        return Probe(
-            inputs=kind,
-            num_inputs=NUM_INPUTS if self.num_inputs is None else self.num_inputs,
-            seq_len=min((SEQ_LEN, *(cfg.max_seq_len for cfg in configs))) if self.seq_len is None else self.seq_len,
-            input_seed=0 if self.input_seed is None else self.input_seed,
-            vocab_size=vocab if self.vocab_size is None else self.vocab_size,
-            batch_size=self.batch_size,
-        )
-
-    def draw(self, cfg: ModelConfig) -> Inputs:
-        """Draw the inputs, once every choice is made."""
-        assert self.inputs is not None and self.num_inputs is not None and self.seq_len is not None
-        vocab_size = self.vocab_size or cfg.vocab_size
-        return probe_inputs.random_inputs(
-            self.inputs, self.num_inputs, self.seq_len, cfg, vocab_size=vocab_size, seed=self.input_seed or 0
-        )
-
-
-def read_outputs(
-    side: Side,
-    probe: Probe,
-    options: OutputOptions = OutputOptions(),  # noqa: B008
-    *,
-    resume: Path | None = None,
-    engine: Engine = local,
-    range_size: int | None = None,
-) -> OutputFingerprint:
-    """Return a model's fingerprint on a probe: the stored one, or computed with a progress display.
-
-    Args:
-        side: the model.
-        probe: with every choice made (:meth:`Probe.fitted`); it decides the batch size.
-        options: as in :func:`.output_fingerprint.fingerprint_outputs`.
-        resume, engine, range_size: as there.
-    """
-    if side.stored is not None:
-        return side.stored
-    inputs = probe.draw(side.checkpoint.cfg)
-    with progress.bar(inputs.num_inputs, f"fingerprint {side.name}", unit="sequences") as advance:
-        options = dataclasses.replace(options, batch_size=probe.batch_size)
-        return prints.fingerprint_outputs(
-            side.checkpoint, inputs, options, resume=resume, engine=engine, range_size=range_size, advance=advance
-        )
 
 
 class SingleTestOptions(TypedDict, total=False):
@@ -277,19 +47,19 @@ class TraceOptions(SingleTestOptions, total=False):
 
     test: str | None
     alpha: float | None
-    probe: Probe | None
+    probe: ProbeInputs | None
     num_references: int | None
     base_digest: str | None
     scratch: Path | None
 
 
 def trace(
-    base: Source | Side,
-    suspect: Source | Side,
+    base: Source | ComparedModel,
+    suspect: Source | ComparedModel,
     *,
     test: str | None = None,
     alpha: float | None = None,
-    probe: Probe | None = None,
+    probe: ProbeInputs | None = None,
     num_references: int | None = None,
     base_digest: str | None = None,
     scratch: Path | None = None,
@@ -299,9 +69,9 @@ def trace(
 
     Args:
         base: the model known to be older or owned: a reference to a checkpoint, a stored fingerprint, either of them
-            opened, or a side that says how to open it.
+            opened, or a :class:`.ComparedModel`, which says how.
         suspect: the other model.
-        test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one side is a stored
+        test: a name in :data:`.lineage_tests.TESTS`; "auto" by default, "permutation" where one model is a stored
             fingerprint of outputs or an option of that test alone is given.
         alpha: level of the decision; the test's own by default.
         probe: the inputs, for tests of outputs; what a stored fingerprint was made with holds. With any of them chosen
@@ -318,20 +88,23 @@ def trace(
             contradicts a stored fingerprint. What cannot reach alpha is said before anything is computed.
 
     Example:
+        >>> from bornbiased_jax import progress
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
-        >>> probe = Probe(num_inputs=60, seq_len=8)
+        >>> probe = ProbeInputs(num_inputs=60, seq_len=8)
         >>> trace(f"seed:1@{small}", f"seed:1@{small}").reason
         'the base is the suspect: both are the initialization of seed 1'
         >>> trace(f"seed:1@{small}", f"seed:2@{small}", test="permutation", probe=probe).verdict
         'unrelated'
     """
-    # One side where both are named alike: it is opened once.
+    # One model where both are named alike: it is opened once.
     is_one_model = base is suspect or (isinstance(base, str) and base == suspect)
-    base_side = base if isinstance(base, Side) else Side(base, scratch)
-    suspect_side = suspect if isinstance(suspect, Side) else base_side if is_one_model else Side(suspect, scratch)
+    models = [
+        source if isinstance(source, ComparedModel) else ComparedModel(source, scratch) for source in (base, suspect)
+    ]
+    base_model, suspect_model = models[0], models[0] if is_one_model else models[1]
     # The test, its level and its options.
-    test = _default_test(base_side, suspect_side, test_options) if test is None else test
+    test = _default_test(base_model, suspect_model, test_options) if test is None else test
     entry = lineage_test(test)
     alpha = check_alpha(entry.alpha if alpha is None else alpha)
     options: dict[str, object] = {name: value for name, value in test_options.items() if value is not None}
@@ -351,50 +124,48 @@ def trace(
     committed_as = None
     if base_digest is not None:
         published = read_digest(base_digest)
-        payload = partial(_payload_of, base_side)
-        committed_as = check_commitment(base_side.name, published, base_side.digest, payload)
+        payload = partial(_payload_of, base_model)
+        committed_as = check_commitment(base_model.name, published, base_model.digest, payload)
     # Run the test on weights or on outputs.
-    probe = probe or Probe()
+    probe = probe or ProbeInputs()
     if entry.needs == "weights":
-        if test == "auto" and probe != Probe():
-            options["outputs"] = lambda: _by_outputs("permutation", base_side, suspect_side, probe, alpha)
-        verdict = entry.load()(base_side, suspect_side, alpha=alpha, **options)
+        if test == "auto" and probe != ProbeInputs():
+            options["outputs"] = lambda: _by_outputs("permutation", base_model, suspect_model, probe, alpha)
+        verdict = entry.load()(base_model, suspect_model, alpha=alpha, **options)
     else:
         num_references = count if entry.references else None
         verdict = _by_outputs(
-            test, base_side, suspect_side, probe, alpha, num_permutations, test_options.get("signs"), num_references
+            test, base_model, suspect_model, probe, alpha, num_permutations, test_options.get("signs"), num_references
         )
     # Record choices and commitment with the verdict.
     chosen: dict[str, object] = {"alpha": alpha} if alpha != entry.alpha else {}
     chosen |= {name: options[name] for name in sorted(options) if name != "outputs"}
     verdict = with_choices(verdict, chosen)
-    verdict = with_commitment(verdict, base_side.digest, suspect_side.digest, committed_as=committed_as)
-    for side in (base_side, suspect_side):
-        side.close()
+    verdict = with_commitment(verdict, base_model.digest, suspect_model.digest, committed_as=committed_as)
+    base_model.close()
+    suspect_model.close()
     return verdict
 
 
-def _payload_of(base: Side) -> str | None:
+def _payload_of(base: ComparedModel) -> str | None:
     """Return the payload digest of a base's fingerprint, which is made with default settings where none is stored."""
-    if base.stored is not None:
-        return None
-    return payload_digest(base.fingerprint(Settings()) if base.sketches is None else base.sketches)
+    return payload_digest(base.fingerprint(Settings())) if base.stored_outputs is None else None
 
 
-def _default_test(base: Side, suspect: Side, options: Mapping[str, object]) -> str:
+def _default_test(base: ComparedModel, suspect: ComparedModel, options: Mapping[str, object]) -> str:
     """Choose what settles most about this pair, of the tests that have the options given."""
     # Options that the permutation test has and `auto` lacks ask for outputs.
     names = {name for name, value in options.items() if value is not None}
     outputs_alone = names <= set(lineage_test("permutation").options) and not names <= set(lineage_test("auto").options)
-    stored = any(side.stored is not None for side in (base, suspect))
+    stored = any(model.stored_outputs is not None for model in (base, suspect))
     return "permutation" if stored or outputs_alone else "auto"
 
 
 def _by_outputs(
     test: str,
-    base: Side,
-    suspect: Side,
-    probe: Probe,
+    base: ComparedModel,
+    suspect: ComparedModel,
+    probe: ProbeInputs,
     alpha: float,
     num_permutations: int | None = None,
     signs: str | None = None,
@@ -418,43 +189,60 @@ def _by_outputs(
     )
 
 
-def _settled(probe: Probe, base: Side, suspect: Side) -> Probe:
+def _settled(probe: ProbeInputs, base: ComparedModel, suspect: ComparedModel) -> ProbeInputs:
     # Of two stored ones that differ in their inputs the comparison tells; here each must be what was asked for.
-    settled = [probe.settled_by(side) for side in (base, suspect) if side.stored is not None]
+    settled = [
+        probe.settled_by(stored.inputs, model.name)
+        for model in (base, suspect)
+        if (stored := model.stored_outputs) is not None
+    ]
     probe = settled[0] if settled else probe
-    return probe.fitted(*(side.cfg for side in (base, suspect) if side.stored is None))
+    return probe.fitted(*(model.checkpoint.config for model in (base, suspect) if model.stored_outputs is None))
 
 
-def _uncomparable(base: Side, suspect: Side, probe: Probe) -> str | None:
+def _uncomparable(base: ComparedModel, suspect: ComparedModel, probe: ProbeInputs) -> str | None:
     """Return why no output of one model belongs to one of the other, before anything is computed."""
     vectors = probe.inputs == "gaussian"
+    first, second = _width(base), _width(suspect)
     # Two stored ones of tokens have their inputs compared first.
-    if base.width == suspect.width or not (vectors or base.stored is None or suspect.stored is None):
+    are_stored = base.stored_outputs is not None and suspect.stored_outputs is not None
+    if first == second or (are_stored and not vectors):
         return None
-    widths = f"{base.width} and {suspect.width}"
+    widths = f"{first} and {second}"
     fed = f"vectors of one width cannot be fed to models of widths {widths}, and "
     return (fed if vectors else f"the widths differ ({widths}): ") + (
         "no coordinate of one model corresponds to one of the other"
     )
 
 
-def _fingerprints(base: Side, suspect: Side, probe: Probe) -> tuple[OutputFingerprint, OutputFingerprint]:
+def _width(model: ComparedModel) -> int:
+    """Return the number of coordinates of a model's outputs."""
+    stored = model.stored_outputs
+    return model.checkpoint.config.d_model if stored is None else stored.outputs_ND.shape[1]
+
+
+def _fingerprints(
+    base: ComparedModel, suspect: ComparedModel, probe: ProbeInputs
+) -> tuple[OutputFingerprint, OutputFingerprint]:
     """Read both models' outputs alike: as the stored one of them was."""
-    stored = [side.stored for side in (base, suspect) if side.stored is not None]
+    stored = [model.stored_outputs for model in (base, suspect) if model.stored_outputs is not None]
     # A stored fingerprint fixes the layer, and the moments of vectors, for the other model.
-    layers = {side.layer for side in stored}
+    layers = {outputs.layer for outputs in stored}
     layer = layers.pop() if len(layers) == 1 else None
-    moments = next(((side.inputs["mean"], side.inputs["std"]) for side in stored if "mean" in side.inputs), None)
-    first = read_outputs(base, probe, OutputOptions(moments, layer))
+    moments = next(
+        ((outputs.inputs["mean"], outputs.inputs["std"]) for outputs in stored if "mean" in outputs.inputs), None
+    )
+    first = base.stored_outputs or read_outputs(base.checkpoint, probe, OutputOptions(moments, layer))
     if base is suspect:
         return first, first
     # The suspect is given the base's vectors.
     if moments is None and "mean" in first.inputs:
         moments = (first.inputs["mean"], first.inputs["std"])
-    return first, read_outputs(suspect, probe, OutputOptions(moments, layer))
+    second = suspect.stored_outputs or read_outputs(suspect.checkpoint, probe, OutputOptions(moments, layer))
+    return first, second
 
 
-def _references(base: OutputFingerprint, probe: Probe, count: int) -> Iterator[np.ndarray]:
+def _references(base: OutputFingerprint, probe: ProbeInputs, count: int) -> Iterator[np.ndarray]:
     """Yield outputs of fresh seeds of the base's architecture, one at a time."""
     if base.layer is not None:
         raise InputError("the population test reads the final norm's output: make fingerprints without --layer")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.battery import ALPHA, Options
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.evidence import SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
 from bornbiased_jax.lineage.fingerprint_pass import tensors_bar
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
@@ -21,9 +19,6 @@ from bornbiased_jax.lineage.verdict import Verdict
 from bornbiased_jax.lineage.weights_verdict import auto_verdict, single_verdict
 from bornbiased_jax.stats.permutations import NUM_PERMUTATIONS
 
-if TYPE_CHECKING:
-    from bornbiased_jax.lineage.trace import Side
-
 NEURONS = 4096
 """Neurons of each MLP that two checkpoints are compared by, by default: all of small models."""
 LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
@@ -31,8 +26,8 @@ LABELS = {"coordinates": SIGNLESS, "units": TOKEN_NEURONS, "heads": TOKEN_HEADS}
 
 
 def auto(
-    base: Side,
-    suspect: Side,
+    base: ComparedModel,
+    suspect: ComparedModel,
     *,
     alpha: float = ALPHA,
     num_permutations: int = NUM_PERMUTATIONS,
@@ -55,18 +50,18 @@ def auto(
     """
     # Sketches of both, with one key; checkpoints only where this package can run them.
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
-    checkpoints = _checkpoint(base), _checkpoint(suspect)
+    checkpoints = base.runnable, suspect.runnable
     has_untrained = any(checkpoint is not None and checkpoint.is_initial for checkpoint in checkpoints)
     options = Options(alpha, check_count(num_permutations), has_untrained=has_untrained)
     outputs_verdict = None if outputs is None else outputs()
     # Identity: of tensors where both models are there, of logits where tensors differ.
-    is_stored = any(side.sketches is not None for side in (base, suspect))
+    is_stored = any(model.stored is not None for model in (base, suspect))
     difference = None
     if not is_stored and not has_untrained:
         with tensors_bar(base.roles, "comparing the tensors") as advance:
-            difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(base, suspect))
+            difference = tensor_difference(base.roles, suspect.roles, advance, _equal_tensors(*sketches))
     identity = identify(*checkpoints, difference, with_logits=True)
-    has_further = any(note.startswith(LEFT_OUT) for side in (base, suspect) for note in _said_of(side))
+    has_further = any(note.startswith(LEFT_OUT) for model in (base, suspect) for note in _said_of(model))
     is_said = difference is not None and difference.alone
     if identity is not None and identity.kind in ("tensors", "rounded") and has_further and not is_said:
         identity = dataclasses.replace(identity, sentence=f"{identity.sentence}, in all tensors that both have")
@@ -84,8 +79,8 @@ def auto(
 
 
 def weights(
-    base: Side,
-    suspect: Side,
+    base: ComparedModel,
+    suspect: ComparedModel,
     *,
     alpha: float = ALPHA,
     labels: str = "coordinates",
@@ -110,7 +105,7 @@ def weights(
     sketches = _fingerprint_pair(base, suspect, sign_key, neurons)
     # One test that was named beforehand, then what is identical, as a note.
     verdict = single_verdict(*sketches, LABELS[labels], Options(alpha, check_count(num_permutations)))
-    identity = identify(_checkpoint(base), _checkpoint(suspect), with_logits=False)
+    identity = identify(base.runnable, suspect.runnable, with_logits=False)
     if identity is not None:
         sentence = f"{identity.sentence[0].upper()}{identity.sentence[1:]}."
         # Where the test agrees, the identity is what stands; its notes are about chance.
@@ -121,7 +116,7 @@ def weights(
 
 
 def _fingerprint_pair(
-    base: Side, suspect: Side, sign_key: str | None, neurons: int | str | None
+    base: ComparedModel, suspect: ComparedModel, sign_key: str | None, neurons: int | str | None
 ) -> tuple[Fingerprint, Fingerprint]:
     """Make or read the fingerprints of two models, with the same settings.
 
@@ -137,7 +132,7 @@ def _fingerprint_pair(
         text = f"--sign-key {sign_key} is not hexadecimal: give an even number of digits 0-9, a-f"
         raise InputError(text) from error
     # A stored fingerprint decides the settings; otherwise the options do.
-    stored = next((side.sketches for side in (base, suspect) if side.sketches is not None), None)
+    stored = next((model.stored for model in (base, suspect) if isinstance(model.stored, Fingerprint)), None)
     if stored is not None:
         settings = stored.settings
         if key not in (None, settings.sign_key):
@@ -159,29 +154,24 @@ def _fingerprint_pair(
     return first, second
 
 
-def _equal_tensors(base: Side, suspect: Side) -> set[str]:
-    """Return the paths of tensors that have one digest in two models of which fingerprints were made."""
-    others = suspect.records
-    return {path for path, record in base.records.items() if path in others and others[path].digest == record.digest}
+def _equal_tensors(base: Fingerprint, suspect: Fingerprint) -> set[str]:
+    """Return the paths of tensors that have one digest in two models."""
+    digests = {record.path: record.digest for record in suspect.tensors}
+    return {record.path for record in base.tensors if digests.get(record.path) == record.digest}
 
 
 def _token_labels(model: Fingerprint) -> set[str]:
     return {component.token_labels for component in model.components.values() if component.token_labels is not None}
 
 
-def _checkpoint(side: Side) -> Checkpoint | None:
-    """Return a model that this package can run; None of a stored fingerprint and of any other model."""
-    return side.checkpoint if side.sketches is None and isinstance(side.roles, NativeRoles) else None
+def _said_of(model: ComparedModel) -> tuple[str, ...]:
+    return model.roles.notes if model.stored is None else ()
 
 
-def _said_of(side: Side) -> tuple[str, ...]:
-    return side.roles.notes if side.sketches is None else ()
-
-
-def _named(verdict: Verdict, base: Side, suspect: Side) -> Verdict:
+def _named(verdict: Verdict, base: ComparedModel, suspect: ComparedModel) -> Verdict:
     """Add the models' names, and what was said of their files when they were opened."""
-    sides = ("base", base), ("suspect", suspect)
-    said = [f"The {word}'s files: {note}." for word, side in sides for note in _said_of(side)]
+    models = ("base", base), ("suspect", suspect)
+    said = [f"The {word}'s files: {note}." for word, model in models for note in _said_of(model)]
     detail = {"base": base.name, "suspect": suspect.name, "notes": [*verdict.notes, *said]}
     return dataclasses.replace(verdict, detail={**verdict.detail, **detail})
 

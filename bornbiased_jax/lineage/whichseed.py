@@ -30,7 +30,6 @@ import numpy as np
 
 from bornbiased_jax import hardware, store
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
@@ -199,7 +198,7 @@ def confirm(cfg: ModelConfig, suspect: Checkpoint, seed: int, *, alpha: float = 
         A verdict, undefined where the two have nothing of one size.
     """
     # All matrices, coordinate by coordinate up to sign.
-    initial, of_suspect = (fingerprint(NativeRoles(model)) for model in (Checkpoint.from_seed(cfg, seed), suspect))
+    initial, of_suspect = (fingerprint(model.by_role()) for model in (Checkpoint.from_seed(cfg, seed), suspect))
     verdict = single_verdict(initial, of_suspect, SIGNLESS, Options(alpha=alpha, has_untrained=True))
     if verdict.log10_p is None:
         return verdict

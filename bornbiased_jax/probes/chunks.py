@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import jax
 
-from bornbiased_jax.checkpoints.checkpoint import open_verified
+from bornbiased_jax.checkpoints.checkpoint import verified_checkpoint
 from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.model.precision import HIGHEST, precision_named
@@ -93,7 +93,7 @@ def _open_pass(settings: str, sources: str) -> Pass:
     about = content["subject"]
     cfg = ModelConfig.from_dict(about["model"])
     if "weights" in about:
-        opened = open_verified(json.loads(sources)["checkpoint"], about["weights"])
+        opened = verified_checkpoint(json.loads(sources)["checkpoint"], about["weights"])
         subject = from_weights(cfg, opened.params(), about["weights"])
     else:
         subject = untrained(cfg, fixed_embedding_seed=about["fixed_embedding_seed"])

@@ -11,8 +11,8 @@ from typing import Any
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
-from bornbiased_jax.lineage.fingerprints import Component, Fingerprint
-from bornbiased_jax.lineage.trace import Side
+from bornbiased_jax.lineage.compared_model import ComparedModel
+from bornbiased_jax.lineage.fingerprints import Component
 from bornbiased_jax.results.result import Listing
 
 # Fields of a configuration that tell a reader what a model is, in the order in which they are read.
@@ -28,7 +28,10 @@ _FIELDS = {
 
 
 def facts_listing(
-    base: Side, suspect: Side, configs: Mapping[str, Mapping[str, FieldValue] | None], verdict: Mapping[str, Any]
+    base: ComparedModel,
+    suspect: ComparedModel,
+    configs: Mapping[str, Mapping[str, FieldValue] | None],
+    verdict: Mapping[str, Any],
 ) -> Listing:
     """List what is known of two models, one row for each fact, and below it what compared them; no weights are read.
 
@@ -44,8 +47,8 @@ def facts_listing(
     processor = record.cpu()
     # Digests stand below: two of them side by side are wider than a page.
     digests = []
-    for word, side in (("base", base), ("suspect", suspect)):
-        made = _fingerprint(side)
+    for word, model in (("base", base), ("suspect", suspect)):
+        made = model.sketches
         digest = verdict.get(f"{word}_digest") if made is None else made.weights_digest
         if digest is not None:
             digests.append(f"Digest of the {word}'s weights: {digest}.")
@@ -58,10 +61,10 @@ def facts_listing(
     return Listing("The two models", ["", f"base: {base.name}", f"suspect: {suspect.name}"], rows, note, is_text=True)
 
 
-def _facts(side: Side, config: Mapping[str, FieldValue] | None) -> dict[str, str | None]:
+def _facts(model: ComparedModel, config: Mapping[str, FieldValue] | None) -> dict[str, str | None]:
     """Write what identifies a model for a reader who was not there; None where a fact is not known."""
-    made = _fingerprint(side)
-    paths = _weight_files(side)
+    made = model.sketches
+    paths = _weight_files(model)
     stats = [path.stat() for path in paths]
     days = sorted(datetime.fromtimestamp(stat.st_mtime, UTC).date().isoformat() for stat in stats)
     changed = None if not days else days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
@@ -86,11 +89,6 @@ def _facts(side: Side, config: Mapping[str, FieldValue] | None) -> dict[str, str
     }
 
 
-def _fingerprint(side: Side) -> Fingerprint | None:
-    """Return a fingerprint of a model that is stored or was made for its comparison."""
-    return side.sketches or next(iter(side.made), None)
-
-
 def _sizes(part: Component) -> str:
     """Write the sizes of a part of a model that names alone describe, as a fingerprint knows them."""
     sizes = [
@@ -103,11 +101,11 @@ def _sizes(part: Component) -> str:
     return ", ".join([component_title(part.name), *(words.format(value) for words, value in sizes if value)])
 
 
-def _weight_files(side: Side) -> list[Path]:
+def _weight_files(model: ComparedModel) -> list[Path]:
     """Return the files that hold a model's weights, or its stored fingerprint."""
-    if side.sketches is None and side.stored is None:
-        return sorted(side.roles.files)
-    return [io.user_path(side.source)] if isinstance(side.source, str | Path) else []
+    if model.stored is None:
+        return sorted(model.roles.files)
+    return [io.user_path(model.source)] if isinstance(model.source, str | Path) else []
 
 
 def _model_type(paths: list[Path]) -> str | None:

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import Checkpoint
-from bornbiased_jax.checkpoints.formats.run import find_steps, read_run
-from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue, ModelConfig
-from bornbiased_jax.errors import InputError
-from bornbiased_jax.lineage import Verdict, trace
+from bornbiased_jax.lineage import OutputFingerprint, Verdict, trace
 from bornbiased_jax.lineage.baselines import Score
 from bornbiased_jax.lineage.battery import ALL
-from bornbiased_jax.lineage.same_model import expect_logits
+from bornbiased_jax.lineage.blockwise import expect_logits
+from bornbiased_jax.lineage.compared_model import ComparedModel, Source
+from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.sheet import Sheet, evidence_sheet
 from bornbiased_jax.lineage.sheet_reading import probe_ids
-from bornbiased_jax.lineage.trace import Side, Source, TraceOptions
+from bornbiased_jax.lineage.trace import TraceOptions
 from bornbiased_jax.lineage.weights_report import place
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.sheet_tables import sheet_listings
-from bornbiased_jax.stats.multiple import holm_log10
+from bornbiased_jax.results.verdicts_by_step import StepVerdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +71,7 @@ class Lineage(Result):
         verdict: what was decided, on what evidence.
         scores: published scores of the weights; None where none were computed.
         models: their configurations, null of a model that this package does not run.
-        steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:func:`by_step`).
+        steps: the verdict of the suspect with each checkpoint of the base's run, JSON-ready (:mod:`.verdicts_by_step`).
         sheet: statistics that disputes are argued with, for the end of the page; they change no verdict.
         facts: what the page says of both models.
     """
@@ -349,36 +345,36 @@ def lineage(base: Source, suspect: Source, **options: Unpack[TraceOptions]) -> L
         InputError: what that function refuses.
 
     Example:
+        >>> from bornbiased_jax import progress
         >>> progress.set_quiet(True)
         >>> small = "llama-tiny,num_layers=1,d_model=32,vocab_size=64"
         >>> lineage(f"seed:1@{small}", f"seed:2@{small}").verdict.verdict
         'unrelated'
     """
-    sides = [Side(base), Side(suspect)]
+    pair = [ComparedModel(base), ComparedModel(suspect)]
     verdict = trace.trace(base, suspect, **options)
-    return Lineage(sides[0].name, sides[1].name, verdict, models=models_of(*sides))
+    return Lineage(pair[0].name, pair[1].name, verdict, models=models_of(*pair))
 
 
-def models_of(base: Side, suspect: Side) -> dict[str, dict[str, FieldValue] | None]:
+def models_of(base: ComparedModel, suspect: ComparedModel) -> dict[str, dict[str, FieldValue] | None]:
     """Return the configurations of two models, JSON-ready; None of one that this package does not run."""
     return {"base": _config(base), "suspect": _config(suspect)}
 
 
-def sheet_of(base: Side, suspect: Side) -> Sheet | None:
+def sheet_of(base: ComparedModel, suspect: ComparedModel) -> Sheet | None:
     """Compute the sheet of two checkpoints; None where one of them is a stored fingerprint."""
-    if not _has_sheet(base, suspect):
+    if base.stored is not None or suspect.stored is not None:
         return None
-    checkpoints = _checkpoints(base, suspect)
-    return evidence_sheet(base.roles, suspect.roles, checkpoints, (base.records, suspect.records))
+    return evidence_sheet(base.roles, suspect.roles, _runnable(base, suspect), (_records(base), _records(suspect)))
 
 
-def expect_sheet(base: Side, suspect: Side) -> None:
+def expect_sheet(base: ComparedModel, suspect: ComparedModel) -> None:
     """Have what the sheet of two checkpoints needs computed along with the verdict, where that reads the same.
 
     Raises:
         InputError: a model cannot be opened.
     """
-    checkpoints = _checkpoints(base, suspect) if _has_sheet(base, suspect) else None
+    checkpoints = _runnable(base, suspect)
     ids_ST = None if checkpoints is None else probe_ids(*checkpoints)
     if checkpoints is None or ids_ST is None:
         return
@@ -386,90 +382,19 @@ def expect_sheet(base: Side, suspect: Side) -> None:
         expect_logits(checkpoint, ids_ST)
 
 
-def _has_sheet(base: Side, suspect: Side) -> bool:
-    return all(model.sketches is None and model.stored is None for model in (base, suspect))
-
-
-def _checkpoints(base: Side, suspect: Side) -> tuple[Checkpoint, Checkpoint] | None:
+def _runnable(base: ComparedModel, suspect: ComparedModel) -> tuple[Checkpoint, Checkpoint] | None:
     """Return two models that this package runs; None where it does not run both."""
-    is_run = all(isinstance(model.roles, NativeRoles) for model in (base, suspect))
-    return (base.checkpoint, suspect.checkpoint) if is_run else None
+    first, second = base.runnable, suspect.runnable
+    return None if first is None or second is None else (first, second)
 
 
-def _config(side: Side) -> dict[str, FieldValue] | None:
-    if side.sketches is not None:
-        return None
-    if side.stored is not None:
-        return ModelConfig.from_dict(side.stored.config).to_dict()
-    if isinstance(side.source, str | Path) and not isinstance(side.roles, NativeRoles):
-        return None
-    return side.checkpoint.cfg.to_dict()
+def _records(model: ComparedModel) -> dict[str, TensorRecord]:
+    """Return digests and statistics of a model's tensors by path, once a fingerprint was made; nothing before."""
+    return {} if model.sketches is None else {record.path: record for record in model.sketches.tensors}
 
 
-def run_steps(reference: str) -> list[tuple[int, str]]:
-    """Return the steps of a run's checkpoints, each with the reference of that checkpoint.
-
-    Raises:
-        InputError: the reference names no run, one step of it, or a run of several seeds and none of them.
-    """
-    parsed = parse_ref(reference)
-    if parsed.kind != "run" or parsed.path is None or parsed.step is not None:
-        raise InputError(f"--by-step follows a run through its steps: name one as in RUN@seed=42, not {reference}")
-    seeds = read_run(parsed.path)["config"]["seeds"]
-    seed = parsed.seed if parsed.seed is not None else seeds[0]
-    if parsed.seed is None and len(seeds) > 1:
-        named = ", ".join(map(str, seeds))
-        raise InputError(f"{reference} has the seeds {named}: name one of them, as in {reference}@seed={seed}")
-    return [(step, f"{parsed.path}@seed={seed},step={step}") for step in find_steps(parsed.path)]
-
-
-class Decided(TypedDict):
-    """A decision and its numbers."""
-
-    verdict: str
-    z: float | None
-    log10_p: float | None
-
-
-class StepComponent(Decided):
-    """A row of a verdict's components; a test without any has the one row "model"."""
-
-    component: str
-    log10_p_adjusted: NotRequired[float]
-    """Corrected by Holm's method over all steps and components, so that one level holds for all of them together."""
-
-
-class StepVerdict(Decided):
-    """The verdict on a suspect and one checkpoint of a run, JSON-ready."""
-
-    step: int
-    components: list[StepComponent]
-
-
-def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
-    """Compare a suspect with each checkpoint of a run.
-
-    Args:
-        reference: the run, as in ``runs/a@seed=42``.
-        suspect: the other model.
-        options: as :func:`bornbiased_jax.lineage.trace.trace` takes them.
-
-    Raises:
-        InputError: no run, or what that function refuses.
-    """
-    rows: list[StepVerdict] = []
-    steps = run_steps(reference)
-    with progress.bar(len(steps), "verdict by step", unit="steps") as advance:
-        for step, checkpoint in steps:
-            # A model that was read block by block is closed after each comparison.
-            side = suspect if suspect.scratch is None else dataclasses.replace(suspect)
-            value: Mapping[str, Any] = trace.trace(checkpoint, side, **options).to_json()
-            decision: Decided = {"verdict": value["verdict"], "z": value["z"], "log10_p": value["log10_p"]}
-            components: list[StepComponent] = value.get("components") or [{"component": "model", **decision}]
-            rows.append({"step": step, **decision, "components": components})
-            advance(1)
-    # One family: every component at every step.
-    family = [(row, p) for step_row in rows for row in step_row["components"] if (p := row["log10_p"]) is not None]
-    for (row, _), adjusted in zip(family, holm_log10([p for _, p in family]), strict=True):
-        row["log10_p_adjusted"] = float(adjusted)
-    return rows
+def _config(model: ComparedModel) -> dict[str, FieldValue] | None:
+    if isinstance(model.stored, OutputFingerprint):
+        return ModelConfig.from_dict(model.stored.config).to_dict()
+    config = None if model.stored is not None else model.roles.config
+    return None if config is None else config.to_dict()

@@ -240,8 +240,8 @@ def scalars(line: MetricsLine) -> list[tuple[str, float]]:
     return numbers
 
 
-def open_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logger]:
-    """Open a run's loggers to continue after ``first`` updates.
+def resumed_loggers(folder: Path, config: PretrainConfig, first: int) -> list[Logger]:
+    """Open a run's loggers, which continue after ``first`` updates.
 
     Raises:
         InputError: their files cannot be written.

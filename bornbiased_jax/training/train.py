@@ -32,10 +32,10 @@ from bornbiased_jax.training.memory import check_memory
 from bornbiased_jax.training.metrics import (
     Logger,
     MetricsLog,
-    open_loggers,
     read_metrics,
     repair_metrics,
     require_wandb,
+    resumed_loggers,
 )
 from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
 from bornbiased_jax.training.program import Program, abstract_state, compile_step, first_state, rows_sharding
@@ -201,7 +201,7 @@ def pretrain(
         # One process writes metrics. Initial weights are saved before there is a line of them.
         run_loggers = list(loggers)
         if is_first_process and first < steps:
-            run_loggers += open_loggers(folder, config, first)
+            run_loggers += resumed_loggers(folder, config, first)
         for logger in run_loggers:
             resources.callback(_close_quietly, logger)
         if is_new:

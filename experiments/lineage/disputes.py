@@ -37,7 +37,8 @@ from bornbiased_jax.lineage import spectra
 from bornbiased_jax.lineage.baselines import Score, weight_scores
 from bornbiased_jax.lineage.battery import ALPHA, Options
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_HEADS, TOKEN_NEURONS
-from bornbiased_jax.lineage.sheet import STATISTICS, compare
+from bornbiased_jax.lineage.sheet import STATISTICS
+from bornbiased_jax.lineage.sheet_statistics import compare
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.stats.intervals import binomial_interval, model_interval
 

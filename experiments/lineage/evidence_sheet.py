@@ -15,8 +15,9 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
 from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
-from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS, compare
+from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS
 from bornbiased_jax.lineage.sheet_reading import Reading, probe_ids, read_model
+from bornbiased_jax.lineage.sheet_statistics import compare
 from bornbiased_jax.lineage.sheet_tokens import token_statistics, vocabulary
 from bornbiased_jax.report.numbers import fixed
 from bornbiased_jax.report.tables import Claim, Table, tabulate

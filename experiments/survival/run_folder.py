@@ -39,12 +39,14 @@ def runs_of(context: Context) -> dict[str, RunFolder]:
     """
     if "runs" in context.settings:
         return {
-            name: open_run(persistence.base_run(dataclasses.replace(context, settings={**context.settings, **run})))
+            name: read_run_folder(
+                persistence.base_run(dataclasses.replace(context, settings={**context.settings, **run}))
+            )
             for name, run in context.settings["runs"].items()
         }
     if context.data is None:
         raise InputError("no run is named: give the folder of bornbiased pretrain --checkpoint-log-spaced as --data")
-    run = open_run(context.data)
+    run = read_run_folder(context.data)
     return {run.content.get("provenance", {}).get("data", {}).get("tokenizer") or "run": run}
 
 
@@ -172,8 +174,8 @@ class RunFolder:
         }
 
 
-def open_run(folder: Path | str) -> RunFolder:
-    """Open a folder of ``bornbiased pretrain``.
+def read_run_folder(folder: Path | str) -> RunFolder:
+    """Read what a folder of ``bornbiased pretrain`` holds.
 
     Raises:
         InputError: it is none, holds no checkpoint after the first step, or went on from other weights than

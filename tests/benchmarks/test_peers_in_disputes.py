@@ -9,7 +9,7 @@ import pytest
 from benchmarks import peers_in_disputes as peers
 from benchmarks import tables
 from benchmarks.peers_in_disputes import RELATED
-from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.lineage import descendants_families, disputes, disputes_recipes, unrelated_models
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release
@@ -27,7 +27,7 @@ def same_sketches(sketches, expected):
 def read_without_tokenizer(folder):
     """With a tokenizer the draws of a sketch go by the strings of tokens, and by their ids without."""
     (folder / "tokenizer.json").unlink()
-    return fingerprint(open_role_source(str(folder)))
+    return fingerprint(read_by_role(str(folder)))
 
 
 def test_a_mixture_is_written_so_that_its_names_are_read(tmp_path):

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
-from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -260,7 +260,7 @@ def test_a_scaling_of_rope_that_is_not_run_is_no_reason_not_to_compare_weights(t
     with pytest.raises(InputError, match="rope"):
         open_checkpoint(path)
     capsys.readouterr()
-    compared, native = open_role_source(path), open_role_source(tmp_path / "hf")
+    compared, native = read_by_role(path), read_by_role(tmp_path / "hf")
     assert (
         "how RoPE is scaled is not understood" in compared.notes[-1] and compared.notes[-1] in capsys.readouterr().err
     )
@@ -270,7 +270,7 @@ def test_a_scaling_of_rope_that_is_not_run_is_no_reason_not_to_compare_weights(t
     # Nothing else is overlooked.
     extra["fields"] = extra.get("fields", {}) | {"llama.attention.sliding_window": 8}
     with pytest.raises(InputError, match="rope|sliding_window"):
-        open_role_source(write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf2", **extra))
+        read_by_role(write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf2", **extra))
 
 
 def test_linear_scaling(tmp_path):

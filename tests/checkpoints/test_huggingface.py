@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.families import FAMILIES
-from bornbiased_jax.checkpoints.naming import open_role_source
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply
 from bornbiased_jax.parameters import flatten
@@ -433,7 +433,7 @@ def test_what_is_wrong_with_a_file_of_torch_is_said(copy, content, words):
     folder = copy("llama")
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(content)
-    for call in (open_checkpoint, open_role_source):
+    for call in (open_checkpoint, read_by_role):
         with pytest.raises(InputError, match=words):
             call(folder)
 

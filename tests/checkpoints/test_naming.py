@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints import conventions, naming, open_checkpoint
-from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
+from bornbiased_jax.checkpoints import conventions, open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
+from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
@@ -365,7 +366,7 @@ def test_what_is_not_plain_in_a_folder_is_noted_and_printed(tmp_path, capsys, fo
         table = tensors["model.embed_tokens.weight"] if form == "copy" else tensors.pop("model.embed_tokens.weight")
         tensors["lm_head.weight"] = table
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
-    source = naming.open_role_source(folder)
+    source = read_by_role(folder)
     assert (source.naming, source.notes) == ("native", (NOTED[form],))
     assert capsys.readouterr().err == f"{folder}: {NOTED[form]}\n"
 
@@ -396,16 +397,16 @@ def test_a_checkpoint_of_nano_gpt_opens_as_its_refusal_advises(tmp_path, rng, fo
     with pytest.raises(
         InputError, match=r"is a pickle.*DIR/model\.safetensors, put the model's config\.json there too"
     ):
-        naming.open_role_source(tmp_path / "ckpt.pt")
+        read_by_role(tmp_path / "ckpt.pt")
     config = {"model_type": "gpt2", "n_head": 4, "n_embd": 16, "n_layer": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="is a pickle.*: name its folder with --file ckpt.pt"):
-        naming.open_role_source(tmp_path / "ckpt.pt")
+        read_by_role(tmp_path / "ckpt.pt")
     if form == "safetensors":
         safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
-        source = naming.open_role_source(tmp_path)
+        source = read_by_role(tmp_path)
     else:
-        source = naming.open_role_source(tmp_path, file="ckpt.pt")
+        source = read_by_role(tmp_path, file="ckpt.pt")
     assert source.unread == ()
     arrays = {role.path: source.read(role) for role in source.roles}
     query_OI = tensors["transformer.h.1.attn.c_attn.weight"][:16]
@@ -414,7 +415,7 @@ def test_a_checkpoint_of_nano_gpt_opens_as_its_refusal_advises(tmp_path, rng, fo
 
 
 def test_nothing_is_noted_of_a_plain_folder(capsys):
-    assert naming.open_role_source(HF / "llama").notes == ()
+    assert read_by_role(HF / "llama").notes == ()
     assert capsys.readouterr().err == ""
 
 
@@ -422,16 +423,16 @@ def test_names_that_no_convention_fits_are_refused_until_a_file_of_roles_describ
     tensors = {"net.3.alpha": rng.normal(size=(12, 8)).astype(np.float32), "table": np.ones((5, 8), np.float32)}
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="net.3.alpha"):
-        open_by_names(tmp_path)
+        read_by_names(tmp_path)
     rows = [{"name": "net.{block}.alpha", "group": "up"}, {"name": "table", "group": "embedding"}]
     (tmp_path / "roles.json").write_text(json.dumps({"tensors": rows}))
-    source = open_by_names(tmp_path, roles_file=tmp_path / "roles.json")
+    source = read_by_names(tmp_path, roles_file=tmp_path / "roles.json")
     assert [(role.group, role.block) for role in source.roles] == [("embedding", None), ("up", 4)]
     assert np.array_equal(source.read(source.roles[1]), tensors["net.3.alpha"].T)
     rows[0]["group"] = "upp"
     (tmp_path / "roles.json").write_text(json.dumps({"tensors": rows}))
     with pytest.raises(InputError, match="upp"):
-        open_by_names(tmp_path, roles_file=tmp_path / "roles.json")
+        read_by_names(tmp_path, roles_file=tmp_path / "roles.json")
 
 
 BOTH_WAYS = ["gemma3_text", "gpt2", "gpt_neox", "llama-biases", "mixtral", "olmo2", "qwen3"]
@@ -441,7 +442,7 @@ BOTH_WAYS += ["cohere", "cohere-biases", "glm4", "glm4-no-bias"]
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
 def test_names_and_the_table_of_parameters_give_the_same_roles(name):
-    native, named = NativeRoles(open_checkpoint(HF / name)), open_by_names(HF / name)
+    native, named = NativeRoles(open_checkpoint(HF / name)), read_by_names(HF / name)
     arrays = {role.path: (role.axes, native.read(role), native.norm_scale(role)) for role in native.roles}
     assert named.unread == ()
     assert named.shape("language") == native.shape("language")
@@ -457,9 +458,9 @@ def test_names_and_the_table_of_parameters_give_the_same_roles(name):
 
 def test_a_refused_configuration_is_read_by_names(tmp_path):
     _write_model("stablelm", tmp_path)
-    source = naming.open_role_source(tmp_path)
+    source = read_by_role(tmp_path)
     assert source.naming == "names"
-    assert naming.open_role_source(HF / "llama").naming == "native"
+    assert read_by_role(HF / "llama").naming == "native"
 
 
 def test_names_of_internlm2_are_those_of_llama_with_queries_keys_and_values_by_group(tmp_path):

@@ -4,7 +4,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from bornbiased_jax.checkpoints import Checkpoint, naming
+from bornbiased_jax.checkpoints import Checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
@@ -55,7 +56,7 @@ def test_tree_of_maxtext_is_the_model_that_was_saved(params, tmp_path, axis):
     with ocp.CheckpointManager(tmp_path / "run") as manager:
         manager.save(5, args=ocp.args.Composite(items=ocp.args.PyTreeSave(maxtext_tree(params, axis))))
         manager.wait_until_finished()
-    named = naming.open_role_source(tmp_path / "run" / "5")
+    named = read_by_role(tmp_path / "run" / "5")
     native = NativeRoles(Checkpoint.from_params(CFG, params))
     assert named.unread == ()
     arrays = {role.path: named.read(role) for role in named.roles}
@@ -65,7 +66,7 @@ def test_tree_of_maxtext_is_the_model_that_was_saved(params, tmp_path, axis):
     shape = named.shape("language")
     assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (HEADS, GROUPS, WIDTH)
     with pytest.raises(InputError, match="holds the steps 5: name one, as in .*run/5"):
-        naming.open_role_source(tmp_path / "run")
+        read_by_role(tmp_path / "run")
 
 
 def test_corrupted_trees_are_refused_in_one_sentence(params, tmp_path):
@@ -75,11 +76,11 @@ def test_corrupted_trees_are_refused_in_one_sentence(params, tmp_path):
     for path in (tmp_path / "tree" / "ocdbt.process_0" / "d").iterdir():
         path.write_bytes(path.read_bytes()[:10])
     with pytest.raises(InputError, match="cannot be read: save the tree again"):
-        source = naming.open_role_source(tmp_path / "tree")
+        source = read_by_role(tmp_path / "tree")
         source.read(source.roles[0])
     (tmp_path / "tree" / "_METADATA").write_text("{")
     with pytest.raises(InputError, match="holds no parameters that can be read"):
-        naming.open_role_source(tmp_path / "tree")
+        read_by_role(tmp_path / "tree")
 
 
 def test_audit_finds_each_step_of_a_tree_once(params, tmp_path):

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, read_adapter
-from bornbiased_jax.checkpoints.naming import open_by_names, open_role_source
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.derive.peft import merge_adapter
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten
@@ -54,7 +54,7 @@ def _train(folder, name="llama", **options):
 
 
 def _distance(source, folder):
-    merged = open_by_names(folder)
+    merged = read_by_names(folder)
     assert [role.path for role in source.roles] == [role.path for role in merged.roles]
     pairs = zip(source.roles, merged.roles, strict=True)
     return max(np.abs(source.read(role) - merged.read(merged_role)).max() for role, merged_role in pairs)
@@ -63,8 +63,8 @@ def _distance(source, folder):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_adapter_is_opened_over_its_base_as_peft_merges_it(tmp_path, variant):
     _train(tmp_path, **VARIANTS[variant])
-    assert _distance(open_by_names(tmp_path / "base"), tmp_path / "merged") > 0.01
-    source = open_role_source(tmp_path / "adapter")
+    assert _distance(read_by_names(tmp_path / "base"), tmp_path / "merged") > 0.01
+    source = read_by_role(tmp_path / "adapter")
     assert _distance(source, tmp_path / "merged") < 1e-5
     assert "adapter" in source.description
     # The same merged into parameters.
@@ -80,7 +80,7 @@ def test_an_adapter_is_opened_over_its_base_as_peft_merges_it(tmp_path, variant)
 def test_adapters_of_other_architectures_are_opened_as_peft_merges_them(tmp_path, name, modules):
     _train(tmp_path, name, target_modules=modules, fan_in_fan_out=name == "gpt2")
     assert name in MODELS
-    assert _distance(open_role_source(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
+    assert _distance(read_by_role(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
 
 
 def test_names_without_the_prefix_of_the_model_are_those_of_an_embedding_model(tmp_path):
@@ -88,7 +88,7 @@ def test_names_without_the_prefix_of_the_model_are_those_of_an_embedding_model(t
     weights = tmp_path / "adapter" / WEIGHTS
     tensors = {name.replace("model.model.", "model."): tensor for name, tensor in load_file(weights).items()}
     save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, weights)
-    assert _distance(open_role_source(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
+    assert _distance(read_by_role(tmp_path / "adapter"), tmp_path / "merged") < 1e-5
 
 
 def test_the_head_of_a_reward_models_adapter_is_left_out_and_said(tmp_path, capsys):
@@ -96,7 +96,7 @@ def test_the_head_of_a_reward_models_adapter_is_left_out_and_said(tmp_path, caps
     weights = tmp_path / "adapter" / WEIGHTS
     score = {"base_model.model.score.weight": np.ones((1, 4), np.float32)}
     save_file(load_file(weights) | score, weights)
-    source = open_role_source(tmp_path / "adapter")
+    source = read_by_role(tmp_path / "adapter")
     assert _distance(source, tmp_path / "merged") < 1e-5
     note = "left out of the adapter, as no part of a language model: score.weight"
     assert source.notes == (f"the adapter {tmp_path / 'adapter'} is merged into {tmp_path / 'base'}", note)
@@ -109,7 +109,7 @@ def test_the_head_of_a_reward_models_adapter_is_left_out_and_said(tmp_path, caps
     # A module of the language model that the base lacks is no head of another kind.
     save_file(load_file(weights) | {"base_model.model.model.scorer.weight": np.ones((1, 4), np.float32)}, weights)
     with pytest.raises(InputError, match=r"adapts model\.scorer\.weight, which is no matrix of"):
-        open_role_source(tmp_path / "adapter")
+        read_by_role(tmp_path / "adapter")
 
 
 def test_weights_of_an_adapter_in_a_file_of_torch_are_read(tmp_path):
@@ -118,7 +118,7 @@ def test_weights_of_an_adapter_in_a_file_of_torch_are_read(tmp_path):
     tensors = {name: torch.tensor(tensor) for name, tensor in load_file(weights).items()}
     torch.save(tensors, weights.with_name("adapter_model.bin"))
     weights.unlink()
-    source = open_role_source(tmp_path / "adapter")
+    source = read_by_role(tmp_path / "adapter")
     assert source.files[-1].name == "adapter_model.bin"
     assert _distance(source, tmp_path / "merged") < 1e-5
 
@@ -138,19 +138,19 @@ def test_adapters_of_other_kinds_are_refused_with_what_merges_them(tmp_path, kin
     (tmp_path / CONFIG).write_text(json.dumps(config))
     save_file({"model.layers.0.mlp.up_proj.lora_a": np.ones((4, 2), np.float32)}, tmp_path / "adapters.safetensors")
     with pytest.raises(InputError, match=words):
-        open_role_source(tmp_path)
+        read_by_role(tmp_path)
 
 
 def test_an_adapter_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path):
     _train(tmp_path, **NO_SUCH_BIAS)
     with pytest.raises(InputError, match=r"proj\.bias, which is no matrix of"):
-        open_role_source(tmp_path / "adapter")
+        read_by_role(tmp_path / "adapter")
     with pytest.raises(InputError, match=r"is an adapter, no model of its own.*derive BASE --change lora:"):
         open_checkpoint(tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / CONFIG).read_text())
     (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"base_model_name_or_path": "someone/elsewhere"}))
     with pytest.raises(InputError, match=r"someone/elsewhere.*is no folder here.*derive BASE --change lora:"):
-        open_role_source(tmp_path / "adapter")
+        read_by_role(tmp_path / "adapter")
     (tmp_path / "adapter" / CONFIG).write_text(json.dumps(config | {"init_lora_weights": "corda"}))
     with pytest.raises(InputError, match="init_lora_weights='corda'"):
-        open_role_source(tmp_path / "adapter")
+        read_by_role(tmp_path / "adapter")

@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from bornbiased_jax.checkpoints import naming, open_checkpoint
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.formats.torch_distributed import locate
 from bornbiased_jax.errors import InputError
 
@@ -38,7 +39,7 @@ def test_folder_of_shards_is_the_model_that_was_saved(saved):
     (saved / "step-7" / "config.json").write_text((saved / "model" / "config.json").read_text())
     assert open_checkpoint(saved / "step-7").digest() == open_checkpoint(saved / "model").digest()
     (saved / "step-7" / "config.json").unlink()
-    named, native = naming.open_role_source(saved / "step-7"), naming.open_role_source(saved / "model")
+    named, native = read_by_role(saved / "step-7"), read_by_role(saved / "model")
     assert named.naming == "names" and not named.unread and len(named.roles) == len(native.roles)
     for mine, other in zip(named.roles, native.roles, strict=True):
         np.testing.assert_array_equal(named.read(mine), native.read(other), err_msg=mine.path)
@@ -80,7 +81,7 @@ class _Harmful:
 def test_description_that_would_run_code_is_refused_and_runs_none(tmp_path):
     (tmp_path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": _Harmful(tmp_path / "written")}))
     with pytest.raises(InputError, match="could run code"):
-        naming.open_role_source(tmp_path)
+        read_by_role(tmp_path)
     assert not (tmp_path / "written").exists()
 
 
@@ -90,10 +91,10 @@ def test_missing_and_short_shards_are_named(saved, tmp_path):
     (shard,) = tmp_path.glob("*.distcp")
     shard.write_bytes(shard.read_bytes()[:-300])
     with pytest.raises(InputError, match=rf"{shard.name} is cut short"):
-        naming.open_role_source(tmp_path)
+        read_by_role(tmp_path)
     shard.unlink()
     with pytest.raises(InputError, match=rf"{shard.name} is missing.*fetch that shard"):
-        naming.open_role_source(tmp_path)
+        read_by_role(tmp_path)
 
 
 def test_parts_that_overlap_and_leave_rows_out_are_refused(saved, tmp_path):

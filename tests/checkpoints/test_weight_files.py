@@ -13,10 +13,10 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.checkpoints import open_checkpoint
-from bornbiased_jax.checkpoints.naming import open_by_names, open_role_source
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
-from bornbiased_jax.checkpoints.weight_files import choose_weights, open_weights
+from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
 from bornbiased_jax.errors import InputError
 from tests.fixtures.four_bits import dequantized_nf4, pack_words, quantized_nf4
 
@@ -70,7 +70,7 @@ def test_torch_files_give_the_tensors_that_torch_saved(tmp_path):
         "empty": torch.zeros(0, 3),
     }
     torch.save({"state_dict": tensors, "epoch": 3}, tmp_path / "pytorch_model.bin")
-    source = open_weights(tmp_path, [tmp_path / "pytorch_model.bin"])
+    source = locate_tensors(tmp_path, choose_weights(tmp_path))
     assert source.shapes == {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         assert np.array_equal(source.read(name).astype(np.float64), tensor.detach().double().numpy())
@@ -91,7 +91,7 @@ def test_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, protocol)
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
         archive.writestr("archive/data.pkl", data)
     with pytest.raises(InputError, match="could run code"):
-        open_weights(tmp_path, [tmp_path / "pytorch_model.bin"])
+        locate_tensors(tmp_path, choose_weights(tmp_path))
     assert not (tmp_path / "written").exists()
 
 
@@ -148,7 +148,7 @@ def test_float8_tensors_are_read_from_safetensors(tmp_path):
     from safetensors.torch import save_file
 
     save_file(tensors, tmp_path / "model.safetensors")
-    source = open_weights(tmp_path, [tmp_path / "model.safetensors"])
+    source = locate_tensors(tmp_path, choose_weights(tmp_path))
     assert np.array_equal(decode(source, {}).read("m.weight"), (tensors["m.weight"].float() * 0.5).numpy())
 
 
@@ -270,9 +270,9 @@ def test_a_model_in_nf4_is_read_by_the_published_formula(tmp_path, storage, is_n
     settings = {**FOUR_BITS, "bnb_4bit_quant_storage": storage, "bnb_4bit_use_double_quant": is_nested}
     config = json.loads((folder / "config.json").read_text()) | {"quantization_config": settings}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    source = open_role_source(tmp_path)
+    source = read_by_role(tmp_path)
     assert source.unread == () and source.naming == "names"
-    assert [role.path for role in source.roles] == [role.path for role in open_by_names(folder).roles]
+    assert [role.path for role in source.roles] == [role.path for role in read_by_names(folder).roles]
     for role in source.roles:
         if role.name in expected:
             assert source.stored_as(role) == "nf4"

@@ -51,12 +51,12 @@ EVALUATE = "bornbiased_jax.evaluation.perplexity:evaluate_checkpoint"
 SINKS = "bornbiased_jax.evaluation.sink_report:sinks_report"
 INTERVENE = "bornbiased_jax.evaluation.intervention:intervene_checkpoint"
 PRINT = "bornbiased_jax.lineage.output_fingerprint:fingerprint_outputs"
-ROLES = "bornbiased_jax.checkpoints.naming:open_role_source"
-READ = "bornbiased_jax.cli.seedprint:_sides"
+ROLES = "bornbiased_jax.checkpoints.by_role:read_by_role"
+READ = "bornbiased_jax.cli.seedprint:_models"
 SKETCH = "bornbiased_jax.lineage.fingerprint_pass:fingerprint"
 COMPARE = "bornbiased_jax.lineage.compare:compare"
-SIDES = "bornbiased_jax.lineage.weights_compare"
-WEIGHTS = f"{SIDES}:weights"
+COMPARE_WEIGHTS = "bornbiased_jax.lineage.weights_compare"
+WEIGHTS = f"{COMPARE_WEIGHTS}:weights"
 WEIGHT_SCORES = "bornbiased_jax.lineage.baselines:weight_scores"
 TRAIN = "bornbiased_jax.training:pretrain"
 EXPORT = "bornbiased_jax.checkpoints:export_hugging_face"
@@ -317,6 +317,7 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *[row for row in COMMON if row[1] != QUIET],
         ("--mesh data=1", PRINT, {"options.mesh": "the mesh"}),
         *streamed("model.gguf"),
+        ("--stream --file other.safetensors", OPEN, {"file": "other.safetensors"}),
         *DRAWN,
         *prepared(),
     ],
@@ -334,14 +335,14 @@ ROWS: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         *streamed("seed:1@gpt2-tiny"),
         ("--signs free", COMPARE, {"signs": "free"}),
         ("--test weights --labels units", WEIGHTS, {"labels": "units"}),
-        ("--test auto --sign-key 00ff", f"{SIDES}:auto", {"sign_key": "00ff"}),
-        ("--test auto --neurons all", f"{SIDES}:auto", {"neurons": "all"}),
+        ("--test auto --sign-key 00ff", f"{COMPARE_WEIGHTS}:auto", {"sign_key": "00ff"}),
+        ("--test auto --neurons all", f"{COMPARE_WEIGHTS}:auto", {"neurons": "all"}),
         ("--file a.bin", READ, {"files": ("a.bin",)}),
         ("--roles roles.json", READ, {"roles": "roles.json"}),
         ("--ignore-field flavor", READ, {"ignore_fields": ("flavor",)}),
         (f"--base-digest {64 * 'A'}", "bornbiased_jax.lineage.trace:check_commitment", {"published": 64 * "a"}),
-        ("--test auto", f"{SIDES}:auto", {"alpha": 1e-4}),
-        ("--by-step", "bornbiased_jax.results.verdicts:run_steps", {"reference": "seed:1@gpt2-tiny"}),
+        ("--test auto", f"{COMPARE_WEIGHTS}:auto", {"alpha": 1e-4}),
+        ("--by-step", "bornbiased_jax.results.verdicts_by_step:run_steps", {"reference": "seed:1@gpt2-tiny"}),
         ("--baselines", WEIGHT_SCORES, {"base.reference": "seed:1@gpt2-tiny"}),
         ("--baselines ", WEIGHT_SCORES, {"suspect.reference": "seed:2@gpt2-tiny"}),
         *DRAWN,

@@ -48,7 +48,8 @@ CHECKPOINT = SimpleNamespace(
 )
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 CHECKPOINT.close = CHECKPOINT.params = lambda: None
-CHECKPOINT.tensors = list
+CHECKPOINT.config, CHECKPOINT.tensors = CHECKPOINT.cfg, list
+CHECKPOINT.by_role = lambda: None
 RECORD = {"seed": 0, "seq_len": 8, "num_inputs": 4, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}
@@ -77,9 +78,9 @@ LEDGER = {"folder": "folder", "done": 0, "asked": 0, "failed": 0, "pages": []}
 # What stands in for the work: the place, and what it returns.
 WORK = {
     "bornbiased_jax.checkpoints:open_checkpoint": CHECKPOINT,
-    "bornbiased_jax.checkpoints.naming:open_role_source": SimpleNamespace(description="m"),
+    "bornbiased_jax.checkpoints.by_role:read_by_role": SimpleNamespace(description="m", config=None),
     "bornbiased_jax.lineage.fingerprint_pass:weights_digests": WeightsDigests({}, {}),
-    "bornbiased_jax.lineage.trace:weights_digests": WeightsDigests({}, {}),
+    "bornbiased_jax.lineage.compared_model:weights_digests": WeightsDigests({}, {}),
     "bornbiased_jax.lineage.fingerprint_pass:fingerprint": SimpleNamespace(repeats=()),
     "bornbiased_jax.probes.run:probe": [RECORD],
     "bornbiased_jax.evaluation.generation:generate_text": ([1, 2], "Once more"),

@@ -20,7 +20,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.lineage.fingerprint_pass import WeightsDigests
 from bornbiased_jax.lineage.verdict import undefined
 from tests.cli.commands import commands, locate
-from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROWS
+from tests.cli.option_rows import BUILD_MESH, CALLS, COMPARE, DERIVE, INSTEAD, NAMED, OPEN, PRINT, ROLES, ROWS
 
 
 class Reached(BaseException):
@@ -79,6 +79,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
     """Make an opened model without weights, as far as the commands use it."""
     return SimpleNamespace(
         cfg=preset("gpt2-tiny"),
+        config=preset("gpt2-tiny"),
         params=lambda: f"weights of {reference}",
         reference=reference,
         description=reference,
@@ -88,6 +89,7 @@ def fake_checkpoint(reference: str, *unused: Any, **ignored: Any) -> SimpleNames
         files=(),
         notes=(),
         digest=lambda: "digest",
+        by_role=lambda: SimpleNamespace(config=None),
         close=lambda: None,
     )
 
@@ -121,8 +123,8 @@ def test_options_arrive(call, target, expected, monkeypatch, tmp_path):
         OPEN: fake_checkpoint,
         "bornbiased_jax.training.initial:open_checkpoint": fake_checkpoint,
         PRINT: fake_print,
-        "bornbiased_jax.lineage.trace:weights_digests": lambda roles: WeightsDigests({}, {}),
-        "bornbiased_jax.checkpoints.naming:open_role_source": lambda ref, **choices: SimpleNamespace(roles=()),
+        "bornbiased_jax.lineage.compared_model:weights_digests": lambda roles: WeightsDigests({}, {}),
+        ROLES: lambda ref, **choices: SimpleNamespace(roles=(), config=None),
         BUILD_MESH: lambda sizes: "the mesh",
         NAMED: lambda *unused, **options: "the engine",
         "bornbiased_jax.probes.subject:from_weights": lambda cfg, *unused: SimpleNamespace(cfg=cfg),

@@ -15,7 +15,7 @@ from bornbiased_jax.experiments.survival import anatomy, decay, persistence, run
 from bornbiased_jax.experiments.survival.anatomy import BLOCKS, HYBRIDS, PARTS, hybrids_of, part_of, transplant
 from bornbiased_jax.experiments.survival.decay import trace_z
 from bornbiased_jax.experiments.survival.decay_fit import check, fit, z_of_cosine
-from bornbiased_jax.experiments.survival.run_folder import open_run
+from bornbiased_jax.experiments.survival.run_folder import read_run_folder
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import last_outputs
 from bornbiased_jax.lineage.permutation import permutation_test
@@ -240,16 +240,16 @@ def test_runs_that_have_no_untrained_models_of_their_own_are_refused(context, ru
     content = {**run.content, "initial_digest": "0" * 64}
     (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="began with given weights"):
-        open_run(tmp_path)
+        read_run_folder(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps(run.content))
     with pytest.raises(InputError, match="no checkpoint after its first step"):
-        open_run(tmp_path)
+        read_run_folder(tmp_path)
     config = run.content["config"]
     strange = {**run.content, "config": {**config, "model": {**config["model"], "init": "normal-0.02"}}}
     (tmp_path / "run.json").write_text(json.dumps(strange))
     (tmp_path / "checkpoints").symlink_to(run.folder / "checkpoints")
     with pytest.raises(InputError, match="it was initialized elsewhere"):
-        open_run(tmp_path).initialization(42)
+        read_run_folder(tmp_path).initialization(42)
     assert digest(run.initialization(42)) == digest(persistence.load(persistence.initialization(run.folder, 42)))
 
 

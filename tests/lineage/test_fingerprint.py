@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.naming import open_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import symmetries
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage import Settings, battery, fingerprint, fingerprint_pass, same_model, sheet_reading
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.fingerprint_file import payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
 from bornbiased_jax.lineage.sketches import sign_rows
-from bornbiased_jax.lineage.trace import Side, trace
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.parameters import Params, flatten, unflatten
 from bornbiased_jax.results.verdicts import sheet_of
 from tests.lineage.fingerprinted import CONFIGS, Labeled, Model, model, sketched
@@ -258,7 +259,7 @@ def test_tokens_with_their_strings_may_have_any_number():
 
 def test_shared_expert_has_one_fingerprint_read_by_the_table_or_by_names():
     """All but the digest of the files' tensors, of which names have one for each expert."""
-    by_table, by_names = map(fingerprint, (NativeRoles(open_checkpoint(QWEN2_MOE)), open_by_names(QWEN2_MOE)))
+    by_table, by_names = map(fingerprint, (NativeRoles(open_checkpoint(QWEN2_MOE)), read_by_names(QWEN2_MOE)))
     assert by_table.tensors == by_names.tensors and by_table.repeats == by_names.repeats
     pair = [dataclasses.asdict(sketches.components["language"]) for sketches in (by_table, by_names)]
     np.testing.assert_equal(*pair)
@@ -286,20 +287,20 @@ def test_known_digests_are_not_computed_again_and_the_payload_is_the_same(name, 
 
 
 def test_a_comparison_with_its_sheet_hashes_every_tensor_once(monkeypatch):
-    sides = [Side(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
+    pair = [ComparedModel(f"seed:{seed}@llama-tiny,num_layers=1,vocab_size=64") for seed in (1, 2)]
     hashed = []
     compute = fingerprint_pass._digests
     monkeypatch.setattr(fingerprint_pass, "_digests", lambda tensors: hashed.append(len(tensors)) or compute(tensors))
     monkeypatch.setattr(sheet_reading, "tensor_digest", pytest.fail)
-    verdict = trace(*sides)
-    assert sheet_of(*sides) is not None
-    assert len(hashed) == sum(len(side.roles.roles) for side in sides)
-    assert verdict.detail["base_digest"] == open_checkpoint(sides[0].source).digest()
+    verdict = trace(*pair)
+    assert sheet_of(*pair) is not None
+    assert len(hashed) == sum(len(model.roles.roles) for model in pair)
+    assert verdict.detail["base_digest"] == open_checkpoint(pair[0].source).digest()
     # A key that is given asks for no digests beforehand, and those of the fingerprint are the model's.
     hashed.clear()
-    sides = [Side(side.source) for side in sides]
-    keyed = trace(*sides, sign_key="ab")
-    assert len(hashed) == sum(len(side.roles.roles) for side in sides)
+    pair = [ComparedModel(model.source) for model in pair]
+    keyed = trace(*pair, sign_key="ab")
+    assert len(hashed) == sum(len(model.roles.roles) for model in pair)
     assert keyed.detail["suspect_digest"] == verdict.detail["suspect_digest"]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4
 from bornbiased_jax.lineage.trace import trace
 from tests.checkpoints.architectures import MODELS, auto_class, named_as_internlm2, transformers_config
@@ -157,7 +157,7 @@ def _write_form(form, name, base, place):
 
 def _largest_change(base, form):
     """Return how far any tensor of another form is off, as a fraction of its size."""
-    sources = [open_role_source(folder) for folder in (base, form)]
+    sources = [read_by_role(folder) for folder in (base, form)]
     base_roles, form_roles = ({role.path: role for role in source.roles} for source in sources)
     assert base_roles.keys() == form_roles.keys() and len(sources[0].unread) == len(sources[1].unread)
     changes = []
@@ -297,7 +297,7 @@ def test_settings_that_are_not_run_are_no_reason_not_to_compare_weights(tmp_path
     name, settings = NOT_RUN[kind]
     plain, unrelated = (_write(name, tmp_path / f"plain {seed}", seed) for seed in (1, 2))
     base = _with_tensors(plain, tmp_path / "base", _tensors(plain), **settings)
-    assert open_role_source(base).naming == "names"
+    assert read_by_role(base).naming == "names"
     saved = tmp_path / "saved again"
     auto_class(name).from_pretrained(base).save_pretrained(saved, max_shard_size="300KB")
     assert any(setting in json.loads((saved / "config.json").read_text()).items() for setting in settings.items())

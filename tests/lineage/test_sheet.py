@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face, open_checkpoint
-from bornbiased_jax.checkpoints.naming import open_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource
 from bornbiased_jax.cli.main import run
@@ -20,19 +20,17 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.sheet import (
     CALIBRATION,
     KINDS,
-    NORM_SCALES,
     QUANTILES,
     STATISTICS,
     SYNTHETIC,
     Row,
     Sheet,
     calibrated_config,
-    compare,
     evidence_sheet,
-    synthetic_releases,
 )
 from bornbiased_jax.lineage.sheet_fields import compare_fields, config_fields
 from bornbiased_jax.lineage.sheet_reading import probe_ids, read_model
+from bornbiased_jax.lineage.sheet_statistics import NORM_SCALES, compare, synthetic_releases
 from bornbiased_jax.lineage.sheet_tokens import Vocabulary, token_statistics, vocabulary
 from bornbiased_jax.results.sheet_tables import number_text, place_text, sheet_listings, value_text
 from bornbiased_jax.text.bpe import train_bpe
@@ -278,7 +276,7 @@ def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models
         export_hugging_face(CFG, init_seed(CFG, seed), folder)
     other_config(folders[1], rope_theta=5e5, text_config={"use_cache": True})
     # As models that this package does not run, then by the settings that it reads.
-    named = [open_by_names(folder) for folder in folders]
+    named = [read_by_names(folder) for folder in folders]
     runnable = [open_checkpoint(str(folders[0]))] * 2
     by_names = evidence_sheet(*named, None)
     row = next(row for row in by_names.rows if row.key == "equal_settings")

@@ -5,8 +5,8 @@ import pytest
 
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.lineage import fingerprint
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.token_numbers import foreign_numbers
-from bornbiased_jax.lineage.trace import Side
 from bornbiased_jax.lineage.weights_compare import auto
 from tests.lineage.descendants import config, descend, edited, reader, rotated
 from tests.lineage.test_token_strings import permuted
@@ -32,7 +32,7 @@ def hidden(model):
 
 
 def verdict(base, suspect):
-    return auto(Side(reader(base)), Side(reader(suspect)), num_permutations=199)
+    return auto(ComparedModel(reader(base)), ComparedModel(reader(suspect)), num_permutations=199)
 
 
 def test_a_rotated_copy_with_other_token_numbers_is_undefined_without_tokenizers():
@@ -54,7 +54,7 @@ def test_norms_of_initial_rows_say_nothing_of_token_numbers():
     for pair in ((initial, descend(CFG, 2, change=2)), (initial, hidden(initial)), (initial, trained(2))):
         assert foreign_numbers(*(NativeRoles(reader(model)) for model in pair)) == ""
     # A fingerprint has no norms of rows.
-    stored = (Side(fingerprint(NativeRoles(reader(model)))) for model in (trained(1), hidden(trained(1))))
+    stored = (ComparedModel(fingerprint(NativeRoles(reader(model)))) for model in (trained(1), hidden(trained(1))))
     assert auto(*stored, num_permutations=199).verdict == "unrelated"
 
 

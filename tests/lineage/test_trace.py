@@ -17,15 +17,16 @@ from bornbiased_jax.cli.seedprint import seedprint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, lineage_tests, payload_digest
 from bornbiased_jax.lineage import output_fingerprint as prints
+from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.lineage_tests import TESTS, LineageTest, lineage_test
 from bornbiased_jax.lineage.outputs import OutputOptions
-from bornbiased_jax.lineage.trace import Probe, Side, read_outputs
+from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
 from bornbiased_jax.lineage.trace import trace as trace_by_default
 from bornbiased_jax.lineage.verdict import undefined
 
 SMALL = "llama-tiny,num_layers=1,d_model=32,d_ff=32,num_heads=2,num_kv_heads=2,vocab_size=64"
 SHORT = f"{SMALL},positions=learned,max_seq_len=8"
-PROBE = Probe(num_inputs=60, seq_len=6)
+PROBE = ProbeInputs(num_inputs=60, seq_len=6)
 trace = functools.partial(trace_by_default, test="permutation")
 
 
@@ -58,12 +59,12 @@ def test_the_commands_choices_are_the_tests():
 
 @pytest.mark.slow
 def test_the_default_length_fits_both_models():
-    probe = Probe(num_inputs=60)
+    probe = ProbeInputs(num_inputs=60)
     for pair in ((ref(1, SHORT), ref(2)), (ref(2), ref(1, SHORT)), (ref(1, SHORT), ref(2, SHORT))):
         assert trace(*pair, probe=probe).detail["inputs"]["seq_len"] == 8
     assert probe.fitted(open_checkpoint(ref(1)).cfg).seq_len == 64
     with pytest.raises(InputError, match="8 learned positions"):
-        trace(ref(1, SHORT), ref(2), probe=Probe(num_inputs=60, seq_len=9))
+        trace(ref(1, SHORT), ref(2), probe=ProbeInputs(num_inputs=60, seq_len=9))
 
 
 @pytest.mark.slow
@@ -71,9 +72,8 @@ def test_the_smaller_vocabulary_holds_for_both():
     few = SMALL.replace("vocab_size=64", "vocab_size=50")
     for pair in ((ref(1), ref(2, few)), (ref(1, few), ref(2))):
         assert trace(*pair, probe=PROBE).detail["inputs"]["vocab_size"] == 50
-    assert (
-        trace(ref(1), ref(2), probe=Probe(num_inputs=60, seq_len=6, vocab_size=9)).detail["inputs"]["vocab_size"] == 9
-    )
+    nine = dataclasses.replace(PROBE, vocab_size=9)
+    assert trace(ref(1), ref(2), probe=nine).detail["inputs"]["vocab_size"] == 9
 
 
 @pytest.mark.slow
@@ -118,23 +118,23 @@ def test_options_reach_the_test_or_are_refused():
 def test_models_may_be_given_opened_stored_or_by_name(tmp_path):
     by_name = trace(ref(1), ref(2), probe=PROBE)
     opened = [open_checkpoint(ref(seed)) for seed in (1, 2)]
-    stored = read_outputs(Side(opened[0]), PROBE.fitted(opened[0].cfg))
+    stored = read_outputs(opened[0], PROBE.fitted(opened[0].cfg))
     path = prints.save_outputs(tmp_path / "a.fingerprint", stored)
     for base, suspect, probe in ((*opened, PROBE), (stored, opened[1], None), (path, ref(2), None)):
         verdict = trace(base, suspect, probe=probe)
         assert (verdict.p_value, verdict.z) == (by_name.p_value, by_name.z)
     with pytest.raises(InputError, match="--seq-len 6, not 7"):
-        trace(path, ref(2), probe=Probe(seq_len=7))
-    other = read_outputs(Side(opened[1]), dataclasses.replace(PROBE, input_seed=3).fitted(opened[1].cfg))
+        trace(path, ref(2), probe=ProbeInputs(seq_len=7))
+    other = read_outputs(opened[1], dataclasses.replace(PROBE, input_seed=3).fitted(opened[1].cfg))
     with pytest.raises(InputError, match="different inputs"):
         trace(stored, other)
     with pytest.raises(InputError, match="without weights"):
-        _ = Side(path).checkpoint
+        _ = ComparedModel(path).checkpoint
 
 
 def test_a_stored_fingerprints_layer_holds():
     base = open_checkpoint(ref(1))
-    stored = read_outputs(Side(base), PROBE.fitted(base.cfg), OutputOptions(layer=1))
+    stored = read_outputs(base, PROBE.fitted(base.cfg), OutputOptions(layer=1))
     assert trace(stored, base).reason == "the two models have identical weights, bit for bit"
     with pytest.raises(InputError, match="--layer"):
         trace(stored, ref(2), test="population")
@@ -147,11 +147,11 @@ def test_unequal_widths_refused_before_computing(monkeypatch):
 
 
 def of_weights(base, suspect, *, alpha, depth=0):
-    assert isinstance(base, Side) and base.checkpoint.cfg.d_model == 32
+    assert isinstance(base, ComparedModel) and base.checkpoint.cfg.d_model == 32
     return undefined("w", f"{base.name} {suspect.name} {depth}", num_inputs=None, alpha=alpha)
 
 
-def test_tests_of_weights_get_the_sides(monkeypatch):
+def test_tests_of_weights_get_both_models(monkeypatch):
     here = f"{__name__}:"
     entries = {
         "w": LineageTest(f"{here}of_weights", needs="weights", description="", alpha=1e-4, options=("depth",)),
@@ -162,8 +162,8 @@ def test_tests_of_weights_get_the_sides(monkeypatch):
     assert "N =" not in verdict.text()
 
 
-def test_the_default_is_what_both_sides_admit(tmp_path):
-    stored = read_outputs(Side(ref(1)), PROBE.fitted(open_checkpoint(ref(1)).cfg))
+def test_the_default_is_what_both_models_admit(tmp_path):
+    stored = read_outputs(open_checkpoint(ref(1)), PROBE.fitted(open_checkpoint(ref(1)).cfg))
     assert trace_by_default(ref(1), ref(2)).test == "auto"
     assert trace_by_default(stored, ref(2)).test == trace_by_default(ref(2), stored).test == "permutation"
     # What only the outputs have, asks for them.
@@ -244,7 +244,7 @@ def test_weights_that_overflow_are_undefined_with_the_reason():
     final = models.apply(base.cfg, params, np.arange(8, dtype=np.int32)[None]).final_BTD
     assert np.isfinite(final).all() and not np.asarray(final).any()
     huge = Checkpoint.from_params(base.config, params, reference="huge")
-    probe = Probe(num_inputs=40, seq_len=4)
+    probe = ProbeInputs(num_inputs=40, seq_len=4)
     for pair in ((base, huge), (huge, base)):
         verdict = trace_by_default(*pair, test="permutation", probe=probe)
         assert verdict.verdict == "undefined" and verdict.p_value is None

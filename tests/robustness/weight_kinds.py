@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from bornbiased_jax.checkpoints.naming import open_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from tests.fixtures.four_bits import pack_words, quantized_nf4
 
 HF = Path(__file__).resolve().parent.parent / "fixtures" / "hf"
@@ -21,7 +21,7 @@ WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 
 def read(folder: Path, path: Path) -> Any:
     """Read every tensor of a folder by its role."""
-    source = open_by_names(folder, roles_file=path if path.name == "roles.json" else None)
+    source = read_by_names(folder, roles_file=path if path.name == "roles.json" else None)
     source.token_labels()
     shapes = [source.shape(component) for component in {role.component for role in source.roles}]
     return shapes, [float(np.sum(source.read(role))) for role in source.roles]

@@ -24,7 +24,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.training import list_runs, plot_run, pretrain
 from bornbiased_jax.training.checkpoint import checkpoint_steps, find_steps
 from bornbiased_jax.training.initial import check_initial
-from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, open_loggers, read_metrics
+from bornbiased_jax.training.metrics import CSV_FILE, TensorBoardLogger, read_metrics, resumed_loggers
 from bornbiased_jax.training.train import _progress
 from tests.tiers import nightly_except
 from tests.training import small_run
@@ -110,7 +110,7 @@ def test_wandb_is_offline_unless_the_user_says_otherwise(place, monkeypatch, mod
     config = make(place, "logged", wandb=True)
     folder = place / "logged"
     folder.mkdir(exist_ok=True)
-    *others, logger = open_loggers(folder, config, 0)
+    *others, logger = resumed_loggers(folder, config, 0)
     logger.write({"step": 3, "seeds": [42, 7], "loss": [1.5, 2.5], "lr": 0.1})
     for opened in (*others, logger):
         opened.close()
@@ -426,7 +426,7 @@ def test_metrics_continue_without_duplicates(place, tmp_path):
     config = make(place, "unused", csv=True, out=str(tmp_path))
 
     def log(first, *lines):
-        loggers = open_loggers(tmp_path, config, first)
+        loggers = resumed_loggers(tmp_path, config, first)
         for step, loss in lines:
             line = {"step": step, "seeds": [42, 7], "loss": [loss, 2.0], "grad_norm": [1.0, 1.0]}
             for logger in loggers:

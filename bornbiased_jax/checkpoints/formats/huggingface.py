@@ -19,7 +19,7 @@ from bornbiased_jax.checkpoints.weight_files import (
     PICKLES,
     choose_weights,
     find_tokenizers,
-    open_chosen,
+    locate_tensors,
 )
 from bornbiased_jax.errors import InputError
 
@@ -52,7 +52,7 @@ def read_headers(folder: Path, *, file: str | None = None, ignore_fields: Sequen
     content = io.read_json(folder / "config.json")
     read = read_config(content, str(folder / "config.json"), ignore_fields)
     weights = choose_weights(folder, file)
-    source = open_chosen(folder, weights)
+    source = locate_tensors(folder, weights)
     shapes = file_shapes(read.cfg, read.biases)
     entries = _as_named_in(source, read, read.family.entries(shapes))
     check_entries(source, entries, shapes, _ignored(source, read, entries))

@@ -20,11 +20,12 @@ import numpy as np
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
-from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
-from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
+from bornbiased_jax.checkpoints.naming import NamedRoles
+from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import RoleSource
 from bornbiased_jax.errors import InputError
@@ -107,7 +108,7 @@ class Summary:
         if self.named is not None:
             return self.named
         assert self.reader is not None
-        return NativeRoles(self.reader)
+        return self.reader.by_role()
 
     @cached_property
     def cells(self) -> dict[str, MatrixCell]:
@@ -229,7 +230,7 @@ def _open(reference: str) -> tuple[Checkpoint | NamedRoles, str]:
         parsed = parse_ref(reference).fetched()
         if parsed.kind != "huggingface" or parsed.path is None or _is_configuration_run(parsed.path):
             raise
-        named = open_by_names(parsed.path)
+        named = read_by_names(parsed.path)
         unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
         return named, f"{refusal}{unread}"
 
@@ -244,7 +245,7 @@ def _is_configuration_run(folder: Path) -> bool:
 
 def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:
     if isinstance(opened, Checkpoint):
-        return NativeRoles(opened, observe)
+        return opened.by_role(observe)
     opened.observe = observe
     return opened
 
