@@ -160,7 +160,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     digest = hasher.hexdigest() if item.files else ""
     if item.reference is None:
         return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
-    opened, by_names = _open(item.reference)
+    opened, by_names = _open(item.reference, item.file)
     by_form: dict[str, dict[str, str]] = {}
     moments: dict[str, Moments] = {}
 
@@ -215,31 +215,42 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     )
 
 
-def _open(reference: str) -> tuple[Checkpoint | NamedRoles, str]:
+def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, str]:
     """Open a checkpoint, by names where its configuration is refused, with the refusal.
 
     Weights that contradict a configuration which this package runs are not read by names: an audit should say it.
 
+    Args:
+        reference: of the checkpoint; of a file with a name of its own its folder, which may have no configuration.
+        file: that name.
+
     Raises:
         InputError: it is corrupted, contradicts its configuration, or has names that no convention fits.
     """
+    if file is not None and (refusal := _configuration_refusal(Path(reference))):
+        return _open_by_names(Path(reference), file, refusal)
     try:
-        return open_checkpoint(reference), ""
-    except InputError as refusal:
+        return open_checkpoint(reference, file=file), ""
+    except InputError as error:
         parsed = parse_ref(reference).fetched()
-        if parsed.kind != "huggingface" or parsed.path is None or _is_configuration_run(parsed.path):
+        if parsed.kind != "huggingface" or parsed.path is None or not _configuration_refusal(parsed.path):
             raise
-        named = open_by_names(parsed.path)
-        unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
-        return named, f"{refusal}{unread}"
+        return _open_by_names(parsed.path, file, str(error))
 
 
-def _is_configuration_run(folder: Path) -> bool:
+def _open_by_names(folder: Path, file: str | None, refusal: str) -> tuple[NamedRoles, str]:
+    named = open_by_names(folder, file=file)
+    unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
+    return named, f"{refusal}{unread}"
+
+
+def _configuration_refusal(folder: Path) -> str:
+    """Say why this package does not run the configuration of a folder; "" where it does."""
     try:
         read_config(io.read_json(folder / "config.json"), str(folder))
-    except InputError:
-        return False
-    return True
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:
