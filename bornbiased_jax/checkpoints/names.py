@@ -92,7 +92,7 @@ def parse_names(
             while (wrapper := conventions.WRAPPER.match(plain)) is not None:
                 prefixes.add(wrapper[0])
                 plain = plain[wrapper.end() :]
-            plain = plain.replace("_orig_mod.", "").replace(".base_layer.", ".")
+            plain = _without_gguf(plain.replace("_orig_mod.", "").replace(".base_layer.", "."))
             is_mask = len(shape) == 4 and plain.endswith((".attn.bias", ".attention.bias"))
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
@@ -102,6 +102,20 @@ def parse_names(
         else:
             tensors.append(tensor)
     return tensors, unread, sorted(prefixes)
+
+
+def _without_gguf(plain: str) -> str:
+    """Return the name that the table knows a tensor of llama.cpp by; other names as they are.
+
+    >>> _without_gguf("blk.3.ffn_down.weight"), _without_gguf("model.norm.weight")
+    ('layers.3.mlp.down_proj.weight', 'model.norm.weight')
+    """
+    match = conventions.GGUF.fullmatch(plain)
+    if match is None or (match["block"] is None and match["stem"] not in conventions.GGUF_NAMES):
+        return plain
+    stem = conventions.GGUF_NAMES.get(match["stem"], match["stem"].replace("ssm_", "mixer."))
+    block = "" if match["block"] is None else f"layers.{match['block']}."
+    return f"{block}{stem}{match['leaf'] or ''}"
 
 
 def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:

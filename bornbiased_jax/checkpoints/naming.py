@@ -402,10 +402,9 @@ def open_role_source(
         return NativeRoles(open_checkpoint(ref, file=file, ignore_fields=ignore_fields))
     except InputError as refusal:
         if folder is None:
-            without_rope = _open_gguf_without_rope(reference, str(ref)) if reference.kind == "gguf" else None
-            if without_rope is None:
+            if reference.kind != "gguf":
                 raise
-            return without_rope
+            return _compared_gguf(reference, str(ref), refusal)
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
             return open_by_names(folder, file=file)
@@ -414,14 +413,46 @@ def open_role_source(
             raise (refusal if is_known else error) from error
 
 
-def _open_gguf_without_rope(reference: Reference, name: str) -> RoleSource | None:
-    """Open a GGUF file whose scaling of RoPE is not understood, for comparison; None of one that has other faults."""
+def _compared_gguf(reference: Reference, name: str, refusal: InputError) -> RoleSource:
+    """Open a GGUF file that is not run for comparison: by the table of its architecture, else by names.
+
+    Raises:
+        InputError: it is corrupted, or has names that no convention fits.
+    """
     assert reference.path is not None
+    checkpoint = open_gguf_sizes(reference.path, name)
+    if checkpoint is None:
+        try:
+            return open_gguf_by_names(reference.path)
+        except InputError as error:
+            raise refusal from error
+    reason = str(refusal).removeprefix(f"{reference.path} ")
+    note = f"{reason}; weights are compared all the same, and nothing is computed"
+    progress.once(progress.note, f"{reference.path}: {note}")
+    return ComparedRoles(NativeRoles(checkpoint), "GGUF", note)
+
+
+def open_gguf_sizes(path: Path, name: str) -> Checkpoint | None:
+    """Open a GGUF file of a known architecture by its sizes alone, for comparison; None where its tensors do not fit.
+
+    Whatever else its fields say of the model is left out, so that it is not to be run.
+    """
     try:
-        stored = gguf.read_headers(reference.path, reference.window, is_rope_ignored=True)
+        stored = gguf.read_headers(path, is_compared=True)
     except InputError:
         return None
-    source = NativeRoles(Checkpoint(**vars(stored), reference=name, kind="gguf"))
-    note = "how RoPE is scaled is not understood, so that weights are compared and nothing is computed"
-    progress.once(progress.note, f"{reference.path}: {note}")
-    return ComparedRoles(source, "GGUF", note)
+    return Checkpoint(**vars(stored), reference=name, kind="gguf")
+
+
+def open_gguf_by_names(path: Path) -> NamedRoles:
+    """Open a GGUF file of any architecture for reading by role, by the names that llama.cpp gives tensors.
+
+    Raises:
+        InputError: it is corrupted, one of several, or has names that no convention fits.
+    """
+    tensors, config, tokenizer_files = gguf.read_named(path)
+    source = NamedRoles(tensors, config, tokenizer_files=tokenizer_files)
+    source.files = (path,)
+    for note in source.notes:
+        progress.once(progress.note, f"{path}: {note}")
+    return source

@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_c
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
-from bornbiased_jax.checkpoints.naming import open_role_source
+from bornbiased_jax.checkpoints.naming import open_gguf_by_names, open_role_source
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -252,25 +252,71 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
 YARN |= {"llama.rope.scaling.original_context_length": 64, "llama.rope.scaling.attn_factor": 1.5}
 
 
-@pytest.mark.parametrize("scaling", ["table", "yarn"])
-def test_a_scaling_of_rope_that_is_not_run_is_no_reason_not_to_compare_weights(tmp_path, capsys, scaling):
+# Fields and tensors with which a file is not run, though its matrices are where they always are.
+NOT_RUN = {
+    "table": ({}, {"rope_freqs.weight": np.full(8, 1.5, np.float32)}),
+    "yarn": (YARN, {}),
+    "window": ({"llama.attention.sliding_window": 8}, {}),
+    "all": (
+        YARN
+        | {
+            "llama.attention.layer_norm_rms_epsilon": -1.0,
+            "llama.rope.freq_base": "high",
+            "llama.rope.dimension_count": 8,
+            "llama.context_length": 0,
+            "llama.a_field_of_its_own": 7,
+        },
+        {"rope_factors_long.weight": np.full(8, 2.0, np.float32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_RUN)
+def test_fields_that_are_not_run_are_no_reason_not_to_compare_weights(tmp_path, capsys, kind):
     cfg, params = initial("llama-tiny", num_kv_heads=2)
-    extra = {"tensors": {"rope_freqs.weight": np.full(8, 1.5, np.float32)}} if scaling == "table" else {"fields": YARN}
-    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", **extra)
-    with pytest.raises(InputError, match="rope"):
+    fields, tensors = NOT_RUN[kind]
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", fields=fields, tensors=tensors)
+    with pytest.raises(InputError, match="rope|sliding_window|epsilon|context_length"):
         open_checkpoint(path)
     capsys.readouterr()
     compared, native = open_role_source(path), open_role_source(tmp_path / "hf")
-    assert (
-        "how RoPE is scaled is not understood" in compared.notes[-1] and compared.notes[-1] in capsys.readouterr().err
-    )
+    assert "weights are compared all the same" in compared.notes[-1]
+    assert compared.notes[-1] in capsys.readouterr().err
     assert weights_digests(compared) == weights_digests(native)
     verdict = trace(tmp_path / "hf", path, num_permutations=99)
     assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "tensors")
-    # Nothing else is overlooked.
-    extra["fields"] = extra.get("fields", {}) | {"llama.attention.sliding_window": 8}
-    with pytest.raises(InputError, match="rope|sliding_window"):
-        open_role_source(write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf2", **extra))
+
+
+def test_a_split_file_is_not_compared(tmp_path):
+    cfg, params = initial("llama-tiny")
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", fields=YARN | {"split.count": 2})
+    with pytest.raises(InputError, match="llama-gguf-split"):
+        open_role_source(path)
+
+
+@pytest.mark.parametrize("preset_name", ["llama", "qwen3", "gpt2", "neox", "gemma3", "mixtral", "qwen2moe"])
+def test_names_of_llama_cpp_give_the_roles_of_a_file_that_runs(tmp_path, preset_name):
+    """A file of an architecture that is not known has all its tensors by name, in the order of their rows."""
+    cfg, params = initial(f"{preset_name}-tiny", **({"embedding_scale": 8.0} if preset_name == "gemma3" else {}))
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf")
+    named, native = open_gguf_by_names(path), open_role_source(path)
+    assert named.unread == () and named.naming == "names"
+    by_path = {role.path: role for role in named.roles}
+    assert by_path.keys() == {role.path for role in native.roles}
+    for role in native.roles:
+        # The rows of a head lie as in the file, where those that RoPE turns together may be neighbors.
+        if role.group not in ("query", "key"):
+            np.testing.assert_array_equal(named.read(by_path[role.path]), native.read(role), err_msg=role.path)
+    assert named.shape("language") == native.shape("language")
+
+
+def test_an_architecture_that_is_not_known_is_compared_by_names(tmp_path):
+    cfg, params = initial("llama-tiny", num_kv_heads=2)
+    path = write(tmp_path / "a.gguf", cfg, params, tmp_path / "hf", architecture="arcee")
+    with pytest.raises(InputError, match="family 'arcee'"):
+        open_checkpoint(path)
+    verdict = trace(tmp_path / "hf", path, num_permutations=99)
+    assert verdict.verdict == "same-lineage"
 
 
 def test_linear_scaling(tmp_path):

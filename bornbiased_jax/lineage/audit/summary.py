@@ -21,9 +21,10 @@ import numpy as np
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
+from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
-from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names
+from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names, open_gguf_by_names, open_gguf_sizes
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import RoleSource
@@ -218,7 +219,8 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
 def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, str]:
     """Open a checkpoint, by names where its configuration is refused, with the refusal.
 
-    Weights that contradict a configuration which this package runs are not read by names: an audit should say it.
+    Weights that contradict a configuration which this package runs are not read by names: an audit should say it. A
+    GGUF file of a known architecture is read by its sizes instead.
 
     Args:
         reference: of the checkpoint; of a file with a name of its own its folder, which may have no configuration.
@@ -228,18 +230,23 @@ def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, st
         InputError: it is corrupted, contradicts its configuration, or has names that no convention fits.
     """
     if file is not None and (refusal := _configuration_refusal(Path(reference))):
-        return _open_by_names(Path(reference), file, refusal)
+        return _with_refusal(open_by_names(Path(reference), file=file), refusal)
     try:
         return open_checkpoint(reference, file=file), ""
     except InputError as error:
         parsed = parse_ref(reference).fetched()
+        if parsed.kind == "gguf" and parsed.path is not None:
+            if (compared := open_gguf_sizes(parsed.path, reference)) is not None:
+                return compared, str(error)
+            if gguf.is_known(parsed.path):
+                raise
+            return _with_refusal(open_gguf_by_names(parsed.path), str(error))
         if parsed.kind != "huggingface" or parsed.path is None or not _configuration_refusal(parsed.path):
             raise
-        return _open_by_names(parsed.path, file, str(error))
+        return _with_refusal(open_by_names(parsed.path, file=file), str(error))
 
 
-def _open_by_names(folder: Path, file: str | None, refusal: str) -> tuple[NamedRoles, str]:
-    named = open_by_names(folder, file=file)
+def _with_refusal(named: NamedRoles, refusal: str) -> tuple[NamedRoles, str]:
     unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
     return named, f"{refusal}{unread}"
 
