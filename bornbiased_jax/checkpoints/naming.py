@@ -26,6 +26,7 @@ from bornbiased_jax.checkpoints.latent import latent_parts, parse_axes, role_of
 from bornbiased_jax.checkpoints.layout import with_rotated
 from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names, read_roles_file
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, ComparedRoles, NativeRoles
+from bornbiased_jax.checkpoints.quantization_files import SettingsError, with_quantization
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
@@ -375,7 +376,7 @@ def _read_config(folder: Path) -> Json:
     config: object = io.read_json(place) if place.is_file() else {} if tree is None else heads_of(tree)
     if not isinstance(config, dict):
         raise InputError(f"{place} is not a JSON object: it should be a Hugging Face model's configuration")
-    return config
+    return with_quantization(folder, config)
 
 
 def open_role_source(
@@ -408,6 +409,8 @@ def open_role_source(
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
             return open_by_names(folder, file=file)
+        except SettingsError:
+            raise
         except InputError as error:
             is_known = _read_config(folder).get("model_type") in FAMILIES
             raise (refusal if is_known else error) from error

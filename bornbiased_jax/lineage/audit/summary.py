@@ -23,6 +23,7 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
+from bornbiased_jax.checkpoints.formats.huggingface import refused_settings
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.checkpoints.naming import NamedRoles, open_by_names, open_gguf_by_names, open_gguf_sizes
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
@@ -253,11 +254,14 @@ def _with_refusal(named: NamedRoles, refusal: str) -> tuple[NamedRoles, str]:
 
 def _configuration_refusal(folder: Path) -> str:
     """Say why this package does not run the configuration of a folder; "" where it does."""
+    if not (folder / "config.json").is_file():
+        return "no config.json lies next to it"
     try:
-        read_config(io.read_json(folder / "config.json"), str(folder))
+        content = io.read_json(folder / "config.json")
+        read_config(content, str(folder))
+        return "its weights are quantized" if refused_settings(folder, content) else ""
     except InputError as error:
         return str(error)
-    return ""
 
 
 def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:
