@@ -203,18 +203,24 @@ class Lineage(Result):
         ]
 
     def step_table(self) -> Listing:
-        """List a row for each step: z and the corrected log10 p of each component."""
+        """List a row for each step: z and the corrected log10 p of each component; of equal models neither."""
         steps = self.steps or ()
         components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
         rows = []
         for step in steps:
             cells = {
                 row["component"]: f"{_cell(row['z'])} ({_cell(row.get('log10_p_adjusted'))})"
-                for row in step["components"]
+                for row in ([] if _is_identity(step) else step["components"])
             }
             rows.append([step["step"], step["verdict"], *[cells.get(name, "–") for name in components]])
         count = sum(row["log10_p"] is not None for step in steps for row in step["components"])
         note = f"p is corrected by Holm's method for all {count} p-values of this table; verdicts are each step's own."
+        if equal := [str(step["step"]) for step in steps if _is_identity(step)]:
+            note = (
+                f"p is corrected by Holm's method for all {count} p-values of these steps; verdicts are each step's "
+                f"own. At step {', '.join(equal)} the numbers are equal: a fact without a probability, for which no z "
+                "and no p are shown."
+            )
         return Listing("By step: z (log10 p, corrected)", ["step", "verdict", *components], rows, note)
 
     def _step_tables(self) -> list[Listing]:
@@ -257,10 +263,16 @@ class Lineage(Result):
                 "mean, and the observed one."
             )
             panels["null"] = Panel(lineage_figures.null_figure(value["null_histogram"], value["z"]), caption)
-        steps = lineage_figures.z_by_step(self.steps or ())
+        steps = lineage_figures.z_by_step(self._drawn_steps())
         if steps is not None:
-            panels["steps"] = Panel(steps, "z of each component at each checkpoint of the base's run.")
+            caption = "z of each component at each checkpoint of the base's run"
+            is_cut = len(self._drawn_steps()) < len(self.steps or ())
+            panels["steps"] = Panel(steps, f"{caption}{', without those of equal numbers' if is_cut else ''}.")
         return panels
+
+    def _drawn_steps(self) -> list[StepVerdict]:
+        """Return the steps whose z is drawn: all but those of equal models."""
+        return [step for step in self.steps or () if not _is_identity(step)]
 
     def _drawn_values(self) -> dict[str, Any]:
         """Return the JSON of the verdict; of equal models without the z that figures and tables of places show."""
@@ -271,7 +283,7 @@ class Lineage(Result):
     def draw(self, ax: Axes | None = None) -> Figure | None:
         """Draw z by step of a run that was followed, else z by block and matrix, else the null; into axes if given."""
         if self.steps is not None:
-            return lineage_figures.z_by_step(self.steps, ax)
+            return lineage_figures.z_by_step(self._drawn_steps(), ax)
         value = self._drawn_values()
         modules = lineage_figures.module_map(value["by_module"] or [], ax)
         if modules is None and value.get("null_histogram") and value["z"] is not None:
@@ -444,6 +456,13 @@ class StepVerdict(Decided):
 
     step: int
     components: list[StepComponent]
+    identity: NotRequired[str | None]
+    """In which way the two models are one, as in the verdict on a pair; None where they are not."""
+
+
+def _is_identity(step: StepVerdict) -> bool:
+    """Tell whether models are called one at a step because their numbers are equal."""
+    return step["verdict"] == "same-lineage" and bool(step.get("identity"))
 
 
 def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
@@ -466,7 +485,7 @@ def by_step(reference: str, suspect: Side, **options: Unpack[TraceOptions]) -> l
             value: Mapping[str, Any] = trace.trace(checkpoint, side, **options).to_json()
             decision: Decided = {"verdict": value["verdict"], "z": value["z"], "log10_p": value["log10_p"]}
             components: list[StepComponent] = value.get("components") or [{"component": "model", **decision}]
-            rows.append({"step": step, **decision, "components": components})
+            rows.append({"step": step, **decision, "components": components, "identity": value["identity"]})
             advance(1)
     # One family: every component at every step.
     family = [(row, p) for step_row in rows for row in step_row["components"] if (p := row["log10_p"]) is not None]
