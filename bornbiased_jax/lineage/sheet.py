@@ -31,7 +31,7 @@ from bornbiased_jax.lineage.sheet_reading import (
 )
 from bornbiased_jax.lineage.sheet_sample import WIDEST, sample_pair
 from bornbiased_jax.lineage.sheet_tokens import Labels, shared_numbers, token_statistics
-from bornbiased_jax.lineage.spectra import SPECTRA, assigned_cosine
+from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
 from bornbiased_jax.parameters import parameter_table
 
 KINDS = ("untrained", "trained on one text", "trained on other texts", "of two widths")
@@ -153,6 +153,10 @@ STATISTICS: dict[str, Statistic] = {
 """Statistics by key, in the order of the sheet."""
 
 
+StdProfiles = Mapping[str, Sequence[float | None]]
+"""Standard deviations by matrix ("query" …), of block after block; None where a block lacks the matrix."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One statistic of a pair next to unrelated models.
@@ -202,11 +206,21 @@ class Sheet:
         rows: one for each statistic.
         sizes: of the unrelated models, in words.
         fields: of both ``config.json``; None where not both models have one.
+        stds: standard deviations of the base's Q, K, V, O over its blocks, and of the suspect's.
     """
 
     rows: tuple[Row, ...]
     sizes: str
     fields: FieldComparison | None = None
+    stds: tuple[StdProfiles, StdProfiles] = ({}, {})
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values of the pair by statistic, and the standard deviations of each model by matrix and block."""
+        profiles = {
+            model: {matrix: list(values) for matrix, values in stds.items()}
+            for model, stds in zip(("base", "suspect"), self.stds, strict=True)
+        }
+        return {"values": {row.key: row.value for row in self.rows}, "std_by_block": profiles}
 
 
 def evidence_sheet(
@@ -248,7 +262,8 @@ def evidence_sheet(
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
         reason = "" if values[key] is not None else _reason(key, *readings)
         rows.append(Row(key, values[key], ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
-    return Sheet(tuple(rows), calibration["sizes"], fields)
+    profiles = (_stds_by_block(readings[0].stds), _stds_by_block(readings[1].stds))
+    return Sheet(tuple(rows), calibration["sizes"], fields, profiles)
 
 
 def calibrated_config(calibration: Mapping[str, Any], width: int) -> ModelConfig:
@@ -336,6 +351,21 @@ def norms_by_block(base: Reading, suspect: Reading) -> dict[str, tuple[float, fl
         if means:
             ends[key] = min(means), max(means)
     return ends
+
+
+def _stds_by_block(stds: Mapping[str, float]) -> dict[str, list[float | None]]:
+    """Sort standard deviations by matrix and block.
+
+    >>> _stds_by_block({"language/blocks/1/query/kernel": 0.5, "language/blocks/2/value/kernel": 0.25})
+    {'query': [0.5, None], 'value': [None, 0.25]}
+    """
+    places = {}
+    for path, std in stds.items():
+        number, _, name = path.partition("/blocks/")[2].partition("/")
+        places[name.partition("/")[0], int(number)] = std
+    numbers = range(1, max((number for _, number in places), default=0) + 1)
+    matrices = [matrix for matrix in MATRICES if any(matrix == of for of, _ in places)]
+    return {matrix: [places.get((matrix, number)) for number in numbers] for matrix in matrices}
 
 
 def _shared(base: Mapping[str, np.ndarray], suspect: Mapping[str, np.ndarray]) -> dict[str, VectorPair]:

@@ -100,6 +100,8 @@ class Lineage(Result):
             value["models"] = dict(self.models)
         if self.steps is not None:
             value["by_step"] = list(self.steps)
+        if self.sheet is not None:
+            value["sheet"] = self.sheet.to_json()
         return value
 
     def summary(self) -> list[str]:
