@@ -288,6 +288,29 @@ def test_numbers_that_are_not_finite_are_found_in_any_checkpoint_of_a_trainer(tm
     assert report["pairs"] and all(set(row["checkpoints"]) <= others for row in report["pairs"])
 
 
+def write_adapter(place, seed, value=None):
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    draws, module = np.random.default_rng(seed), "base_model.model.model.layers.0.self_attn.q_proj"
+    factors = {"A": draws.standard_normal((2, 32)), "B": draws.standard_normal((32, 2))}
+    factors = {name: factor.astype(np.float32) for name, factor in factors.items()}
+    if value is not None:
+        factors["B"][3, 1] = value
+    save_file({f"{module}.lora_{name}.weight": factors[name] for name in "AB"}, place / "adapter_model.safetensors")
+
+
+def test_adapters_below_the_final_adapter_of_a_trainer_are_read(tmp_path):
+    place = tmp_path / "trainer"
+    write_adapter(place, 4)
+    for step in (100, 200, 300):
+        write_adapter(place / f"checkpoint-{step}", 4 if step == 300 else step, np.nan if step == 200 else None)
+    report = audit_folder(place)
+    assert [row["name"] for row in report["checkpoints"]] == ["trainer", "checkpoint-100", "checkpoint-300"]
+    unread = only(report, "unreadable")
+    assert unread["subjects"] == ["checkpoint-200"] and "holds NaN or infinite values" in unread["text"]
+    assert kinds(report) == {"unreadable"} and not report["clean"]
+
+
 def test_one_checkpoint_is_written_in_the_singular(tmp_path):
     write(tmp_path, "checkpoint-100", initialization(1))
     report = audit_folder(tmp_path)
