@@ -290,7 +290,7 @@ def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]
     if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) != 2:
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
-    if not all(isinstance(value, int) and value > 0 for value in (heads, width)):
+    if not all(isinstance(value, int) and value > 0 for value in (heads, width)) or heads > width:
         raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: {HOW_TO_CONVERT}")
     # Fields with one value that is supported.
     head_dim = get("attention.key_length", width // heads)
