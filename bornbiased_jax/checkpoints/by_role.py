@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bornbiased_jax import io, progress
-from bornbiased_jax.checkpoints import Reference, adapters, open_checkpoint
+from bornbiased_jax.checkpoints import Checkpoint, Reference, adapters, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.orbax_tree import find_tree, heads_of
 from bornbiased_jax.checkpoints.names import read_roles_file
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.checkpoints.quantization_files import SettingsError, with_quantization
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.checkpoints.roles import RoleSource
@@ -59,7 +60,7 @@ def _read_config(folder: Path) -> Json:
     config: object = io.read_json(place) if place.is_file() else {} if tree is None else heads_of(tree)
     if not isinstance(config, dict):
         raise InputError(f"{place} is not a JSON object: it should be a Hugging Face model's configuration")
-    return config
+    return with_quantization(folder, config)
 
 
 def read_by_role(
@@ -86,25 +87,59 @@ def read_by_role(
         return open_checkpoint(ref, file=file, ignore_fields=ignore_fields).by_role()
     except InputError as refusal:
         if folder is None:
-            without_rope = _gguf_without_rope(reference) if reference.kind == "gguf" else None
-            if without_rope is None:
+            if reference.kind != "gguf":
                 raise
-            return without_rope
+            return _compared_gguf(reference, str(ref), refusal)
         # A comparison needs no forward pass: what stands in its way may not matter here.
         try:
             return read_by_names(folder, file=file)
+        except SettingsError:
+            raise
         except InputError as error:
             is_known = _read_config(folder).get("model_type") in FAMILIES
             raise (refusal if is_known else error) from error
 
 
-def _gguf_without_rope(reference: Reference) -> RoleSource | None:
-    """Open a GGUF file whose scaling of RoPE is not understood, for comparison; None of one that has other faults."""
+def _compared_gguf(reference: Reference, name: str, refusal: InputError) -> RoleSource:
+    """Open a GGUF file that is not run for comparison: by the table of its architecture, else by names.
+
+    Raises:
+        InputError: it is corrupted, or has names that no convention fits.
+    """
     assert reference.path is not None
+    checkpoint = read_gguf_by_sizes(reference.path, name)
+    if checkpoint is None:
+        try:
+            return read_gguf_by_names(reference.path)
+        except InputError as error:
+            raise refusal from error
+    reason = str(refusal).removeprefix(f"{reference.path} ")
+    note = f"{reason}; weights are compared all the same, and nothing is computed"
+    progress.once(progress.note, f"{reference.path}: {note}")
+    return NativeRoles(dataclasses.replace(checkpoint, notes=(*checkpoint.notes, note)), naming="GGUF")
+
+
+def read_gguf_by_sizes(path: Path, name: str) -> Checkpoint | None:
+    """Open a GGUF file of a known architecture by its sizes alone, for comparison; None where its tensors do not fit.
+
+    Whatever else its fields say of the model is left out, so that it is not to be run.
+    """
     try:
-        stored = gguf.read_headers(reference.path, reference.window, is_rope_ignored=True)
+        stored = gguf.read_headers(path, is_compared=True)
     except InputError:
         return None
-    note = "how RoPE is scaled is not understood, so that weights are compared and nothing is computed"
-    progress.once(progress.note, f"{reference.path}: {note}")
-    return NativeRoles(dataclasses.replace(stored, notes=(*stored.notes, note)), naming="GGUF")
+    return Checkpoint(**vars(stored), reference=name, kind="gguf")
+
+
+def read_gguf_by_names(path: Path) -> NamedRoles:
+    """Open a GGUF file of any architecture for reading by role, by the names that llama.cpp gives tensors.
+
+    Raises:
+        InputError: it is corrupted, one of several, or has names that no convention fits.
+    """
+    tensors, config, tokenizer_files = gguf.read_named(path)
+    source = NamedRoles(tensors, config, tokenizer_files=tokenizer_files)
+    source.files = (path,)
+    for note in source.notes:
+        progress.once(progress.note, f"{path}: {note}")
+    return source

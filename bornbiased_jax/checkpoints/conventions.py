@@ -287,6 +287,48 @@ TOWERS: tuple[Convention, ...] = (
     Convention(r"(head\.[\w.]+|ln_q|mm_[\w.]+|norm|[\w.]*layer_?norm\w*)", "other:*"),
 )
 
+# Names of llama.cpp, by the names of the same tensors above; gate and up in one matrix have the name of up.
+GGUF_NAMES: Mapping[str, str] = {
+    "token_embd": "embed_tokens",
+    "token_embd_norm": "embed_norm",
+    "position_embd": "wpe",
+    "output_norm": "final_norm",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.linear_fc1",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "exp_probs_b": "mlp.gate.e_score_correction",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ssm_in": "mixer.in_proj",
+    "ssm_out": "mixer.out_proj",
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+GGUF = re.compile(r"(?:blk\.(?P<block>\d+)\.)?(?P<stem>\w+?)(?P<leaf>\.weight|\.bias)?")
+
 # Parts of names: what wraps a whole model, numbers of blocks and experts, what is a buffer and no weight.
 WRAPPER = re.compile(r"^(?:_orig_mod\.|module\.|base_model\.model\.|_fsdp_wrapped_module\.)")
 BLOCK = re.compile(r"(?:^|(?<=\.))(?:layers|h|blocks|layer|block|resblocks|decoder_layer)\.(\d+)\.")
@@ -297,6 +339,7 @@ SHARED = re.compile(rf"(?:{_M})?(?:shared_experts?|shared_mlp|share_expert|resid
 BUFFER = re.compile(
     r".*(?:rotary_emb\.inv_freq|\.masked_bias|position_ids|num_batches_tracked|rope\.freqs|rotary_pos_emb\.inv_freq|"
     r"\.slope_rate|\.diagonal_decay|\.(?:query|key)_decay)"
+    r"|rope_(?:freqs|factors_long|factors_short)\.weight"
 )
 # Prefixes of components: these words are of the language model.
 LANGUAGE_WORDS = frozenset(

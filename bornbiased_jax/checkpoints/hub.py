@@ -17,14 +17,15 @@ from types import ModuleType
 from typing import NamedTuple
 
 from bornbiased_jax import hub, io, progress, schema
+from bornbiased_jax.checkpoints import quantization_files
 from bornbiased_jax.checkpoints.formats.huggingface import weight_files
 from bornbiased_jax.checkpoints.weight_files import INDEX, PICKLES, TOKENIZERS, WEIGHTS, IndexFile
 from bornbiased_jax.errors import InputError
 
 MAIN = "main"
 _CONFIG = "config.json"
-# What a tokenizer of two files needs besides the first.
-_TOKENIZER_COMPANIONS = ("merges.txt",)
+# What a tokenizer of two files needs besides the first, and settings of quantized weights.
+_COMPANIONS = ("merges.txt", *quantization_files.FILES)
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"hf:(?P<repository>{_PART}/{_PART})(?:@(?P<revision>[^\s@:?*\[\\^~]+))?")
 _MEGABYTE = 1_000_000
@@ -92,9 +93,9 @@ def fetch(name: HubName) -> Path:
             for row in api.HfApi().list_repo_tree(name.repository, revision=commit)
             if hasattr(row, "blob_id") and "/" not in row.path
         }
-        # The tokenizer first, weights last.
-        tokenizers = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_TOKENIZER_COMPANIONS)))
-        for file in tokenizers:
+        # The tokenizer and settings first, weights last.
+        small = sorted(row for row in listed if _matches(row, (*TOKENIZERS, *_COMPANIONS)))
+        for file in small:
             _fetch_file(api, name, commit, file, listed[file], _SILENT)
         weights = _weights(api, name, commit, listed)
         missing = [file for file in weights if not _is_cached(api, name, commit, file)]

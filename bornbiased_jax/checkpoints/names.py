@@ -90,7 +90,7 @@ def parse_names(
         if tensor is None:
             plain, wrappers = _without_wrappers(name)
             prefixes |= wrappers
-            plain = plain.removeprefix(model_prefix)
+            plain = _without_gguf(plain.removeprefix(model_prefix))
             is_mask = len(shape) == 4 and plain.endswith((".attn.bias", ".attention.bias"))
             if is_mask or conventions.BUFFER.fullmatch(plain):
                 continue
@@ -129,6 +129,20 @@ def _model_prefix(names: Iterable[str]) -> str:
     word = words.pop() if len(words) == 1 else ""
     is_known = word in conventions.LANGUAGE_WORDS or conventions.BLOCK.match(f"{word}.0.") is not None
     return "" if is_known or conventions.PROJECTOR.search(word) or conventions.VISION.search(word) else f"{word}."
+
+
+def _without_gguf(plain: str) -> str:
+    """Return the name that the table knows a tensor of llama.cpp by; other names as they are.
+
+    >>> _without_gguf("blk.3.ffn_down.weight"), _without_gguf("model.norm.weight")
+    ('layers.3.mlp.down_proj.weight', 'model.norm.weight')
+    """
+    match = conventions.GGUF.fullmatch(plain)
+    if match is None or (match["block"] is None and match["stem"] not in conventions.GGUF_NAMES):
+        return plain
+    stem = conventions.GGUF_NAMES.get(match["stem"], match["stem"].replace("ssm_", "mixer."))
+    block = "" if match["block"] is None else f"layers.{match['block']}."
+    return f"{block}{stem}{match['leaf'] or ''}"
 
 
 def _look_up(name: str, plain: str, family: str) -> NamedTensor | None:

@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from bornbiased_jax import schema
 from bornbiased_jax.checkpoints.buffers import empty
+from bornbiased_jax.checkpoints.quantization_files import SettingsError
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 
@@ -35,15 +36,32 @@ _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
-def _bits(settings: Settings, where: str) -> int:
-    """Return the bits of a packed number; four unless said."""
+def _bits(settings: Settings, where: str, default: int = 4) -> int:
+    """Return the bits of a packed number; four unless said or otherwise known."""
     groups = settings.get("config_groups")
     members = groups.values() if isinstance(groups, dict) else ()
     weights = [group.get("weights") for group in members if isinstance(group, dict)]
     stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
-    bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else 4))
+    bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else default))
     if not isinstance(bits, int) or bits not in (2, 4, 8):
-        raise InputError(f"{where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read")
+        raise SettingsError(f"{where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read")
+    return bits
+
+
+def _checked_bits(source: NamedTensors, settings: Settings, name: str, zeros: str, scales: str) -> int:
+    """Return the bits of packed numbers whose zeros and scales have one column for each output.
+
+    Raises:
+        SettingsError: the settings say other bits than the shapes.
+    """
+    out, width = source.shapes[scales][-1], source.shapes[zeros][-1]
+    packed = [bits for bits in (2, 4, 8) if -(-out * bits // 32) == width]
+    bits = _bits(settings, source.where, packed[0] if packed else 4)
+    if packed and bits not in packed:
+        raise SettingsError(
+            f"{source.where} is said to be quantized to {bits} bits, but {name} has the shapes of {packed[0]}: give it "
+            "the settings that it was quantized with"
+        )
     return bits
 
 
@@ -117,7 +135,8 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
 
     if last == "qweight" and {sibling("qzeros"), sibling("scales")} <= shapes.keys():
         used = parts(name, sibling("qzeros"), sibling("scales"), sibling("g_idx"))
-        per_word, out = 32 // _bits(settings, source.where), shapes[sibling("scales")][-1]
+        bits = _checked_bits(source, settings, name, sibling("qzeros"), sibling("scales"))
+        settings, per_word, out = {**settings, "bits": bits}, 32 // bits, shapes[sibling("scales")][-1]
         is_gptq = shapes[name][1] == out
         rows = shapes[name][0] * (per_word if is_gptq else 1)
         reader = _read_gptq if is_gptq else _read_awq

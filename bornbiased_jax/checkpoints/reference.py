@@ -32,6 +32,10 @@ _LOG = re.compile(
 )
 
 
+# How files of stored fingerprints begin, after their header's size.
+_FINGERPRINT = b'{"__metadata__":{"format":"bornbiased-'
+
+
 class Reference(NamedTuple):
     """One checkpoint, not yet opened. ``seed`` and ``step`` are an initialization's or a run's, None for its default.
 
@@ -182,6 +186,12 @@ def _kind_of_directory(path: Path) -> Kind:
     logs = sorted(entry.name for entry in path.iterdir() if is_log(entry.name))
     if logs:
         raise InputError(f"{path} holds logs of training, as {logs[0]}, and no weights: {FORMS}")
+    below = sorted(entry.name for entry in path.iterdir() if (entry / "config.json").is_file())
+    if below:
+        raise InputError(
+            f"{path} holds models in folders of their own: name one of them, as {path / below[0]}; audit takes the "
+            "folder as it is"
+        )
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 
 
@@ -190,7 +200,7 @@ def _kind_of_file(path: Path) -> Kind:
     try:
         check_pointer(path)
         with path.open("rb") as stream:
-            head = stream.read(16)
+            head = stream.read(64)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     if head[:4] == b"GGUF":
@@ -201,6 +211,11 @@ def _kind_of_file(path: Path) -> Kind:
         raise _pickled(path)
     if is_log(path.name):
         raise InputError(f"{path} is a log of training, no checkpoint: {FORMS}")
+    if _FINGERPRINT in head:
+        raise InputError(
+            f"{path} is a stored fingerprint, without weights: name the checkpoint that it was made of; seedprint and "
+            "scan take it as it is"
+        )
     if path.suffix == ".gguf":
         raise InputError(f"{path} is no GGUF file, as it does not begin with those letters: name one that does")
     if path.suffix == ".safetensors":

@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.parameters import GROUPS, Axis, Group
 from bornbiased_jax.text import load_tokenizer
+from bornbiased_jax.text.protocol import UnknownTokenizerError
 
 Axes = tuple[tuple[Axis, ...], ...]
 """The named axes of each axis of an array."""
@@ -218,7 +220,7 @@ class RoleSource:
         raise NotImplementedError
 
     def token_labels(self) -> tuple[bytes | None, ...] | None:
-        """Return the bytes of every token, None for one without any; None where no tokenizer is there.
+        """Return the bytes of every token, None for one without any; None where no tokenizer of a known kind is there.
 
         Raises:
             InputError: the tokenizer is corrupted.
@@ -227,7 +229,11 @@ class RoleSource:
         if table is None or not self._tokenizer_files:
             return None
         vocab_size = self.array_shape(table)[0]
-        labels = load_tokenizer(self._tokenizer_files[0]).token_bytes()
+        try:
+            labels = load_tokenizer(self._tokenizer_files[0]).token_bytes()
+        except UnknownTokenizerError as error:
+            progress.once(progress.warn, f"{error}; until then tokens of this model are compared by their numbers")
+            return None
         return tuple([*labels, *[None] * (vocab_size - len(labels))][:vocab_size])
 
     def stored_as(self, role: Role) -> str:

@@ -38,10 +38,10 @@ def audit(
 
     It finds duplicates (files, tensors; up to signed zeros or number format), steps missing from the grid, breaks in a
     trajectory, checkpoints that descend from another run's initialization, initializations shared by several runs, and
-    initializations that contradict their configuration. Weights are read tensor by tensor; pickles are digested and
-    never opened. A listing {"revisions": {NAME: [entries of the hub's tree interface]}} is enough to find duplicates
-    and gaps without any weights, and so are the listings of a suite on the hub; with --weights its safetensors are
-    fetched and audited like those of a folder.
+    initializations that contradict their configuration. Weights are read tensor by tensor; pickles are read as data
+    and never unpickled. A listing {"revisions": {NAME: [entries of the hub's tree interface]}} is enough to find
+    duplicates and gaps without any weights, and so are the listings of a suite on the hub; with --weights its
+    safetensors are fetched and audited like those of a folder.
 
     \b
     Example:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,6 +30,7 @@ from bornbiased_jax.lineage.sheet_statistics import (
     compared_files,
     compared_settings,
     norms_by_block,
+    stds_by_block,
     synthetic_releases,
     undefined_reason,
 )
@@ -150,6 +151,10 @@ STATISTICS: dict[str, Statistic] = {
 """Statistics by key, in the order of the sheet."""
 
 
+StdProfiles = Mapping[str, Sequence[float | None]]
+"""Standard deviations by matrix ("query" …), of block after block; None where a block lacks the matrix."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One statistic of a pair next to unrelated models.
@@ -199,11 +204,21 @@ class Sheet:
         rows: one for each statistic.
         sizes: of the unrelated models, in words.
         fields: of both ``config.json``; None where not both models have one.
+        stds: standard deviations of the base's Q, K, V, O over its blocks, and of the suspect's.
     """
 
     rows: tuple[Row, ...]
     sizes: str
     fields: FieldComparison | None = None
+    stds: tuple[StdProfiles, StdProfiles] = ({}, {})
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values of the pair by statistic, and the standard deviations of each model by matrix and block."""
+        profiles = {
+            model: {matrix: list(values) for matrix, values in stds.items()}
+            for model, stds in zip(("base", "suspect"), self.stds, strict=True)
+        }
+        return {"values": {row.key: row.value for row in self.rows}, "std_by_block": profiles}
 
 
 def evidence_sheet(
@@ -245,7 +260,8 @@ def evidence_sheet(
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
         reason = "" if values[key] is not None else undefined_reason(key, *readings)
         rows.append(Row(key, values[key], ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
-    return Sheet(tuple(rows), calibration["sizes"], fields)
+    profiles = (stds_by_block(readings[0].stds), stds_by_block(readings[1].stds))
+    return Sheet(tuple(rows), calibration["sizes"], fields, profiles)
 
 
 def calibrated_config(calibration: Mapping[str, Any], width: int) -> ModelConfig:

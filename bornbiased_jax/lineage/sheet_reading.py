@@ -24,6 +24,7 @@ from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
 from bornbiased_jax.lineage.sheet_tokens import Labels, Vocabulary, vocabulary
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
 from bornbiased_jax.text import load_tokenizer
+from bornbiased_jax.text.protocol import UnknownTokenizerError
 
 VectorPair = tuple[np.ndarray, np.ndarray]
 Records = Mapping[str, TensorRecord]
@@ -65,10 +66,14 @@ class Reading:
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary | None:
-        """Tokens and merges; None without a tokenizer, or an embedding."""
+        """Tokens and merges; None without a tokenizer of a known kind, or an embedding."""
         if self.tokenizer_file is None or self.embedding is None:
             return None
-        return vocabulary(load_tokenizer(self.tokenizer_file), self.source.array_shape(self.embedding)[0])
+        try:
+            tokenizer = load_tokenizer(self.tokenizer_file)
+        except UnknownTokenizerError:
+            return None
+        return vocabulary(tokenizer, self.source.array_shape(self.embedding)[0])
 
     @property
     def labels(self) -> Labels | None:

@@ -14,7 +14,7 @@ from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison, compare
 from bornbiased_jax.lineage.sheet_reading import Reading, VectorPair
 from bornbiased_jax.lineage.sheet_sample import WIDEST
 from bornbiased_jax.lineage.sheet_tokens import Labels, shared_numbers, token_statistics
-from bornbiased_jax.lineage.spectra import SPECTRA, assigned_cosine
+from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
 
 NORM_SCALES = Path(__file__).with_name("synthetic_norm_scales.json")
 # Most tokens that embeddings are compared on, and tokens whose rows are compared at once.
@@ -61,6 +61,21 @@ def norms_by_block(base: Reading, suspect: Reading) -> dict[str, tuple[float, fl
         if means:
             ends[key] = min(means), max(means)
     return ends
+
+
+def stds_by_block(stds: Mapping[str, float]) -> dict[str, list[float | None]]:
+    """Sort standard deviations by matrix and block.
+
+    >>> stds_by_block({"language/blocks/1/query/kernel": 0.5, "language/blocks/2/value/kernel": 0.25})
+    {'query': [0.5, None], 'value': [None, 0.25]}
+    """
+    places = {}
+    for path, std in stds.items():
+        number, _, name = path.partition("/blocks/")[2].partition("/")
+        places[name.partition("/")[0], int(number)] = std
+    numbers = range(1, max((number for _, number in places), default=0) + 1)
+    matrices = [matrix for matrix in MATRICES if any(matrix == of for of, _ in places)]
+    return {matrix: [places.get((matrix, number)) for number in numbers] for matrix in matrices}
 
 
 def synthetic_releases() -> dict[str, float]:

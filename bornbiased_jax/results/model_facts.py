@@ -11,6 +11,7 @@ from typing import Any
 from bornbiased_jax import __version__, io, record
 from bornbiased_jax.checkpoints.roles import component_title
 from bornbiased_jax.config import FieldValue
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.compared_model import ComparedModel
 from bornbiased_jax.lineage.fingerprints import Component
 from bornbiased_jax.results.result import Listing
@@ -113,5 +114,9 @@ def _model_type(paths: list[Path]) -> str | None:
     path = paths[0].parent / "config.json" if paths else None
     if path is None or not path.is_file():
         return None
-    value = io.read_json(path).get("model_type")
+    try:
+        content = io.read_json(path)
+    except InputError:  # beside a GGUF file it may be anything
+        return None
+    value = content.get("model_type") if isinstance(content, dict) else None
     return value if isinstance(value, str) else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Row, Sheet
+from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Row, Sheet, StdProfiles
 from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison
-from bornbiased_jax.lineage.spectra import SPECTRA
+from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA
 from bornbiased_jax.results.result import Listing
 from bornbiased_jax.schema import cut
 
@@ -47,6 +47,8 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
     if any(row.sample for row in sheet.rows if row.key in ("spectra", *SPECTRA)):
         note += " Spectra of wide models are those of some matrices, in brackets; the ranges are over all matrices."
     listings = [Listing("What is this evidence worth?", columns, worth, note)]
+    if any(sheet.stds):
+        listings.append(_stds_listing(*sheet.stds))
     if sheet.fields is not None:
         listings.append(_fields_listing(sheet.fields))
     # Ranges stand apart: next to the sentences no page is wide enough for them.
@@ -54,6 +56,27 @@ def sheet_listings(sheet: Sheet) -> list[Listing]:
     ranges = [[STATISTICS[row.key].title, *(_range(row.ranges.get(kind)) for kind in kinds)] for row in sheet.rows]
     note = _RANGES_NOTE.format(sizes=sheet.sizes)
     return [*listings, Listing("The same statistics of unrelated models", ["statistic", *kinds], ranges, note)]
+
+
+def _stds_listing(base: StdProfiles, suspect: StdProfiles) -> Listing:
+    """List the standard deviations of Q, K, V, O of both models, a row for each block."""
+    depth = max(len(stds) for profiles in (base, suspect) for stds in profiles.values())
+    matrices = [matrix for matrix in MATRICES if matrix in base or matrix in suspect]
+    rows = []
+    for block in range(depth):
+        pairs = [[profiles.get(matrix, ())[block : block + 1] for profiles in (base, suspect)] for matrix in matrices]
+        rows.append([block + 1, *(" | ".join(_std_text(std) for std in pair) for pair in pairs)])
+    columns = ["block", *(matrix[0].upper() for matrix in matrices)]
+    note = (
+        "In each cell the base, then the suspect. Initialization, depth and optimizer shape these profiles, whatever "
+        "the seed: models that share nothing may have them alike."
+    )
+    return Listing("Standard deviations of Q, K, V, O by block: base | suspect", columns, rows, note)
+
+
+def _std_text(stds: Sequence[float | None]) -> str:
+    std = stds[0] if stds else None
+    return "–" if std is None else number_text(std)
 
 
 def _fields_listing(fields: FieldComparison) -> Listing:

@@ -23,7 +23,7 @@ from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Result, listing
 from bornbiased_jax.results.sheet_tables import sheet_listings
-from bornbiased_jax.results.verdicts_by_step import StepVerdict
+from bornbiased_jax.results.verdicts_by_step import StepVerdict, is_identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +96,8 @@ class Lineage(Result):
             value["models"] = dict(self.models)
         if self.steps is not None:
             value["by_step"] = list(self.steps)
+        if self.sheet is not None:
+            value["sheet"] = self.sheet.to_json()
         return value
 
     def summary(self) -> list[str]:
@@ -199,18 +201,24 @@ class Lineage(Result):
         ]
 
     def step_table(self) -> Listing:
-        """List a row for each step: z and the corrected log10 p of each component."""
+        """List a row for each step: z and the corrected log10 p of each component; of equal models neither."""
         steps = self.steps or ()
         components = dict.fromkeys(row["component"] for step in steps for row in step["components"])
         rows = []
         for step in steps:
             cells = {
                 row["component"]: f"{_cell(row['z'])} ({_cell(row.get('log10_p_adjusted'))})"
-                for row in step["components"]
+                for row in ([] if is_identity(step) else step["components"])
             }
             rows.append([step["step"], step["verdict"], *[cells.get(name, "–") for name in components]])
         count = sum(row["log10_p"] is not None for step in steps for row in step["components"])
         note = f"p is corrected by Holm's method for all {count} p-values of this table; verdicts are each step's own."
+        if equal := [str(step["step"]) for step in steps if is_identity(step)]:
+            note = (
+                f"p is corrected by Holm's method for all {count} p-values of these steps; verdicts are each step's "
+                f"own. At step {', '.join(equal)} the numbers are equal: a fact without a probability, for which no z "
+                "and no p are shown."
+            )
         return Listing("By step: z (log10 p, corrected)", ["step", "verdict", *components], rows, note)
 
     def _step_tables(self) -> list[Listing]:
@@ -253,10 +261,16 @@ class Lineage(Result):
                 "mean, and the observed one."
             )
             panels["null"] = Panel(lineage_figures.null_figure(value["null_histogram"], value["z"]), caption)
-        steps = lineage_figures.z_by_step(self.steps or ())
+        steps = lineage_figures.z_by_step(self._drawn_steps())
         if steps is not None:
-            panels["steps"] = Panel(steps, "z of each component at each checkpoint of the base's run.")
+            caption = "z of each component at each checkpoint of the base's run"
+            is_cut = len(self._drawn_steps()) < len(self.steps or ())
+            panels["steps"] = Panel(steps, f"{caption}{', without those of equal numbers' if is_cut else ''}.")
         return panels
+
+    def _drawn_steps(self) -> list[StepVerdict]:
+        """Return the steps whose z is drawn: all but those of equal models."""
+        return [step for step in self.steps or () if not is_identity(step)]
 
     def _drawn_values(self) -> dict[str, Any]:
         """Return the JSON of the verdict; of equal models without the z that figures and tables of places show."""
@@ -267,7 +281,7 @@ class Lineage(Result):
     def draw(self, ax: Axes | None = None) -> Figure | None:
         """Draw z by step of a run that was followed, else z by block and matrix, else the null; into axes if given."""
         if self.steps is not None:
-            return lineage_figures.z_by_step(self.steps, ax)
+            return lineage_figures.z_by_step(self._drawn_steps(), ax)
         value = self._drawn_values()
         modules = lineage_figures.module_map(value["by_module"] or [], ax)
         if modules is None and value.get("null_histogram") and value["z"] is not None:

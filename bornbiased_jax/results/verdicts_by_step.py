@@ -54,6 +54,13 @@ class StepVerdict(Decided):
 
     step: int
     components: list[StepComponent]
+    identity: NotRequired[str | None]
+    """In which way the two models are one, as in the verdict on a pair; None where they are not."""
+
+
+def is_identity(step: StepVerdict) -> bool:
+    """Tell whether models are called one at a step because their numbers are equal."""
+    return step["verdict"] == "same-lineage" and bool(step.get("identity"))
 
 
 def by_step(reference: str, suspect: ComparedModel, **options: Unpack[TraceOptions]) -> list[StepVerdict]:
@@ -76,7 +83,7 @@ def by_step(reference: str, suspect: ComparedModel, **options: Unpack[TraceOptio
             value: Mapping[str, Any] = trace.trace(checkpoint, model, **options).to_json()
             decision: Decided = {"verdict": value["verdict"], "z": value["z"], "log10_p": value["log10_p"]}
             components: list[StepComponent] = value.get("components") or [{"component": "model", **decision}]
-            rows.append({"step": step, **decision, "components": components})
+            rows.append({"step": step, **decision, "components": components, "identity": value["identity"]})
             advance(1)
     # One family: every component at every step.
     family = [(row, p) for step_row in rows for row in step_row["components"] if (p := row["log10_p"]) is not None]

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, processors
 
 from bornbiased_jax.errors import InputError, cut_short
 from bornbiased_jax.text import bpe
-from bornbiased_jax.text.protocol import ESCAPED_SPACE
+from bornbiased_jax.text.protocol import ESCAPED_SPACE, UnknownTokenizerError
 
 # Values of tokenizer.ggml.token_type; 5 is unused.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
@@ -53,7 +53,7 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
     metadata = _metadata(Path(path))
     kind = metadata.get("model")
     if kind is None or "tokens" not in metadata:
-        raise InputError(f"{path} carries no tokenizer: name one")
+        raise UnknownTokenizerError(f"{path} carries no tokenizer: name one")
     pieces = metadata["tokens"]
     types = [int(value) for value in metadata.get("token_type") or [NORMAL] * len(pieces)]
     if len(types) != len(pieces):
@@ -62,7 +62,9 @@ def from_gguf(path: str | Path) -> bpe.LibraryTokenizer:
         return _scored(metadata, pieces, types, str(path))
     if kind == "gpt2":
         return _byte_level(metadata, pieces, types, str(path))
-    raise InputError(f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama are known: name a tokenizer file")
+    raise UnknownTokenizerError(
+        f"{path} has a tokenizer of kind {kind!r}; gpt2 and llama are known: name a tokenizer file"
+    )
 
 
 def unreadable(path: Path) -> InputError:

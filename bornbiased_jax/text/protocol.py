@@ -16,6 +16,10 @@ ESCAPED_SPACE = "\u2581"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+class UnknownTokenizerError(InputError):
+    """A tokenizer of a kind that is not read: text cannot be cut into tokens, and weights can be compared."""
+
+
 class Tokenizer(Protocol):
     """Text to ids and back. Immutable, and safe to share between threads.
 

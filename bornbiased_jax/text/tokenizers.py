@@ -20,7 +20,7 @@ from bornbiased_jax.ranges import Pieces, TokenId, within
 from bornbiased_jax.schema import shown
 from bornbiased_jax.text import bpe, byte_level, cache, corpora, gguf_vocabulary, sentence_piece
 from bornbiased_jax.text.byte_level import ByteTokenizer
-from bornbiased_jax.text.protocol import Tokenizer
+from bornbiased_jax.text.protocol import Tokenizer, UnknownTokenizerError
 
 # The library's trained format: raised when train_bpe changes, so that no old cached tokenizer is used.
 _TRAINING = 1
@@ -110,7 +110,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         model = sentence_piece.SentencePieceTokenizer(name, data)
         if model.vocab_size:
             return model
-    raise InputError(
+    raise UnknownTokenizerError(
         f"{path} is no tokenizer of a known kind: name a tokenizer.json, encoder.json, .model, .tiktoken or .gguf"
     )
 
@@ -181,7 +181,9 @@ def _refuse_other_classes(folder: Path) -> None:
     """Refuse models that store their merges in the same two files but cut words differently."""
     kind = str(_config(folder).get("tokenizer_class") or "GPT2Tokenizer")
     if not kind.startswith("GPT2"):
-        raise InputError(f"{folder} has the two files of a {kind}, which cuts words its own way: give a tokenizer.json")
+        raise UnknownTokenizerError(
+            f"{folder} has the two files of a {kind}, which cuts words its own way: give a tokenizer.json"
+        )
 
 
 @functools.lru_cache(maxsize=8)

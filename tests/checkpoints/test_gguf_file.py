@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
-from bornbiased_jax.checkpoints.by_role import read_by_role
+from bornbiased_jax.checkpoints.by_role import read_by_role, read_gguf_by_names
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
@@ -252,25 +252,71 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
 YARN |= {"llama.rope.scaling.original_context_length": 64, "llama.rope.scaling.attn_factor": 1.5}
 
 
-@pytest.mark.parametrize("scaling", ["table", "yarn"])
-def test_a_scaling_of_rope_that_is_not_run_is_no_reason_not_to_compare_weights(tmp_path, capsys, scaling):
+# Fields and tensors with which a file is not run, though its matrices are where they always are.
+NOT_RUN = {
+    "table": ({}, {"rope_freqs.weight": np.full(8, 1.5, np.float32)}),
+    "yarn": (YARN, {}),
+    "window": ({"llama.attention.sliding_window": 8}, {}),
+    "all": (
+        YARN
+        | {
+            "llama.attention.layer_norm_rms_epsilon": -1.0,
+            "llama.rope.freq_base": "high",
+            "llama.rope.dimension_count": 8,
+            "llama.context_length": 0,
+            "llama.a_field_of_its_own": 7,
+        },
+        {"rope_factors_long.weight": np.full(8, 2.0, np.float32)},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_RUN)
+def test_fields_that_are_not_run_are_no_reason_not_to_compare_weights(tmp_path, capsys, kind):
     cfg, params = initial("llama-tiny", num_kv_heads=2)
-    extra = {"tensors": {"rope_freqs.weight": np.full(8, 1.5, np.float32)}} if scaling == "table" else {"fields": YARN}
-    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", **extra)
-    with pytest.raises(InputError, match="rope"):
+    fields, tensors = NOT_RUN[kind]
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", fields=fields, tensors=tensors)
+    with pytest.raises(InputError, match="rope|sliding_window|epsilon|context_length"):
         open_checkpoint(path)
     capsys.readouterr()
     compared, native = read_by_role(path), read_by_role(tmp_path / "hf")
-    assert (
-        "how RoPE is scaled is not understood" in compared.notes[-1] and compared.notes[-1] in capsys.readouterr().err
-    )
+    assert "weights are compared all the same" in compared.notes[-1]
+    assert compared.notes[-1] in capsys.readouterr().err
     assert weights_digests(compared) == weights_digests(native)
     verdict = trace(tmp_path / "hf", path, num_permutations=99)
     assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "tensors")
-    # Nothing else is overlooked.
-    extra["fields"] = extra.get("fields", {}) | {"llama.attention.sliding_window": 8}
-    with pytest.raises(InputError, match="rope|sliding_window"):
-        read_by_role(write(tmp_path / "other.gguf", cfg, params, tmp_path / "hf2", **extra))
+
+
+def test_a_split_file_is_not_compared(tmp_path):
+    cfg, params = initial("llama-tiny")
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", fields=YARN | {"split.count": 2})
+    with pytest.raises(InputError, match="llama-gguf-split"):
+        read_by_role(path)
+
+
+@pytest.mark.parametrize("preset_name", ["llama", "qwen3", "gpt2", "neox", "gemma3", "mixtral", "qwen2moe"])
+def test_names_of_llama_cpp_give_the_roles_of_a_file_that_runs(tmp_path, preset_name):
+    """A file of an architecture that is not known has all its tensors by name, in the order of their rows."""
+    cfg, params = initial(f"{preset_name}-tiny", **({"embedding_scale": 8.0} if preset_name == "gemma3" else {}))
+    path = write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf")
+    named, native = read_gguf_by_names(path), read_by_role(path)
+    assert named.unread == () and named.naming == "names"
+    by_path = {role.path: role for role in named.roles}
+    assert by_path.keys() == {role.path for role in native.roles}
+    for role in native.roles:
+        # The rows of a head lie as in the file, where those that RoPE turns together may be neighbors.
+        if role.group not in ("query", "key"):
+            np.testing.assert_array_equal(named.read(by_path[role.path]), native.read(role), err_msg=role.path)
+    assert named.shape("language") == native.shape("language")
+
+
+def test_an_architecture_that_is_not_known_is_compared_by_names(tmp_path):
+    cfg, params = initial("llama-tiny", num_kv_heads=2)
+    path = write(tmp_path / "a.gguf", cfg, params, tmp_path / "hf", architecture="arcee")
+    with pytest.raises(InputError, match="family 'arcee'"):
+        open_checkpoint(path)
+    verdict = trace(tmp_path / "hf", path, num_permutations=99)
+    assert verdict.verdict == "same-lineage"
 
 
 def test_linear_scaling(tmp_path):
@@ -289,6 +335,8 @@ def test_linear_scaling(tmp_path):
         (dict(fields={"llama.attention.sliding_window": 8}), "'llama.attention.sliding_window'"),
         (dict(fields={"llama.rope.scaling.type": "yarn"}), "rope.scaling.type='yarn'"),
         (dict(fields={"split.count": 2}), "'split.count'"),
+        (dict(fields={"llama.embedding_length": 3}), "embedding_length=3"),
+        (dict(fields={"llama.attention.key_length": "wide"}), "key_length='wide', which is no size"),
         (dict(tensors={"blk.0.ffn_gate_inp.weight": np.ones((4, 64), np.float32)}), "blk.0.ffn_gate_inp.weight"),
         (dict(tensors={"blk.1.attn_q.bias": np.ones(64, np.float32)}), "blk.1.attn_q.bias"),
     ],

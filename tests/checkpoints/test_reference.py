@@ -9,6 +9,7 @@ import pytest
 from bornbiased_jax.checkpoints import parse_ref
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage import fingerprint, save_fingerprint
 
 
 @pytest.fixture
@@ -118,3 +119,14 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     for name, words in expected.items():
         with pytest.raises(InputError, match=words):
             parse_ref(tmp_path / name)
+
+
+def test_a_stored_fingerprint_and_a_folder_of_models_are_named_as_what_they_are(tmp_path):
+    save_fingerprint(tmp_path / "a.fingerprint", fingerprint("seed:1@llama-tiny,num_layers=1,vocab_size=64"))
+    with pytest.raises(InputError, match="a.fingerprint is a stored fingerprint, without weights: name the checkpoint"):
+        parse_ref(tmp_path / "a.fingerprint")
+    for name in ("first", "second"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="holds models in folders of their own: name one of them, as .*models/first"):
+        parse_ref(tmp_path / "models")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 import zipfile
 from functools import partial
@@ -17,8 +18,11 @@ from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.quantized import FP4, decode
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.checkpoints.weight_files import choose_weights, locate_tensors
+from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.lineage.audit.audit import audit_folder
 from tests.fixtures.four_bits import dequantized_nf4, pack_words, quantized_nf4
+from tests.fixtures.suites import initialization, write
 
 torch = pytest.importorskip("torch")
 
@@ -285,3 +289,102 @@ def test_a_model_in_nf4_is_read_by_the_published_formula(tmp_path, storage, is_n
 def test_integers_without_scales_are_refused():
     with pytest.raises(InputError, match="no scales"):
         _decoded({"m.weight": np.ones((2, 2), np.int8)}).read("m.weight")
+
+
+def write_gptq(folder, rng, *, bits=4, group_size=16, name="gptq_model-4bit-16g.safetensors"):
+    """Write a model as AutoGPTQ did: settings in a file of their own, packed matrices under a name of their own."""
+    base = write(folder.parent / "float", "base", initialization(1))
+    tensors, expected = {}, {}
+    for key, array in safetensors.numpy.load_file(base / "model.safetensors").items():
+        if "_proj" not in key:
+            tensors[key] = expected[key] = array
+            continue
+        module, (out, into) = key.removesuffix(".weight"), array.shape
+        q_IO, group_I = rng.integers(0, 2**bits, (into, out)), rng.permutation(np.arange(into) // group_size)
+        z_GO = rng.integers(0, 2**bits - 1, (group_I.max() + 1, out))
+        scale_GO = rng.uniform(0.01, 0.1, z_GO.shape).astype(np.float16)
+        tensors |= {
+            f"{module}.qweight": pack_words(q_IO, 0, bits=bits),
+            f"{module}.qzeros": pack_words(z_GO, 1, bits=bits),
+            f"{module}.scales": scale_GO,
+            f"{module}.g_idx": group_I.astype(np.int32),
+        }
+        expected[key] = (scale_GO.astype(np.float32)[group_I] * (q_IO - z_GO[group_I] - 1).astype(np.float32)).T
+    folder.mkdir(parents=True)
+    shutil.copy(base / "config.json", folder)
+    if name.endswith(".bin"):
+        torch.save({key: torch.from_numpy(array.copy()) for key, array in tensors.items()}, folder / name)
+    else:
+        safetensors.numpy.save_file({key: np.ascontiguousarray(array) for key, array in tensors.items()}, folder / name)
+    settings = {"bits": bits, "group_size": group_size, "damp_percent": 0.01, "desc_act": True, "sym": False}
+    settings |= {"true_sequential": True, "model_name_or_path": None, "model_file_base_name": Path(name).stem}
+    (folder / "quantize_config.json").write_text(json.dumps(settings))
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("gptq_model-4bit-16g.safetensors", 4),
+        ("gptq_model-8bit-16g.safetensors", 8),
+        ("model.safetensors", 8),
+        ("gptq_model-8bit-16g.bin", 8),
+        ("weights of my own.bin", 4),
+    ],
+)
+def test_settings_of_autogptq_are_read_from_their_own_file(tmp_path, rng, capsys, name, bits):
+    expected = write_gptq(tmp_path / "model", rng, bits=bits, name=name)
+    source = read_by_role(tmp_path / "model")
+    assert source.unread == () and source.naming == "names"
+    for role in source.roles:
+        if role.name in expected and role.leaf == "kernel":
+            np.testing.assert_array_equal(source.read(role), expected[role.name].T)
+    with pytest.raises(InputError, match=r"quantize_config\.json.*save it dequantized first"):
+        open_checkpoint(tmp_path / "model")
+    # The digest is that of the same settings inside config.json.
+    digests = []
+    for place in ("beside", "inside"):
+        if place == "inside":
+            settings = json.loads((tmp_path / "model" / "quantize_config.json").read_text())
+            config = json.loads((tmp_path / "model" / "config.json").read_text()) | {"quantization_config": settings}
+            (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+        assert run(["digest", str(tmp_path / "model")]) == 0
+        digests.append(capsys.readouterr().out)
+    assert digests[0] == digests[1]
+    report = audit_folder(tmp_path / "model")
+    assert report["clean"] and report["checkpoints"][0]["opened"]
+
+
+@pytest.mark.parametrize("command", [("digest",), ("fingerprint", "--out", "a.fingerprint"), ("seedprint",)])
+@pytest.mark.parametrize("kind", ["config.json", "shapes", "no object", "quant_config.json"])
+def test_settings_that_contradict_each_other_are_one_sentence(tmp_path, rng, capsys, monkeypatch, command, kind):
+    monkeypatch.chdir(tmp_path)
+    write_gptq(tmp_path / "model", rng, bits=8)
+    place = tmp_path / "model" / "quantize_config.json"
+    settings = json.loads(place.read_text())
+    if kind == "config.json":
+        path = tmp_path / "model" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings | {"bits": 4}}))
+        words = (
+            r"quantize_config.json has bits=8, but .*config.json \(quantization_config\) has bits=4: remove the file"
+        )
+    elif kind == "shapes":
+        place.write_text(json.dumps(settings | {"bits": 2}))
+        words = "said to be quantized to 2 bits, but .*qweight has the shapes of 8: give it the settings"
+    elif kind == "no object":
+        place.write_text("[4, 128]")
+        words = "quantize_config.json"
+    else:
+        (place.parent / "quant_config.json").write_text('{"w_bit": 8, "q_group_size": 128}')
+        words = "quant_config.json has group_size=128, but .*quantize_config.json has group_size=16"
+    more = ("model",) if command == ("seedprint",) else ()
+    assert run([command[0], "model", *more, *command[1:]]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and re.search(words, error), error
+
+
+def test_settings_next_to_weights_that_are_not_packed_change_nothing(tmp_path):
+    base = Path(__file__).resolve().parent.parent / "fixtures" / "hf" / "llama"
+    shutil.copytree(base, tmp_path / "model")
+    (tmp_path / "model" / "quantize_config.json").write_text('{"bits": 4, "group_size": 128}')
+    assert open_checkpoint(tmp_path / "model").digest() == open_checkpoint(base).digest()

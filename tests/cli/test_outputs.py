@@ -211,7 +211,10 @@ def test_a_verdict_follows_a_run_step_by_step(folder, capsys):
     assert adjusted == holm_log10([row["log10_p"] for row in family]).tolist()
     assert min(adjusted) >= min(row["log10_p"] for row in family) + math.log10(len(family)) - 1e-9
     printed = " ".join(capsys.readouterr().out.split())
-    assert "By step" in printed and f"Holm's method for all {len(family)} p-values of this table" in printed
+    assert "By step" in printed and f"Holm's method for all {len(family)} p-values of these steps" in printed
+    # The run's step 0 is the suspect: a fact, which has no p in the table.
+    assert [bool(step["identity"]) for step in steps] == [True, False, False]
+    assert "At step 0 the numbers are equal: a fact without a probability" in printed
     # What has no steps, or several seeds and none of them named.
     assert run(["seedprint", SEEDS[0], SEEDS[1], "--by-step"]) == 2
     assert "name one as in RUN@seed=42" in capsys.readouterr().err

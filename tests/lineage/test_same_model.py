@@ -1,5 +1,7 @@
 """Do two models compute the same: by their tensors, their settings and their logits."""
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -53,6 +55,19 @@ def test_same_function_recognized_by_logits(base, monkeypatch):
     assert same_logits(*(Checkpoint.from_seed(CFG, seed) for seed in (1, 2))) is None
     monkeypatch.setattr(hardware, "available_memory", lambda: 1000)
     assert same_logits(reader(base), hidden) is None
+
+
+@pytest.mark.parametrize("change", ["head", "noise"])
+def test_a_copy_that_computes_something_else_is_not_called_the_same_function(base, change):
+    """A temperature in the head, which leaves every preferred token; noise that is far below the weights."""
+    cfg, params = base
+    if change == "head":
+        suspect = edited(cfg, params, lambda path, leaf: leaf * 3 if path == "head/kernel" else leaf)
+    else:
+        suspect = noisy(cfg, params, 0.003)
+    verdict = trace(reader(base), reader(suspect), num_permutations=99)
+    assert verdict.verdict == "same-lineage" and verdict.detail["identity"] is None
+    assert not re.search("same function|exact copy|identical|scales moved|reordered|turned", verdict.reason)
 
 
 def test_the_same_function_is_not_said_where_only_biases_differ():

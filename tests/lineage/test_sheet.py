@@ -293,6 +293,31 @@ def test_fields_of_both_configurations_are_counted_and_named_whatever_the_models
     assert run_both.fields.different == () and run_both.fields.equal == tuple(sorted((*equal, "rope_theta")))
 
 
+def test_standard_deviations_of_both_models_stand_block_by_block():
+    deep, flat = config(num_layers=3, d_model=64, d_ff=96), config(num_layers=2, d_model=64, d_ff=96)
+    models = untrained(deep, 1), untrained(flat, 2)
+    sheet = evidence_sheet(*map(NativeRoles, models), models)
+    (table,) = [table for table in sheet_listings(sheet) if table.title.startswith("Standard deviations")]
+    assert table.columns == ["block", "Q", "K", "V", "O"] and [row[0] for row in table.rows] == [1, 2, 3]
+    profiles = sheet.to_json()["std_by_block"]
+    for name, model, cfg in zip(("base", "suspect"), models, (deep, flat), strict=True):
+        for matrix in ("query", "key", "value", "output"):
+            stds = [model.read(f"blocks/attention/{matrix}/kernel", block).std() for block in range(cfg.num_layers)]
+            np.testing.assert_allclose(profiles[name][matrix], stds, rtol=1e-6)
+    base, suspect = (number_text(profiles[name]["value"][1]) for name in ("base", "suspect"))
+    assert table.rows[1][3] == f"{base} | {suspect}"
+    # The block that the suspect lacks.
+    assert table.rows[2][1] == f"{number_text(profiles['base']['query'][2])} | –"
+    # The correlation of the rows above is over these very numbers.
+    pairs = [
+        (profiles["base"][matrix][block], profiles["suspect"][matrix][block])
+        for matrix in profiles["suspect"]
+        for block in range(2)
+    ]
+    row = next(row for row in sheet.rows if row.key == "std_profile")
+    assert row.value == pytest.approx(np.corrcoef(np.transpose(pairs))[0, 1], abs=1e-9)
+
+
 def test_a_long_list_of_fields_is_cut():
     names = [f"field_{number}" for number in range(150)]
     sheet = Sheet((), "", compare_fields(dict.fromkeys(names), {"x" * 500: 1}))
@@ -311,7 +336,8 @@ def test_a_configuration_that_is_no_object_has_no_fields(tmp_path):
 
 def test_the_tables_have_a_word_in_every_cell_and_explain_their_dashes():
     model, other = untrained(CFG, 1), untrained(CFG, 2)
-    worth, ranges = sheet_listings(evidence_sheet(NativeRoles(model), NativeRoles(other), (model, other)))
+    worth, stds, ranges = sheet_listings(evidence_sheet(NativeRoles(model), NativeRoles(other), (model, other)))
+    assert len(stds.rows) == CFG.num_layers and all(cell for row in stds.rows for cell in row)
     assert all(cell for row in worth.rows for cell in row) and len(worth.rows) == len(STATISTICS)
     assert "architecture and a size" in worth.note
     assert ranges.columns[-1] == SYNTHETIC and "last column is of no model" in ranges.note
@@ -459,7 +485,7 @@ def test_a_sheet_of_a_sample_has_every_value_and_says_of_what(monkeypatch):
         assert not whole[key].sample
         assert rows[key].value != whole[key].value and rows[key].value == pytest.approx(whole[key].value, abs=0.01)
         assert value_text(rows[key]).endswith(f" ({rows[key].sample})")
-    worth, _ = sheet_listings(evidence_sheet(NativeRoles(model), NativeRoles(other), (model, other)))
+    worth, *_ = sheet_listings(evidence_sheet(NativeRoles(model), NativeRoles(other), (model, other)))
     assert "in brackets" in worth.note
     copy = sheet_of_pair(model, model)
     assert all(copy[key].value == pytest.approx(1.0) for key in ("spectra", "ghostspec", "self"))

@@ -8,10 +8,15 @@ import pytest
 import tokenizers
 
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
+from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import Settings, fingerprint
+from bornbiased_jax.lineage.trace import trace
 from bornbiased_jax.lineage.weights_verdict import auto_verdict
 from bornbiased_jax.parameters import flatten, unflatten
+from bornbiased_jax.text import load_tokenizer
 from bornbiased_jax.text.bpe import LibraryTokenizer
+from tests.fixtures.gguf_files import convert
+from tests.fixtures.suites import initialization, write
 from tests.lineage.descendants import config, descend, edited, orders, reader, rotated
 
 CFG = config(num_layers=2, d_model=48, d_ff=64)
@@ -91,3 +96,18 @@ def test_a_rotated_copy_with_another_vocabulary_is_found_in_token_space(pair):
     by_ids = [fingerprint(NativeRoles(model), Settings(token_labels="ids")) for model in pair]
     missed = next(row for row in auto_verdict(*by_ids).detail["tests"] if row["name"] == "neurons in token space")
     assert abs(missed["z"]) < 4
+
+
+@pytest.mark.parametrize("kind", ["t5", "no_vocab"])
+def test_a_tokenizer_of_a_kind_that_is_not_read_is_no_reason_not_to_compare_weights(tmp_path, capsys, kind):
+    place = write(tmp_path, "base", initialization(1))
+    path = convert(tmp_path / "model.gguf", place, fields={"tokenizer.ggml.model": kind})
+    verdict = trace(place, path, num_permutations=99)
+    assert (verdict.verdict, verdict.detail["identity"]) == ("same-lineage", "tensors")
+    assert "tokens of this model are compared by their numbers" in capsys.readouterr().err
+    with pytest.raises(InputError, match="tokenizer"):
+        load_tokenizer(path)
+    # One that is known and corrupted is not passed over.
+    (place / "tokenizer.json").write_text('{"model": {')
+    with pytest.raises(InputError, match="tokenizer.json"):
+        fingerprint(place)

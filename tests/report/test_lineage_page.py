@@ -1,5 +1,6 @@
 """A verdict's page shows what the verdict holds."""
 
+import dataclasses
 import json
 import re
 from html import unescape
@@ -9,8 +10,10 @@ import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
+from bornbiased_jax.lineage.verdict import undefined
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.lineage_figures import block_map, module_map, null_figure
+from bornbiased_jax.results.verdicts import Lineage
 from tests.lineage.descendants import config, descend, everything
 
 INITIAL = "seed:3@llama-tiny,num_layers=2,num_heads=2,d_model=16,d_ff=32,vocab_size=32"
@@ -124,6 +127,31 @@ def test_a_page_on_two_names_of_one_initialization_has_no_probability(tmp_path):
         assert run([*call, *(["--num-inputs", "60", "--seq-len", "4"] if test == "permutation" else [])]) == 0
         text = page_text(page)
         assert not re.search(r"\bp = |\bz\b", text.partition("What is this evidence worth?")[0]), test
+
+
+def test_steps_of_equal_numbers_show_no_probability():
+    steps = []
+    for step, z, identity in ((0, 611.0, "tensors"), (2, 9.0, None), (4, 8.0, None)):
+        row = {"component": "model", "verdict": "same-lineage", "z": z, "log10_p": -10 * z}
+        components = [{**row, "log10_p_adjusted": -10 * z + 0.5}]
+        steps.append({"step": step, **row, "components": components, "identity": identity})
+    verdict = undefined("weights", "no reason", num_inputs=None, alpha=0.01)
+    result = Lineage("runs/a@seed=1", "suspect", verdict, steps=steps)
+    table = result.step_table()
+    assert [row[:3] for row in table.rows] == [
+        [0, "same-lineage", "–"],
+        [2, "same-lineage", "9 (-89.5)"],
+        [4, "same-lineage", "8 (-79.5)"],
+    ]
+    assert "all 3 p-values" in table.note and "At step 0 the numbers are equal" in table.note
+    panel = result.figures()["steps"]
+    assert list(panel.figure.axes[0].lines[0].get_xdata()) == [2, 4] and "equal numbers" in panel.caption
+    # Files keep what the tests found, as those of a pair do.
+    assert result.to_json()["by_step"] == steps
+    alone = dataclasses.replace(result, steps=steps[:1])
+    assert "steps" not in alone.figures() and alone.draw() is None
+    plain = dataclasses.replace(result, steps=steps[1:])
+    assert plain.step_table().note.startswith("p is corrected by Holm's method for all 2 p-values of this table")
 
 
 @pytest.mark.slow

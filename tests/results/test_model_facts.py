@@ -14,6 +14,7 @@ from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed, parameter_shapes
+from tests.fixtures.gguf_files import convert
 
 CFG = preset("llama-tiny", num_layers=2, d_model=32, d_ff=64, num_heads=2, vocab_size=64)
 SMALL = "llama-tiny,num_layers=2,d_model=32,d_ff=64,num_heads=2,vocab_size=64"
@@ -95,3 +96,11 @@ def test_a_suspect_of_other_storage_is_listed_with_its_types(folder, tmp_path):
             (half / file.name).write_bytes(file.read_bytes())
     page = page_of(folder, half, tmp_path)
     assert "float32 (" in page and "float16 (" in page
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"model_type": 7}', "{"])
+def test_a_configuration_next_to_a_gguf_file_may_be_anything(tmp_path, content):
+    export_hugging_face(CFG, init_seed(CFG, 1), tmp_path / "hf")
+    convert(tmp_path / "model.gguf", tmp_path / "hf")
+    (tmp_path / "config.json").write_text(content)
+    assert "the same weights, tensor by tensor" in page_of(tmp_path / "model.gguf", tmp_path / "hf", tmp_path)

@@ -46,13 +46,56 @@ _CHUNK = 1 << 20
 ROPE_DIVISORS = "rope_freqs.weight"
 # Tables of other scalings, of which Phi-3 has two.
 _ROPE_TABLES = (ROPE_DIVISORS, "rope_factors_long.weight", "rope_factors_short.weight")
+# Fields that sizes and layouts of tensors depend on, without the architecture; all others say what is computed.
+_SIZES = """
+    block_count embedding_length feed_forward_length attention.head_count attention.head_count_kv attention.key_length
+    expert_count expert_used_count expert_feed_forward_length expert_shared_feed_forward_length
+""".split()
+# What a comparison takes for fields that a family asks for, whatever the file says.
+_COMPARED: dict[str, FieldValue] = {
+    "attention.layer_norm_epsilon": 1e-5,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.scale": 1.0,
+    "attention.sliding_window": 4096,
+    "context_length": 2048,
+    "logit_scale": 1.0,
+}
 
 
-def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
+def _tensors(
+    path: Path,
+) -> tuple[gguf.GGUFReader, dict[str, gguf.ReaderTensor], dict[str, tuple[int, ...]]]:
+    """Open a file, and list its tensors and their shapes by name.
+
+    Raises:
+        InputError: it is corrupted.
+    """
+    try:
+        reader = gguf.GGUFReader(path)
+        tensors = {tensor.name: tensor for tensor in reader.tensors}
+    except _DAMAGE as error:
+        raise unreadable(path) from error
+    # Shapes are written fastest axis first.
+    shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
+    # The gate of a shared expert, a matrix of one row, is written as a vector.
+    gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
+    return reader, tensors, shapes | {name: (1, *shapes[name]) for name in gates}
+
+
+def _decoding(path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], kind: str = "F32") -> Tensor:
+    """Return a tensor that is dequantized when it is read, whole or its first rows or columns."""
+
+    def first(axis: int, count: int) -> np.ndarray:
+        return _dequantized(path, tensor, shape, rows=count if axis == 0 else None, columns=axis * count)
+
+    return Tensor(kind, shape, partial(_dequantized, path, tensor, shape), first)
+
+
+def _fields(reader: gguf.GGUFReader, path: Path, *, is_run: bool = True) -> Fields:
     """Read the key-value pairs of a file, but for the tokenizer's; names of its architecture are asked for alone.
 
     Raises:
-        InputError: one cannot be read, or the architecture is not known.
+        InputError: one cannot be read, or the architecture is to be run and not known.
     """
     values: dict[str, object] = {}
     for name, field in reader.fields.items():
@@ -64,51 +107,116 @@ def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
             # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
             values[name] = float(str(np.float32(value))) if isinstance(value, float) else value
     architecture = Fields(values, str(path), HOW_TO_CONVERT).get("general.architecture")
-    if architecture not in GGUF:
+    if is_run and architecture not in GGUF:
         raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
     return Fields(values, str(path), HOW_TO_CONVERT, prefix=f"{architecture}.")
 
 
-def read_headers(path: Path, window: int | None = None, *, is_rope_ignored: bool = False) -> StoredModel:
+def _compared_fields(fields: Fields, shapes: Shapes) -> Fields:
+    """Return the fields of a file that sizes and layouts depend on, with something sound in place of the others."""
+    family = GGUF[fields.prefix.removesuffix(".")]
+    names = _SIZES if family.rope is None or family.rope.rotated is None else [*_SIZES, "rope.dimension_count"]
+    values = {name: fields.values[name] for name in (fields.prefix + name for name in names) if name in fields.values}
+    settings = dict(_COMPARED)
+    if _NAMES["positions"].format(leaf="weight") in shapes:
+        settings["context_length"] = shapes[_NAMES["positions"].format(leaf="weight")][0]
+    values |= {fields.prefix + name: value for name, value in settings.items()}
+    compared = Fields(values, fields.where, HOW_TO_CONVERT, prefix=fields.prefix)
+    compared.asked.update(values)
+    return compared
+
+
+def _check_sizes(fields: Fields) -> None:
+    """Refuse a size that is no number; :func:`_config` refuses heads and widths."""
+    for name in set(_SIZES) - {"attention.head_count", "embedding_length"} | {"rope.dimension_count"}:
+        value = fields.values.get(fields.prefix + name, 1)
+        if type(value) is not int or value < (name == "attention.key_length"):
+            raise InputError(
+                f"{fields.where} has {fields.prefix}{name}={shown(value)}, which is no size: {HOW_TO_CONVERT}"
+            )
+
+
+def _refuse_parts(fields: Fields) -> None:
+    """Refuse one of several files that a model was split into."""
+    name = "split.count"
+    if (count := fields.values.get(name, 0)) not in (0, 1):
+        raise InputError(
+            f"{fields.where} has {name!r} = {shown(count)}, as one of several files of a model: join them with "
+            "llama.cpp's llama-gguf-split"
+        )
+
+
+def is_known(path: Path) -> bool:
+    """Tell whether a file is of an architecture that this package runs.
+
+    Raises:
+        InputError: it is corrupted.
+    """
+    return _fields(_tensors(path)[0], path, is_run=False).prefix.removesuffix(".") in GGUF
+
+
+def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path, ...]]:
+    """Locate the tensors of a file of any architecture, its sizes by the names of a ``config.json``, and its tokenizer.
+
+    Raises:
+        InputError: it is corrupted, or one of several.
+    """
+    reader, tensors, shapes = _tensors(path)
+    fields = _fields(reader, path, is_run=False)
+    _refuse_parts(fields)
+
+    def size(*names: str) -> int | None:
+        values = (fields.values.get(fields.prefix + name) for name in names)
+        return next((value for value in values if type(value) is int and value > 0), None)
+
+    head_dim, rotary_dim = size("attention.key_length_mla", "attention.key_length"), size("rope.dimension_count")
+    config: dict[str, object] = {
+        "model_type": f"{fields.prefix.removesuffix('.')} (GGUF)",
+        "num_attention_heads": size("attention.head_count"),
+        "num_key_value_heads": size("attention.head_count_kv"),
+        "head_dim": head_dim,
+        "tie_word_embeddings": _NAMES["head"].format(leaf="weight") not in shapes,
+    }
+    # Latent attention: the rest of a head has no RoPE.
+    if head_dim and rotary_dim and size("attention.kv_lora_rank"):
+        config |= {"qk_rope_head_dim": rotary_dim, "qk_nope_head_dim": head_dim - rotary_dim}
+    for name, field in ((_RMS_EPSILON, "rms_norm_eps"), ("attention.layer_norm_epsilon", "layer_norm_eps")):
+        if fields.prefix + name in fields.values:
+            config[field] = 1e-5
+    located = {name: _decoding(path, tensors[name], shapes[name], tensors[name].tensor_type.name) for name in shapes}
+    return NamedTensors(str(path), located), config, _tokenizer_files(reader, path)
+
+
+def _tokenizer_files(reader: gguf.GGUFReader, path: Path) -> tuple[Path, ...]:
+    return (path,) if "tokenizer.ggml.model" in reader.fields else ()
+
+
+def read_headers(path: Path, window: int | None = None, *, is_compared: bool = False) -> StoredModel:
     """Read a GGUF file's fields and its list of tensors, and (but for RoPE's table) none of the tensors.
 
     Args:
         path: of the file.
         window: of attention, for the architecture that Mistral shares with LLaMA: files of it never carry one.
-        is_rope_ignored: leave out how RoPE is scaled, for a comparison of weights: such a model is not to be run.
+        is_compared: leave out all fields but sizes, for a comparison of weights: such a model is not to be run.
 
     Raises:
         InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
     """
-    try:
-        reader = gguf.GGUFReader(path)
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
-    except _DAMAGE as error:
-        raise unreadable(path) from error
-    # Shapes are written fastest axis first.
-    shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
-    # The gate of a shared expert, a matrix of one row, is written as a vector.
-    gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
-    shapes |= {name: (1, *shapes[name]) for name in gates}
+    reader, tensors, shapes = _tensors(path)
     fields = _fields(reader, path)
-    if is_rope_ignored:
-        kept = {name: value for name, value in fields.values.items() if ".rope.scal" not in name}
-        fields = Fields(kept, fields.where, HOW_TO_CONVERT, prefix=fields.prefix)
+    _refuse_parts(fields)
+    if is_compared:
+        fields = _compared_fields(fields, shapes)
         shapes = {name: shape for name, shape in shapes.items() if name not in _ROPE_TABLES}
     architecture = fields.prefix.removesuffix(".")
+    _check_sizes(fields)
     # Mixtral calls itself llama.
     has_experts = fields.get("expert_count", 0) > 0
     family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
     has_qkv_bias = "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors
     biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in tensors, "blk.0.ffn_up.bias" in tensors)
 
-    def read(name: str) -> np.ndarray:
-        return _dequantized(path, tensors[name], shapes[name])
-
-    def first(name: str, axis: int, count: int) -> np.ndarray:
-        return _dequantized(path, tensors[name], shapes[name], rows=count if axis == 0 else None, columns=axis * count)
-
-    decoded = {name: Tensor("F32", shape, partial(read, name), partial(first, name)) for name, shape in shapes.items()}
+    decoded = {name: _decoding(path, tensors[name], shape) for name, shape in shapes.items()}
     kinds = {tensor.tensor_type.name for tensor in tensors.values()}
     # The architecture, then where each of its parameters lies.
     cfg = _with_window(_config(fields, family, shapes, biases), fields, family, window)
@@ -116,7 +224,7 @@ def read_headers(path: Path, window: int | None = None, *, is_rope_ignored: bool
     if lacking:
         progress.once(progress.warn, f"{path} {lacking}")
     if ROPE_DIVISORS in shapes:
-        cfg = _with_rope_divisors(cfg, read(ROPE_DIVISORS), path)
+        cfg = _with_rope_divisors(cfg, decoded[ROPE_DIVISORS].read(), path)
     own_shapes = file_shapes(cfg, biases)
     entries = _entries(family, own_shapes)
     source = NamedTensors(str(path), decoded)
@@ -126,7 +234,7 @@ def read_headers(path: Path, window: int | None = None, *, is_rope_ignored: bool
         f"{architecture} model of GGUF file {path}",
         file_pieces(cfg, source, entries),
         files=(path,),
-        tokenizer_files=(path,) if "tokenizer.ggml.model" in reader.fields else (),
+        tokenizer_files=_tokenizer_files(reader, path),
         storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in kinds})),
         notes=(lacking,) if lacking else (),
     )
@@ -182,7 +290,7 @@ def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]
     if "token_embd.weight" not in shapes or len(shapes["token_embd.weight"]) != 2:
         raise InputError(f"{path} has no embedding matrix token_embd.weight: it is no language model")
     heads, width = get("attention.head_count"), get("embedding_length")
-    if not all(isinstance(value, int) and value > 0 for value in (heads, width)):
+    if not all(isinstance(value, int) and value > 0 for value in (heads, width)) or heads > width:
         raise InputError(f"{path} has attention.head_count={heads!r}, embedding_length={width!r}: {HOW_TO_CONVERT}")
     # Fields with one value that is supported.
     head_dim = get("attention.key_length", width // heads)
@@ -256,11 +364,9 @@ def _check(fields: Fields, name: str, supported: object) -> None:
 
 def _refuse_the_rest(fields: Fields) -> None:
     """Refuse fields that nobody asked for: they may change the model."""
-    for name, value in fields.values.items():
+    for name in fields.values:
         is_understood = name in fields.asked or name.startswith(("general.", "quantize."))
-        if name == "split.count":
-            is_understood = value in (0, 1)
-        if not is_understood and not name.startswith(("split.no", "split.tensors.count")):
+        if not is_understood and not name.startswith("split."):
             raise InputError(f"{fields.where} has a field {name!r} that is not understood: it may change the model")
 
 

@@ -82,8 +82,11 @@ def audit_items(
                 if item.record is not None and adapted is not None and adapted not in left_by_run:
                     left_by_run[adapted] = frozen_digests(adapted)
                 summaries[item.name] = summarize(item, frozen, left_by_run[adapted])
+                refusal = item.refusal and f"{item.refusal}; its files are digested alone"
             except (InputError, OSError) as error:
-                findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {error}."))
+                refusal = str(error)
+            if refusal:
+                findings.append(Finding("unreadable", (item.name,), f"{item.name} cannot be read: {refusal}."))
             advance()
     # What each name claims, and the steps of each run.
     labels = {name: summary.item.label for name, summary in summaries.items()}

@@ -73,17 +73,26 @@ def find_near_copies(
         if first_forms["unsigned"] == second_forms["unsigned"]:
             findings.append(_near(first, second, "but for the signs of zeros"))
             continue
-        # A cast: equal after rounding, and one of them is stored so.
+        # A cast: equal after rounding, and one of them is stored so, but for tensors that are equal as they are: GGUF
+        # files keep vectors in single precision.
+        equal = dict(first_forms["unsigned"].items() & second_forms["unsigned"].items()).keys()
         for form in ("bfloat16", "float16"):
             stored = [
-                name
+                (name, len(others))
                 for name, digests in ((first, first_forms), (second, second_forms))
-                if digests["unsigned"] == digests[form]
+                if (others := _not_stored_in(form, digests)) <= equal
             ]
             if first_forms[form] == second_forms[form] and len(stored) == 1:
-                findings.append(_near(first, second, f"once both are in {form}, in which {stored[0]} is stored"))
+                name, count = stored[0]
+                but = f", but for {count} tensors that are equal as they are" if count else ""
+                findings.append(_near(first, second, f"once both are in {form}, in which {name} is stored{but}"))
                 break
     return findings
+
+
+def _not_stored_in(form: str, digests: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """Return the tensors of a checkpoint that rounding to a number format changes."""
+    return {path for path, digest in digests["unsigned"].items() if digests[form][path] != digest}
 
 
 def _near(first: str, second: str, manner: str) -> Finding:

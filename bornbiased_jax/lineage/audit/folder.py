@@ -11,20 +11,20 @@ from pathlib import Path
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
-from bornbiased_jax.checkpoints.formats.huggingface import weight_files
+from bornbiased_jax.checkpoints.formats import torch_file
 from bornbiased_jax.checkpoints.formats.orbax_tree import METADATA as TREE
 from bornbiased_jax.checkpoints.formats.orbax_tree import tree_of
 from bornbiased_jax.checkpoints.formats.run import RUN_FILE, find_steps, read_run
 from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.reference import is_log, parse_ref
-from bornbiased_jax.checkpoints.weight_files import PICKLES, check_pointer
+from bornbiased_jax.checkpoints.weight_files import PICKLES, check_pointer, choose_weights
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.finding import Finding
 from bornbiased_jax.lineage.audit.labels import Label, natural, read_label
 from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
-PICKLED = "a pickle, which can run code: digested, never opened"
+PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"
 SHARDED = "shards, or a tree of arrays, without a config.json: digested alone"
 MANY = 5_000
 """Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
@@ -65,6 +65,8 @@ class Item:
         note: why it is not opened, or "".
         record: of a run of this package.
         is_above: whether its folder also holds checkpoints of its run, as a trainer's final model does.
+        file: which file of its folder, where the weights have a name of their own.
+        refusal: why files that should hold weights are digested alone, or "".
     """
 
     name: str
@@ -74,6 +76,8 @@ class Item:
     note: str = ""
     record: Record | None = None
     is_above: bool = False
+    file: str | None = None
+    refusal: str = ""
 
 
 def find_items(folder: str | Path, pattern: re.Pattern[str] | None = None) -> tuple[list[Item], list[Finding]]:
@@ -189,18 +193,38 @@ def _is_model(place: Path) -> bool:
 def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
     label = read_label(name, pattern)
     try:
-        files = tuple(weight_files(place))
-        if files[0].name in (METADATA, TREE) and not (place / "config.json").is_file():
-            return Item(name, label, None, files, SHARDED)
-        return Item(name, label, str(place), files)
-    except InputError:
-        # Without safetensors there may be pickles, which are digested alone.
+        files = tuple(choose_weights(place).paths)
+    except InputError as error:
+        # Without safetensors there may be torch files under other names: one of them is read, several are digested.
         pickles = tuple(path for kind in PICKLES for path in sorted(place.glob(kind)) if is_weights(path.name))
-        if not pickles:
+        if not pickles or any(place.glob("*.safetensors*")):
             raise
         for path in pickles:
             check_pointer(path)
-        return Item(name, label, None, pickles, PICKLED)
+        if len(pickles) > 1:
+            return Item(name, label, None, pickles, PICKLED, refusal=str(error))
+        return _pickled(Item(name, label, str(place), pickles, file=pickles[0].name))
+    if files[0].name in (METADATA, TREE) and not (place / "config.json").is_file():
+        return Item(name, label, None, files, SHARDED)
+    return _pickled(Item(name, label, str(place), files))
+
+
+def _pickled(item: Item) -> Item:
+    """Return a checkpoint to be read, or one whose pickle describes more than tensors, to be digested alone.
+
+    Raises:
+        InputError: a file is a pointer of Git LFS.
+    """
+    if item.files[0].name in (METADATA, TREE):
+        return item
+    for path in item.files:
+        if any(path.match(kind) for kind in PICKLES):
+            check_pointer(path)
+            try:
+                torch_file.locate(path)
+            except InputError as error:
+                return dataclasses.replace(item, reference=None, note=PICKLED, refusal=str(error))
+    return item
 
 
 def _run(place: Path, name: str) -> Iterator[Item]:
@@ -225,14 +249,16 @@ def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[I
     name = path.relative_to(root).as_posix()
     if not is_weights(name) and (_BESIDE.fullmatch(path.name) or is_training_state(name) or is_log(path.name)):
         return
-    # A file that opens is a checkpoint; a pickle is digested and never opened.
+    # A file that opens is a checkpoint; a pickle is read as data, or digested where it is not called weights.
     label = read_label(name.removesuffix(path.suffix) if is_weights(name) else name, pattern)
     try:
         parse_ref(path)
     except InputError as error:
-        if "is a pickle" in str(error):
-            yield Item(name, label, None, (path,), PICKLED)
-        else:
+        if "is a pickle" not in str(error):
             yield Finding("unreadable", (name,), f"{name} is no checkpoint: {error}.")
+        elif is_weights(name):
+            yield _pickled(Item(name, label, str(path.parent), (path,), file=path.name))
+        else:
+            yield Item(name, label, None, (path,), PICKLED)
         return
     yield Item(name, label, str(path), (path,))

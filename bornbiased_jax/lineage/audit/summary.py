@@ -20,9 +20,11 @@ import numpy as np
 
 from bornbiased_jax import io
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
-from bornbiased_jax.checkpoints.by_role import read_by_names
+from bornbiased_jax.checkpoints.by_role import read_by_names, read_gguf_by_names, read_gguf_by_sizes
 from bornbiased_jax.checkpoints.digests import tensor_digest
+from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
+from bornbiased_jax.checkpoints.formats.huggingface import refused_settings
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
@@ -161,7 +163,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     digest = hasher.hexdigest() if item.files else ""
     if item.reference is None:
         return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
-    opened, by_names = _open(item.reference)
+    opened, by_names = _open(item.reference, item.file)
     by_form: dict[str, dict[str, str]] = {}
     moments: dict[str, Moments] = {}
 
@@ -216,31 +218,51 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     )
 
 
-def _open(reference: str) -> tuple[Checkpoint | NamedRoles, str]:
+def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, str]:
     """Open a checkpoint, by names where its configuration is refused, with the refusal.
 
-    Weights that contradict a configuration which this package runs are not read by names: an audit should say it.
+    Weights that contradict a configuration which this package runs are not read by names: an audit should say it. A
+    GGUF file of a known architecture is read by its sizes instead.
+
+    Args:
+        reference: of the checkpoint; of a file with a name of its own its folder, which may have no configuration.
+        file: that name.
 
     Raises:
         InputError: it is corrupted, contradicts its configuration, or has names that no convention fits.
     """
+    if file is not None and (refusal := _configuration_refusal(Path(reference))):
+        return _with_refusal(read_by_names(Path(reference), file=file), refusal)
     try:
-        return open_checkpoint(reference), ""
-    except InputError as refusal:
+        return open_checkpoint(reference, file=file), ""
+    except InputError as error:
         parsed = parse_ref(reference).fetched()
-        if parsed.kind != "huggingface" or parsed.path is None or _is_configuration_run(parsed.path):
+        if parsed.kind == "gguf" and parsed.path is not None:
+            if (compared := read_gguf_by_sizes(parsed.path, reference)) is not None:
+                return compared, str(error)
+            if gguf.is_known(parsed.path):
+                raise
+            return _with_refusal(read_gguf_by_names(parsed.path), str(error))
+        if parsed.kind != "huggingface" or parsed.path is None or not _configuration_refusal(parsed.path):
             raise
-        named = read_by_names(parsed.path)
-        unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
-        return named, f"{refusal}{unread}"
+        return _with_refusal(read_by_names(parsed.path, file=file), str(error))
 
 
-def _is_configuration_run(folder: Path) -> bool:
+def _with_refusal(named: NamedRoles, refusal: str) -> tuple[NamedRoles, str]:
+    unread = f"; not understood and left out: {listed(named.unread)}" if named.unread else ""
+    return named, f"{refusal}{unread}"
+
+
+def _configuration_refusal(folder: Path) -> str:
+    """Say why this package does not run the configuration of a folder; "" where it does."""
+    if not (folder / "config.json").is_file():
+        return "no config.json lies next to it"
     try:
-        read_config(io.read_json(folder / "config.json"), str(folder))
-    except InputError:
-        return False
-    return True
+        content = io.read_json(folder / "config.json")
+        read_config(content, str(folder))
+        return "its weights are quantized" if refused_settings(folder, content) else ""
+    except InputError as error:
+        return str(error)
 
 
 def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:

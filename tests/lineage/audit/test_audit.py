@@ -11,6 +11,7 @@ import pytest
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.parameters import unflatten
+from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write, write_suite
 
 STEPS = (0, 100, 200, 300)
@@ -80,6 +81,24 @@ def test_equal_but_for_signed_zeros_or_the_number_format(how, tmp_path):
     near = only(report, "near-duplicate")
     assert near["subjects"] == ["seed1-step300", "seed9-step300"] and how.split()[-1] in near["text"]
     assert "duplicate" not in kinds(report) and not report["clean"]
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+def test_a_gguf_file_in_half_precision_holds_the_same_numbers_once_rounded(kind, tmp_path):
+    runs = write_suite(tmp_path / "suite", (1,), steps=STEPS[:2])
+    assert runs
+    source = tmp_path / "suite" / "seed1-step100"
+    convert(tmp_path / "suite" / "seed1-step200.gguf", source)
+    convert(tmp_path / "suite" / "seed2-step200.gguf", source, kind=kind)
+    report = audit_folder(tmp_path / "suite")
+    near = [finding for finding in report["findings"] if finding["kind"] == "near-duplicate"]
+    others = ("seed1-step100", "seed1-step200.gguf")
+    assert [finding["subjects"] for finding in near] == [[name, "seed2-step200.gguf"] for name in others]
+    form = {"F16": "float16", "BF16": "bfloat16"}[kind]
+    assert all(f"once both are in {form}, in which seed2-step200.gguf is stored" in row["text"] for row in near)
+    # Vectors are in single precision there, and the first file is a copy as it is.
+    assert "but for 5 tensors that are equal as they are" in near[0]["text"]
+    assert only(report, "duplicate")["subjects"] == ["seed1-step100", "seed1-step200.gguf"]
 
 
 @pytest.mark.slow

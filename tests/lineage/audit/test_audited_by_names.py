@@ -14,6 +14,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.results.lineage_reports import Audit
+from tests.fixtures.gguf_files import convert
 from tests.fixtures.suites import CFG, drifted, initialization, trajectory, write
 
 STEPS = (0, 100, 200, 300)
@@ -216,6 +217,35 @@ def test_a_refused_configuration_has_a_digest_that_its_fields_do_not_change(kind
         assert run(["digest", str(place / "step0")]) == 0
         digests.append(capsys.readouterr().out.strip())
     assert all(len(digest) == 64 for digest in digests) and digests[1] == digests[2]
+
+
+YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0, "llama.a_field_of_its_own": 1}
+# GGUF files that do not run: of an architecture that does, and of one that is not known.
+GGUF_KINDS = {"yarn": {"fields": YARN}, "not known": {"architecture": "arcee"}}
+
+
+@pytest.mark.parametrize("kind", GGUF_KINDS)
+def test_gguf_files_are_audited_whatever_their_fields_say(kind, tmp_path):
+    flats = trajectory(1, steps=(*STEPS, 400))
+    flats[400] = flats[200]
+    for step, flat in flats.items():
+        place = write(tmp_path / "hf", f"step{step}", flat)
+        for folder, choices in (("plain", {}), ("refused", GGUF_KINDS[kind])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            convert(tmp_path / folder / f"step{step}.gguf", place, **choices)
+    with pytest.raises(InputError):
+        open_checkpoint(tmp_path / "refused" / "step0.gguf")
+    plain, refused = (audit_folder(tmp_path / folder) for folder in ("plain", "refused"))
+    assert said(refused) == said(plain) and "duplicate" in kinds(refused)
+    assert all(row["opened"] and "read by names" in row["note"] for row in refused["checkpoints"])
+    for pair, twin in zip(refused["pairs"], plain["pairs"], strict=True):
+        assert (pair["checkpoints"], pair["tied"]) == (twin["checkpoints"], twin["tied"])
+    # Numbers that are not finite are found.
+    flats[300]["blocks/mlp/up/kernel"][1, 0, 0] = np.nan
+    place = write(tmp_path / "hf", "step300", flats[300])
+    convert(tmp_path / "refused" / "step300.gguf", place, **GGUF_KINDS[kind])
+    unread = only(audit_folder(tmp_path / "refused"), "unreadable")
+    assert unread["subjects"] == ["step300.gguf"] and "tensor blk.1.ffn_up.weight of" in unread["text"]
 
 
 @pytest.mark.slow

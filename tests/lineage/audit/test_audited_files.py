@@ -3,10 +3,11 @@
 import json
 import pickle
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.lineage.audit.audit import audit_folder
@@ -34,19 +35,82 @@ class Bomb:
         return (pytest.fail, ("a pickle was opened",))
 
 
-def test_pickles_are_digested_and_never_opened(tmp_path):
-    flat = initialization(1)
-    write(tmp_path, "step0", flat)
+def write_bomb(place, content):
+    """Write an archive as ``torch.save`` does, whose pickle would raise; after it a content of its own."""
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps([Bomb(), content]))
+
+
+def as_torch_file(place, name="pytorch_model.bin"):
+    """Save the weights of a folder with ``torch.save`` in place of safetensors."""
+    torch = pytest.importorskip("torch")
+    tensors = load_file(place / "model.safetensors")
+    torch.save({key: torch.from_numpy(array.copy()) for key, array in tensors.items()}, place / name)
+    (place / "model.safetensors").unlink()
+
+
+def test_pickles_that_would_run_code_are_listed_and_digested_and_the_others_audited(tmp_path):
+    write(tmp_path, "step0", initialization(1))
     for step, content in ((100, "a"), (200, "b"), (300, "b")):
         place = tmp_path / f"step{step}"
         place.mkdir()
         (place / "config.json").write_text((tmp_path / "step0" / "config.json").read_text())
-        (place / "pytorch_model.bin").write_bytes(pickle.dumps([Bomb(), content]))
+        write_bomb(place / "pytorch_model.bin", content)
     report = audit_folder(tmp_path)
-    assert only(report, "duplicate")["subjects"] == ["step200", "step300"] and kinds(report) == {"duplicate"}
+    assert only(report, "duplicate")["subjects"] == ["step200", "step300"] and not report["clean"]
+    unread = {row["subjects"][0]: row["text"] for row in report["findings"] if row["kind"] == "unreadable"}
+    assert unread.keys() == {"step100", "step200", "step300"} and kinds(report) == {"duplicate", "unreadable"}
+    assert all("could run code: it was not opened" in text and "digested alone" in text for text in unread.values())
     rows = {row["name"]: row for row in report["checkpoints"]}
-    assert not rows["step100"]["opened"] and "never opened" in rows["step100"]["note"] and rows["step0"]["opened"]
+    assert not rows["step100"]["opened"] and "never unpickled" in rows["step100"]["note"] and rows["step0"]["opened"]
     assert len(rows["step100"]["file_digest"]) == 64
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt"])
+def test_torch_files_are_audited_as_safetensors_are(tmp_path, name):
+    for folder in ("safetensors", "torch"):
+        runs = write_suite(tmp_path / folder, (1,), steps=STEPS)
+        write(tmp_path / folder, "seed1-step400", runs[1][200])
+    for place in (tmp_path / "torch").iterdir():
+        as_torch_file(place, name)
+    expected, report = (audit_folder(tmp_path / folder) for folder in ("safetensors", "torch"))
+    assert report["findings"] == expected["findings"] and report["pairs"] == expected["pairs"]
+    assert "duplicate" in kinds(report)
+    for row, other in zip(report["checkpoints"], expected["checkpoints"], strict=True):
+        assert row["opened"] and row["digests"] == other["digests"] and row["law"] == other["law"]
+
+
+def test_numbers_that_are_not_finite_are_found_in_a_shard_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    for step, flat in trajectory(1, steps=STEPS[:3]).items():
+        write(tmp_path, f"step{step}", flat)
+    place = tmp_path / "step100"
+    tensors = {key: torch.from_numpy(array.copy()) for key, array in load_file(place / "model.safetensors").items()}
+    (place / "model.safetensors").unlink()
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][0, 0] = float("nan")
+    shards = {key: f"pytorch_model-0000{1 + number % 2}-of-00002.bin" for number, key in enumerate(sorted(tensors))}
+    for shard in set(shards.values()):
+        torch.save({key: tensors[key] for key in shards if shards[key] == shard}, place / shard)
+    (place / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}))
+    unread = only(audit_folder(tmp_path), "unreadable")
+    assert unread["subjects"] == ["step100"] and f"tensor {name} of {place} holds NaN" in unread["text"]
+
+
+def test_torch_files_by_themselves_are_read_by_names(tmp_path):
+    torch = pytest.importorskip("torch")
+    runs = write_suite(tmp_path / "suite", (1,), steps=STEPS)
+    write(tmp_path / "suite", "seed1-step400", drifted(runs[1][200], 7))
+    (tmp_path / "files").mkdir()
+    for place in sorted((tmp_path / "suite").iterdir()):
+        tensors = {key: torch.from_numpy(array.copy()) for key, array in load_file(place / "model.safetensors").items()}
+        if place.name == "seed1-step400":
+            tensors["model.layers.0.mlp.up_proj.weight"][0, 0] = float("inf")
+        torch.save({"model": tensors, "step": 7}, tmp_path / "files" / f"{place.name}.pt")
+    report = audit_folder(tmp_path / "files")
+    assert only(report, "unreadable")["subjects"] == ["seed1-step400.pt"] and kinds(report) == {"unreadable"}
+    assert len(report["pairs"]) == 6 and all(pair["tied"] for pair in report["pairs"])
+    assert all("read by names" in row["note"] for row in report["checkpoints"])
 
 
 def test_unreadable_checkpoint_reported_and_others_audited(tmp_path):
@@ -222,6 +286,29 @@ def test_numbers_that_are_not_finite_are_found_in_any_checkpoint_of_a_trainer(tm
     # The others are compared all the same.
     others = {"trainer", *(f"checkpoint-{step}" for step in STEPS[1:])} - set(names)
     assert report["pairs"] and all(set(row["checkpoints"]) <= others for row in report["pairs"])
+
+
+def write_adapter(place, seed, value=None):
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    draws, module = np.random.default_rng(seed), "base_model.model.model.layers.0.self_attn.q_proj"
+    factors = {"A": draws.standard_normal((2, 32)), "B": draws.standard_normal((32, 2))}
+    factors = {name: factor.astype(np.float32) for name, factor in factors.items()}
+    if value is not None:
+        factors["B"][3, 1] = value
+    save_file({f"{module}.lora_{name}.weight": factors[name] for name in "AB"}, place / "adapter_model.safetensors")
+
+
+def test_adapters_below_the_final_adapter_of_a_trainer_are_read(tmp_path):
+    place = tmp_path / "trainer"
+    write_adapter(place, 4)
+    for step in (100, 200, 300):
+        write_adapter(place / f"checkpoint-{step}", 4 if step == 300 else step, np.nan if step == 200 else None)
+    report = audit_folder(place)
+    assert [row["name"] for row in report["checkpoints"]] == ["trainer", "checkpoint-100", "checkpoint-300"]
+    unread = only(report, "unreadable")
+    assert unread["subjects"] == ["checkpoint-200"] and "holds NaN or infinite values" in unread["text"]
+    assert kinds(report) == {"unreadable"} and not report["clean"]
 
 
 def test_one_checkpoint_is_written_in_the_singular(tmp_path):
