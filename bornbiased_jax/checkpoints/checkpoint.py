@@ -47,7 +47,7 @@ MAKER = "bornbiased --stream"
 
 
 class TensorFacts(TypedDict):
-    """What is known of all tensors once each was read."""
+    """The facts of all tensors once each was read."""
 
     digests: dict[str, str]
     values: dict[str, str]

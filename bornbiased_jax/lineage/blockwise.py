@@ -28,7 +28,7 @@ _BYTES = 8
 
 
 class ProbeOutputs(NamedTuple):
-    """What a model computes on tokens, at every position.
+    """The values that a model computes on tokens, at every position.
 
     Attributes:
         logits_PV: less their mean over the vocabulary, [S · T, V].

@@ -45,7 +45,7 @@ class ComparedModel:
 
     @property
     def name(self) -> str:
-        """What a reader knows it by."""
+        """The name by which a reader knows it."""
         if isinstance(self.source, str | Path):
             return str(self.source)
         if isinstance(self.source, Fingerprint):

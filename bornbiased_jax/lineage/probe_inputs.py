@@ -22,7 +22,7 @@ NUM_INPUTS, SEQ_LEN = 2_000, 64
 
 @dataclasses.dataclass(frozen=True)
 class ProbeInputs:
-    """Which inputs both models are read on; None leaves a choice to the models.
+    """The inputs that both models are read on; None leaves a choice to the models.
 
     Attributes:
         inputs: "tokens" (by default) or "gaussian".

@@ -63,7 +63,7 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How far two models with the same tensors differ, measured on every number.
+    """The difference of two models with the same tensors, measured on every number.
 
     Attributes:
         largest: the largest difference, as a fraction of its tensor's root mean square.
@@ -86,7 +86,7 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """How equal the weights are."""
+        """A sentence on how equal the weights are."""
         if self.largest == 0.0:
             return f"{SAME_WEIGHTS}{self._scope}"
         equality = "nearly equal" if self.rounding is None else f"equal after rounding to {self.rounding}"
@@ -97,7 +97,7 @@ class Difference:
 
     @property
     def _scope(self) -> str:
-        """Which tensors one model alone has, after a sentence about those that both have."""
+        """Name the tensors that one model alone has, after a sentence about those that both have."""
         owners = [
             f"the {side} alone has {' and '.join(map(path_in_words, paths))}" for side, paths in self.alone.items()
         ]

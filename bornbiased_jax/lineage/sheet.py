@@ -180,7 +180,7 @@ class Row:
 
     @property
     def place(self) -> Literal["above", "inside", "below"] | None:
-        """Where the value lies beside all unrelated pairs.
+        """The place of the value among all unrelated pairs.
 
         None where that would mean nothing: without a value or a range, for a statistic that is no evidence, and for
         models whose ranges nobody measured, because unrelated models of their size were not.
