@@ -113,7 +113,7 @@ def _add_experts(folder: Path, flat: dict[str, np.ndarray], num_experts: int) ->
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def write_disputes(settings: Entry, folder: Path) -> list[tuple[disputes.Pair, Path, Path]]:
+def write_disputes(settings: Entry, folder: Path) -> list[tuple[disputes.DisputePair, Path, Path]]:
     """Train and write every model once; list the pairs with their directories, bases first."""
     by_kind = make_disputes(Context(scale="", settings=settings, work=folder / "training"))
     same_V = np.arange(settings["changes"]["vocab_size"])

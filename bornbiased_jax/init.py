@@ -12,7 +12,7 @@ from bornbiased_jax import keys
 from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import Parameter, Params, parameter_table, unflatten
-from bornbiased_jax.schemes import CUTS, Dimensions, Distribution, Kind, rules_of, scaled
+from bornbiased_jax.schemes import CUTS, Dimensions, Distribution, DistributionKind, rules_of, scaled
 
 
 def distribution(cfg: ModelConfig, parameter: Parameter) -> Distribution:
@@ -62,7 +62,7 @@ def parameter_shapes(cfg: ModelConfig) -> Params:
 FIXABLE = ("embed/", "positions/", "head/")
 
 
-def draw_unit(key: jax.Array, shape: tuple[int, ...], kind: Kind) -> jax.Array:
+def draw_unit(key: jax.Array, shape: tuple[int, ...], kind: DistributionKind) -> jax.Array:
     """Draw the entries of one layer before they are scaled, without a structure."""
     if kind == "normal":
         return keys.normal(key, shape, 1.0)

@@ -187,10 +187,10 @@ def predict_gradients(cfg: ModelConfig, seq_len: int, num_inputs: int) -> Gradie
     return {"gradient_norm_by_block": norms.by_block.tolist(), "gradient_norm_by_group": groups}
 
 
-def head_of(cfg: ModelConfig) -> gradients.Head:
+def head_of(cfg: ModelConfig) -> gradients.HeadGradients:
     """Return what gradients depend on of the unembedding."""
     row = parameter_table(cfg)[head_path(cfg)]
-    return gradients.Head(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
+    return gradients.HeadGradients(cfg.vocab_size, distribution(cfg, row).measured_std(), cfg.tie_embeddings)
 
 
 def biases_of(cfg: ModelConfig) -> tuple[str, ...]:

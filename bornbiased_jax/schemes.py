@@ -51,10 +51,10 @@ Group = Literal[
 ]
 """Of files read by names, "other" is what no group describes: its module says what it is."""
 GROUPS: tuple[Group, ...] = get_args(Group)
-Kind = Literal["normal", "truncated2", "truncated3", "uniform", "orthogonal", "zeros", "ones"]
+DistributionKind = Literal["normal", "truncated2", "truncated3", "uniform", "orthogonal", "zeros", "ones"]
 Structure = Literal["none", "balanced", "centered", "mirrored", "repeated"]
 Exchangeable = Literal["coordinates", "units", "heads", "vocabulary"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[DistributionKind, ...] = get_args(DistributionKind)
 ALL_LABELS: frozenset[Exchangeable] = frozenset(get_args(Exchangeable))
 DEFAULT_STD = 0.02
 
@@ -91,7 +91,7 @@ STD_RULES: Mapping[str, Callable[[Dimensions], float]] = {
 class Rule(NamedTuple):
     """The distribution of a group: ``std`` is a number or a rule's name; of a truncated normal, before truncation."""
 
-    kind: Kind
+    kind: DistributionKind
     std: float | str = 0.0
     structure: Structure = "none"
 
@@ -110,7 +110,7 @@ class Distribution(NamedTuple):
         neuron_axis: the axis of neurons, counted from the end, where a structure concerns them.
     """
 
-    kind: Kind
+    kind: DistributionKind
     stds: tuple[float, ...]
     structure: Structure = "none"
     neuron_axis: int | None = None

@@ -12,7 +12,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.prediction import biases_of, head_of, stack_of
 from bornbiased_jax.theory import attention_weights, gradients, mean_field, sublayers
-from bornbiased_jax.theory.mean_field import Profile
+from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import WRITERS, Stack
 
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -120,7 +120,9 @@ def _plane(
     }
 
 
-def _cell(stack: Stack, seq_len: int, num_inputs: int, head: gradients.Head, biases: tuple[str, ...] = ()) -> Cell:
+def _cell(
+    stack: Stack, seq_len: int, num_inputs: int, head: gradients.HeadGradients, biases: tuple[str, ...] = ()
+) -> Cell:
     """Compute contraction, gradient ratio and entropy; None where theory refuses."""
     try:
         forward = mean_field.profile(stack, seq_len, exact=True)
@@ -135,7 +137,7 @@ def _cell(stack: Stack, seq_len: int, num_inputs: int, head: gradients.Head, bia
     return float(forward.inter_cosine[-1]), ratio, _entropy(forward)
 
 
-def _entropy(forward: Profile) -> float | None:
+def _entropy(forward: MeanFieldProfile) -> float | None:
     """Return the entropy of the last query's weights in the last block."""
     steps = [step for step in forward.sublayers if step.kind == "attention"]
     if not steps or forward.stack.attention_kernel != "softmax":

@@ -46,7 +46,7 @@ _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class RecordBlock:
     """One generated part of a document.
 
     Attributes:
@@ -80,7 +80,7 @@ def documents(root: Path = ROOT) -> list[Path]:
     return [root / "README.md", *sorted((root / "docs").glob("*.md")), *sorted((root / "docs/results").glob("*.md"))]
 
 
-def parse(options: str) -> Block:
+def parse(options: str) -> RecordBlock:
     """Parse the words of a comment into a block.
 
     Raises:
@@ -88,7 +88,7 @@ def parse(options: str) -> Block:
     """
     name, *words = options.split()
     fields = dict(word.split("=", 1) for word in words if "=" in word)
-    field_names = {field.name for field in dataclasses.fields(Block)} - {"name"}
+    field_names = {field.name for field in dataclasses.fields(RecordBlock)} - {"name"}
     kind = fields.get("show", "").split(":")[0]
     if len(fields) < len(words) or not set(fields) <= field_names or ("show" in fields) == ("value" in fields):
         raise InputError(f"the block {options!r} is not understood: give show=… or value=…, and scale=…, format=…")
@@ -96,19 +96,19 @@ def parse(options: str) -> Block:
         raise InputError(f"the block {options!r} shows {kind!r}: choose {', '.join(SHOWN)}")
     of_several = kind == "claims" or fields.get("show", "").startswith("tables:")
     if name in experiments.SELECTIONS and of_several:
-        return Block(name, **fields)
+        return RecordBlock(name, **fields)
     if not name.startswith("benchmark/") and name not in experiments.MODULES:
         raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
-    return Block(name, **fields)
+    return RecordBlock(name, **fields)
 
 
-def blocks(text: str) -> Iterator[Block]:
+def blocks(text: str) -> Iterator[RecordBlock]:
     """List the blocks of a document."""
     for match in _BLOCK.finditer(text):
         yield parse(match["options"])
 
 
-def records_of(block: Block) -> dict[str, Record]:
+def records_of(block: RecordBlock) -> dict[str, Record]:
     """Return the records behind a block by name, as far as they are there: one, or those of a selection."""
     if block.name.startswith("benchmark/"):
         folder = results.FOLDER / "gpu" if block.scale == "gpu" else BENCHMARKS
@@ -132,7 +132,7 @@ def render(text: str) -> str:
     """
     # Section -> the place of its last block that shows a record, and one block of each record that it shows.
     last: dict[int, int] = {}
-    of_section: dict[int, dict[tuple[str, str], Block]] = {}
+    of_section: dict[int, dict[tuple[str, str], RecordBlock]] = {}
     for match in _BLOCK.finditer(text):
         block = parse(match["options"])
         if block.show:
@@ -153,7 +153,7 @@ def _section(text: str, place: int) -> int:
     return len(_HEADING.findall(_FENCE.sub("", text[:place])))
 
 
-def content(block: Block, named: Sequence[Block] | None = None) -> str:
+def content(block: RecordBlock, named: Sequence[RecordBlock] | None = None) -> str:
     """Return the text of a block.
 
     Args:
@@ -174,7 +174,7 @@ def content(block: Block, named: Sequence[Block] | None = None) -> str:
     return f"\n{body}\n\n{line}\n" if line else f"\n{body}\n"
 
 
-def _render(block: Block, records: Mapping[str, Record]) -> str:
+def _render(block: RecordBlock, records: Mapping[str, Record]) -> str:
     """Show the headline, the claims or the tables of records; the tables at one place of several are one table."""
     kind, _, number = block.show.partition(":")
     by_record: list[Sequence[Table]]
@@ -198,7 +198,7 @@ def _render(block: Block, records: Mapping[str, Record]) -> str:
     return "\n\n".join(map(table_text, joined))
 
 
-def _value(block: Block, record: Record) -> str:
+def _value(block: RecordBlock, record: Record) -> str:
     value: Any = record
     for key in block.value.split("."):
         try:
@@ -216,7 +216,7 @@ def _value(block: Block, record: Record) -> str:
     return make(int(digits))(value) if digits else make(value)
 
 
-def origins(named: Sequence[Block]) -> str:
+def origins(named: Sequence[RecordBlock]) -> str:
     """Name in one line the commands that made records, with what each took, where, and of which code and text.
 
     What all of several records have in common is said once, at the end of the line; what is not measured is left out.
@@ -233,7 +233,7 @@ def origins(named: Sequence[Block]) -> str:
     return " ".join(sentences)
 
 
-def origin(block: Block, records: Mapping[str, Record]) -> tuple[str, list[str], list[str]]:
+def origin(block: RecordBlock, records: Mapping[str, Record]) -> tuple[str, list[str], list[str]]:
     """Return the command that made a block's records, what it took, and where it ran, of which code and text."""
     if block.name in experiments.SELECTIONS:
         provenances = [one_record["provenance"] for one_record in records.values()]

@@ -57,7 +57,7 @@ PIECEWISE.update(
 )
 
 
-class Kernel(NamedTuple):
+class KernelMoments(NamedTuple):
     """E[h h'] of one MLP's hidden layer as a function of the input's cosine at each pair of nodes."""
 
     activation: str
@@ -164,7 +164,7 @@ def _rectified(mean: Array, std: Array, highest: int) -> Array:
     return np.maximum(np.array(moments[1:]), 0.0)
 
 
-def kernel(activation: str, gated: bool, std_n: Array, *, centered: bool = False) -> Kernel:
+def kernel(activation: str, gated: bool, std_n: Array, *, centered: bool = False) -> KernelMoments:
     """Build the kernel of an MLP whose pre-activations have these standard deviations at the nodes.
 
     Args:
@@ -184,14 +184,14 @@ def kernel(activation: str, gated: bool, std_n: Array, *, centered: bool = False
     if centered and not gated:
         offset_n = kernels.mean(activation, std_n)
     if activation in CLOSED:
-        return Kernel(activation, gated, std_n, None, offset_n)
+        return KernelMoments(activation, gated, std_n, None, offset_n)
     energy = kernels.second_moment(activation, std_n)
     for longest in (64, kernels.DEGREES[-1]):
         table = kernels.hermite_coefficients(activation, std_n, longest)
         for degree in (d for d in DEGREES if d <= longest):
             truncated = table[:, : degree + 1]
             if np.all(energy - np.sum(truncated**2, axis=1) <= TAIL * energy):
-                return Kernel(activation, gated, std_n, truncated, offset_n)
+                return KernelMoments(activation, gated, std_n, truncated, offset_n)
     raise ValueError(
         f"std_n: {np.max(std_n):.4g} is beyond what {longest} terms of {activation}'s Hermite series follow; "
         "take a smaller width or smaller weights"

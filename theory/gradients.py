@@ -17,7 +17,7 @@ import numpy as np
 
 from bornbiased_jax.theory import checks, kernels, sublayers
 from bornbiased_jax.theory.activations import Array
-from bornbiased_jax.theory.mean_field import Profile
+from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.stack import Stack
 from bornbiased_jax.theory.sublayers import CARRIED, OWN, PARTS, Fields, Sublayer
 
@@ -66,7 +66,7 @@ class Gradients(NamedTuple):
     """Over the parameters of a group in each block [L]: query, key, value, output, gate, up, down, norm, bias."""
 
 
-class Head(NamedTuple):
+class HeadGradients(NamedTuple):
     """The map from the output of the final norm to logits."""
 
     vocabulary: int
@@ -76,7 +76,9 @@ class Head(NamedTuple):
     """The unembedding is the token table, so that a token also predicts itself."""
 
 
-def gradients(forward: Profile, num_inputs: int, head: Head, biases: tuple[str, ...] = ()) -> Gradients:
+def gradients(
+    forward: MeanFieldProfile, num_inputs: int, head: HeadGradients, biases: tuple[str, ...] = ()
+) -> Gradients:
     """Predict gradient norms for a batch of ``num_inputs`` sequences of uniform tokens and their next tokens.
 
     Of order 1/D they are off by a few percent at D = 160; those of queries and keys by up to 15% where tokens hardly
@@ -161,7 +163,7 @@ def _through_norm(stack: Stack, source: Fields, outputs: Pairs) -> Pairs:
     return Pairs(within, outputs.cross_TT * scale_TT)
 
 
-def _at_head(stack: Stack, last: Fields, head: Head) -> Pairs:
+def _at_head(stack: Stack, last: Fields, head: HeadGradients) -> Pairs:
     """Compute the Gram matrix of gradients of the summed loss by the final stream.
 
     Probabilities are log-normal, p − e_y with y uniform; what they share beyond 1/V is (e^{σ²ρ} − 1)/V.
@@ -223,7 +225,7 @@ def _below(stack: Stack, step: Sublayer, inputs: Pairs, read: Pairs, add: Adder)
     return _through_norm(stack, step.source, read)
 
 
-def _attention(forward: Profile, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
+def _attention(forward: MeanFieldProfile, step: Sublayer, outputs: Pairs, add: Adder) -> Pairs:
     """Add the gradients of attention's matrices, whose weights are nearly uniform; return those by the stream."""
     stack, grid = forward.stack, forward.grid
     layer, D = step.layer, stack.width

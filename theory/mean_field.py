@@ -21,13 +21,13 @@ from bornbiased_jax.theory.positions import Grid
 from bornbiased_jax.theory.stack import Stack
 from bornbiased_jax.theory.sublayers import MEAN, OWN, PARTS, Fields, Sublayer
 
-__all__ = ["Fields", "Profile", "Stack", "profile"]
+__all__ = ["Fields", "MeanFieldProfile", "Stack", "profile"]
 
 VANISHED, EXPLODED = 1e-70, 1e70
 """Variances of the stream outside these are refused: fourth powers leave float64, and the numbers float32."""
 
 
-class Profile(NamedTuple):
+class MeanFieldProfile(NamedTuple):
     """The stack's statistics after the embedding and after each of its L blocks."""
 
     stack: Stack
@@ -77,7 +77,9 @@ def embed(stack: Stack, grid: Grid) -> Fields:
     )
 
 
-def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = False, exact: bool = False) -> Profile:
+def profile(
+    stack: Stack, length: int, *, finite: bool = True, uniform: bool = False, exact: bool = False
+) -> MeanFieldProfile:
     """Follow a stack over sequences of ``length`` tokens.
 
     Args:
@@ -117,4 +119,4 @@ def profile(stack: Stack, length: int, *, finite: bool = True, uniform: bool = F
                 f"{VANISHED:g} to {EXPLODED:g}, beyond what can be represented; take fewer layers or other weights"
             )
         layers.append(stream)
-    return Profile(stack, places, tuple(layers), tuple(steps))
+    return MeanFieldProfile(stack, places, tuple(layers), tuple(steps))

@@ -10,7 +10,7 @@ from scipy import stats
 from bornbiased_jax.theory import checks, finite_width, preference, seeds
 from bornbiased_jax.theory.activations import Array
 from bornbiased_jax.theory.logits import Scatter
-from bornbiased_jax.theory.mean_field import Profile, profile
+from bornbiased_jax.theory.mean_field import MeanFieldProfile, profile
 from bornbiased_jax.theory.preference import TopFraction
 from bornbiased_jax.theory.stack import Stack
 
@@ -45,12 +45,12 @@ class Contraction(NamedTuple):
 class Prediction(NamedTuple):
     """All that theory says of a stack at one length."""
 
-    profile: Profile
+    profile: MeanFieldProfile
     contraction: Contraction
     top1: TopFraction
 
 
-def contraction(profiled: Profile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
+def contraction(profiled: MeanFieldProfile, num_inputs: int | None = None, coverage: float = 0.99) -> Contraction:
     """Compute mean, std and interval of the cosine, for one seed measured with ``num_inputs`` sequences.
 
     The measured value is (‖Σĥ‖² − N)/(N(N − 1)). Its variance given the seed is that of a U-statistic, 4 ζ/N
@@ -92,13 +92,13 @@ def contraction(profiled: Profile, num_inputs: int | None = None, coverage: floa
     )
 
 
-def _last_overlap(profiled: Profile) -> finite_width.Overlap:
+def _last_overlap(profiled: MeanFieldProfile) -> finite_width.Overlap:
     """Return how cosines vary from pair to pair at the last position, [L + 1] each."""
     last = [[part[-1] for part in fields.overlap().diagonal()] for fields in profiled.layers]
     return finite_width.Overlap(*np.array(last).T)
 
 
-def scatter(profiled: Profile) -> Scatter:
+def scatter(profiled: MeanFieldProfile) -> Scatter:
     """Describe how the final states of one seed lie around their mean, for ``top1_distribution``.
 
     That is D tr Σ²/(tr Σ)² of their covariance Σ over inputs, and the variance of their cosine with the mean.

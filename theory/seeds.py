@@ -25,7 +25,7 @@ import numpy as np
 
 from bornbiased_jax.theory import finite_width, positions
 from bornbiased_jax.theory.activations import Array
-from bornbiased_jax.theory.mean_field import Profile
+from bornbiased_jax.theory.mean_field import MeanFieldProfile
 from bornbiased_jax.theory.positions import Index
 from bornbiased_jax.theory.stack import Stack
 from bornbiased_jax.theory.sublayers import Fields, Sublayer, input_scale, output_scale, over
@@ -60,7 +60,7 @@ class _Coarse(NamedTuple):
         return np.clip(over(self.cross_mm, np.sqrt(np.outer(v, v))), -1.0, 1.0)
 
 
-def fluctuations(profile: Profile) -> Fluctuations:
+def fluctuations(profile: MeanFieldProfile) -> Fluctuations:
     """Compute the std over seeds of the inter-sequence cosine over very many inputs, and its mean shift.
 
     To leading order in 1/D; valid while the standard deviation is small against the cosine's distance to 1.
@@ -215,7 +215,7 @@ def _mlp(
     return linear, shift, out**2 / stack.mlp_width * _neurons(kernel, np.diag(source.rho_mm))
 
 
-def _neurons(kernel: finite_width.Kernel, rho_m: Array) -> Array:
+def _neurons(kernel: finite_width.KernelMoments, rho_m: Array) -> Array:
     """Compute covariance over neurons of (ψ_t ψ_s, E φ_t²), [m² + m, m² + m]."""
     (mean_mb, square_mb), w = finite_width.neuron_moments(kernel.activation, kernel.std_n, rho_m, 2)
     # Balanced weights take the mean over neurons out of every activation.

@@ -182,7 +182,7 @@ def feed_forward(stack: Stack, layer: int, source: Fields, stream: Fields, finit
 
 
 def _lengths(
-    kernel: finite_width.Kernel, n: Fields, source: Fields, slope_n: Array, per_neuron: float
+    kernel: finite_width.KernelMoments, n: Fields, source: Fields, slope_n: Array, per_neuron: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Compute skew and length of the update of a plain MLP on normed tokens, each with its alignment to the source.
 

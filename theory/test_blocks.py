@@ -19,7 +19,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import apply
 from bornbiased_jax.prediction import stack_of
-from bornbiased_jax.theory.finite_width import Kernel
+from bornbiased_jax.theory.finite_width import KernelMoments
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.predict import Contraction, contraction
 from tests.compilation import THOROUGH
@@ -185,8 +185,8 @@ def test_control_is_accepted_as_it_is() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 def test_a_constant_that_is_five_percent_off_is_rejected(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Kernel.expand
-    monkeypatch.setattr(Kernel, "expand", lambda self, rho: tuple(factor * part for part in right(self, rho)))
+    right = KernelMoments.expand
+    monkeypatch.setattr(KernelMoments, "expand", lambda self, rho: tuple(factor * part for part in right(self, rho)))
     assert np.any(excess(control(), predicted(CONTROL, 1)) > 1)
 
 

@@ -14,7 +14,7 @@ from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.theory.gradient_norms import CASES, block_norms, group_norms, model_of
 from bornbiased_jax.prediction import predict_gradients
-from bornbiased_jax.theory.gradients import Head, gradients
+from bornbiased_jax.theory.gradients import HeadGradients, gradients
 from bornbiased_jax.theory.mean_field import profile
 from bornbiased_jax.theory.stack import Stack
 
@@ -54,14 +54,14 @@ STACK = Stack(num_layers=3, width=64, mlp_width=256, query_width=64, value_width
 
 def test_norms_of_one_sequence_and_many():
     """Own terms of N sequences average: norms fall as 1/√N until what all tokens share is left."""
-    forward, head = profile(STACK, 8, exact=True), Head(4096, 0.02)
+    forward, head = profile(STACK, 8, exact=True), HeadGradients(4096, 0.02)
     first, four, endless = (gradients(forward, count, head).by_block for count in (1, 4, 10**9))
     np.testing.assert_allclose(first / four, 2.0, rtol=0.02)
     assert np.all(endless < 0.1 * four)
 
 
 def test_groups_add_up_to_the_block():
-    result = gradients(profile(STACK, 8, exact=True), 4, Head(512, 0.02), ("query", "up"))
+    result = gradients(profile(STACK, 8, exact=True), 4, HeadGradients(512, 0.02), ("query", "up"))
     total = sum(values**2 for values in result.by_group.values())
     np.testing.assert_allclose(total, result.by_block**2, rtol=1e-12)
     assert np.all(result.by_group["bias"] > 0)
@@ -69,14 +69,14 @@ def test_groups_add_up_to_the_block():
 
 def test_zero_writers_leave_no_gradient_behind_them():
     stack = dataclasses.replace(STACK, output_std=0.0)
-    result = gradients(profile(stack, 8, exact=True), 4, Head(512, 0.02))
+    result = gradients(profile(stack, 8, exact=True), 4, HeadGradients(512, 0.02))
     assert np.all(result.by_group["up"] == 0)
     assert np.all(result.by_group["down"] > 0)
 
 
 def test_scale_of_the_head_scales_gradients():
     forward = profile(STACK, 8, exact=True)
-    small, double = (gradients(forward, 2, Head(10**7, std)).by_block for std in (0.001, 0.002))
+    small, double = (gradients(forward, 2, HeadGradients(10**7, std)).by_block for std in (0.001, 0.002))
     np.testing.assert_allclose(double / small, 2.0, rtol=1e-3)
 
 

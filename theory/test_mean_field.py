@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bornbiased_jax.theory import attention, attention_weights, mlp, positions, seeds, sublayers, variance
-from bornbiased_jax.theory.mean_field import Profile, Stack, profile
+from bornbiased_jax.theory.mean_field import MeanFieldProfile, Stack, profile
 
 
 def gpt2(layers: int, width: int, **changes: object) -> Stack:
@@ -29,7 +29,7 @@ def averaging(layers: int, width: int = 64) -> Stack:
     return gpt2(layers, width, norm="none", residual=False, mlp=False)
 
 
-def inter_by_position(prediction: Profile) -> np.ndarray:
+def inter_by_position(prediction: MeanFieldProfile) -> np.ndarray:
     """Cosine of position t of two sequences, for every t, [L + 1, T]."""
     return np.stack([prediction.grid.interpolation_Tn @ sublayers.correlation(f.cross_n, f) for f in prediction.layers])
 

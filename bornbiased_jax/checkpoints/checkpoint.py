@@ -21,7 +21,7 @@ from bornbiased_jax import code, hardware, io, schema
 from bornbiased_jax.checkpoints.digests import combine, is_constant, tensor_digest, value_digest
 from bornbiased_jax.checkpoints.formats import gguf, huggingface, initial, run
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.checkpoints.reference import Kind, parse_ref
+from bornbiased_jax.checkpoints.reference import ReferenceKind, parse_ref
 from bornbiased_jax.checkpoints.tensors import (
     Shardings,
     StoredModel,
@@ -76,7 +76,7 @@ class Checkpoint(StoredModel):
 
     _: dataclasses.KW_ONLY
     reference: str
-    kind: Kind | Literal["memory"]
+    kind: ReferenceKind | Literal["memory"]
     dtype: DTypeLike | None = None
     sharding: Shardings | None = None
     scratch: Path | None = None

@@ -15,7 +15,7 @@ from bornbiased_jax.checkpoints.families.family import Want, text_of
 from bornbiased_jax.checkpoints.families.reading import write_rope
 from bornbiased_jax.checkpoints.formats.hf_config import initializer_range
 from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT
-from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, shape_in_file
+from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.checkpoints.weight_files import WEIGHTS
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -183,7 +183,7 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
 
 
 def _write_weights(
-    path: Path, cfg: ModelConfig, flat: dict[str, jax.Array], entries: list[Entry], shapes: Shapes
+    path: Path, cfg: ModelConfig, flat: dict[str, jax.Array], entries: list[FileEntry], shapes: Shapes
 ) -> None:
     """Write a safetensors file tensor by tensor: the library's own writer wants them all at once.
 

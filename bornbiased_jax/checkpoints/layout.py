@@ -45,7 +45,7 @@ class Biases(NamedTuple):
     mlp: bool = False
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One tensor of a file, and the parameter (three, when fused) that it holds.
 
     ``layer`` is the index on the leading axis of the parameters, None where there is none; ``expert`` that on the next
@@ -91,7 +91,7 @@ def _has_bias(module: str, biases: Biases) -> bool:
 
 def make_entries(
     names: Mapping[str, str], shapes: Shapes, form: Callable[[str], Form], *, offset_norms: bool = False
-) -> list[Entry]:
+) -> list[FileEntry]:
     """List the tensors of a file.
 
     Args:
@@ -118,18 +118,18 @@ def make_entries(
         for layer in range(shape[0]) if path.startswith("blocks/") else (None,):
             for expert in range(shape[1]) if "{e}" in template else (None,):
                 name = template.format(l=layer, e=expert, leaf=suffix)
-                entries.append(Entry(name, paths, layer, of_tensor, expert))
+                entries.append(FileEntry(name, paths, layer, of_tensor, expert))
     return entries
 
 
-def shape_in_file(entry: Entry, shapes: Shapes) -> tuple[int, ...]:
+def shape_in_file(entry: FileEntry, shapes: Shapes) -> tuple[int, ...]:
     """Return the shape that the entry's tensor must have in the file."""
     block_shapes = [shapes[path][len(entry.place) :] for path in entry.paths]
     joined = (*block_shapes[0][:-1], sum(shape[-1] for shape in block_shapes))
     return joined if entry.form in _IN_OUT else (*joined[:-2], *joined[-2:][::-1])
 
 
-def unpack(entry: Entry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarray]:
+def unpack(entry: FileEntry, cfg: ModelConfig, tensor: np.ndarray) -> list[np.ndarray]:
     """Unpack the parameters that a tensor of the file holds, ordered as ``entry.paths``, as views where possible."""
     if entry.form == "plus one":
         return [tensor.astype(np.float32) + np.float32(1.0)]
@@ -152,7 +152,7 @@ def _flipped(array: np.ndarray) -> np.ndarray:
     return array.swapaxes(-1, -2) if array.ndim > 1 else array
 
 
-def leading_axis(entry: Entry, num_axes: int) -> int:
+def leading_axis(entry: FileEntry, num_axes: int) -> int:
     """Return the axis of a matrix in the file along which its parameters' rows follow one another.
 
     The file's part there holds those rows, and :func:`unpack` takes it as it takes the whole. For matrices alone; of
@@ -161,7 +161,7 @@ def leading_axis(entry: Entry, num_axes: int) -> int:
     return 0 if entry.form in _IN_OUT or num_axes == 3 else 1
 
 
-def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
+def pack(entry: FileEntry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np.ndarray:
     """Pack parameters into a tensor of the file: the inverse of :func:`unpack`."""
     arrays = list(parameters)
     array, lead = arrays[0], arrays[0].shape[:-1]
@@ -178,7 +178,7 @@ def pack(entry: Entry, cfg: ModelConfig, parameters: Iterable[np.ndarray]) -> np
     return array if entry.form in _IN_OUT else _flipped(array)
 
 
-def _heads(entry: Entry, cfg: ModelConfig) -> int:
+def _heads(entry: FileEntry, cfg: ModelConfig) -> int:
     return cfg.num_heads if entry.form == "paired query" else cfg.kv_heads
 
 

@@ -18,7 +18,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.hub import is_named
 from bornbiased_jax.ranges import whole
 
-Kind = Literal["birth", "run", "huggingface", "gguf"]
+ReferenceKind = Literal["birth", "run", "huggingface", "gguf"]
 FORMS = (
     "name a Hugging Face directory, a .gguf file, a pretraining run (RUN@seed=42,step=1000), "
     "initial weights (seed:42@llama-nano), or a model of the hub (hf:OWNER/NAME)"
@@ -43,7 +43,7 @@ class Reference(NamedTuple):
     does not carry it.
     """
 
-    kind: Kind
+    kind: ReferenceKind
     path: Path | None = None
     seed: int | None = None
     step: int | None = None
@@ -159,7 +159,7 @@ def _options(text: str, after: str, form: str, names: tuple[str, ...]) -> dict[s
     return options
 
 
-def _kind_of_directory(path: Path) -> Kind:
+def _kind_of_directory(path: Path) -> ReferenceKind:
     config = path / "config.json"
     if config.is_file():
         content = io.read_json(config)
@@ -195,7 +195,7 @@ def _kind_of_directory(path: Path) -> Kind:
     raise InputError(f"{path} holds neither a Hugging Face model nor a pretraining run: {FORMS}")
 
 
-def _kind_of_file(path: Path) -> Kind:
+def _kind_of_file(path: Path) -> ReferenceKind:
     io.check_regular(path)
     try:
         check_pointer(path)

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from typing_extensions import TypedDict
 
 from bornbiased_jax.checkpoints import buffers
-from bornbiased_jax.checkpoints.layout import Entry, Shapes, leading_axis, shape_in_file, unpack
+from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, leading_axis, shape_in_file, unpack
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.memory import FLOAT, check_weights
@@ -168,13 +168,13 @@ class StoredModel:
     load: Callable[[DTypeLike | None, Shardings | None], Params] | None = None
 
 
-def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[Entry]) -> Callable[[str], list[Piece]]:
+def file_pieces(cfg: ModelConfig, source: NamedTensors, entries: list[FileEntry]) -> Callable[[str], list[Piece]]:
     """Return what makes up each parameter of a file. Fused matrices come apart as the architecture says."""
     pieces: dict[str, list[Piece]] = {}
     for entry in entries:
         for index, path in enumerate(entry.paths):
 
-            def read(rows: int | None, entry: Entry = entry, index: int = index) -> np.ndarray:
+            def read(rows: int | None, entry: FileEntry = entry, index: int = index) -> np.ndarray:
                 first = None if rows is None else (leading_axis(entry, len(source.shapes[entry.name])), rows)
                 return unpack(entry, cfg, read_finite(source, entry.name, first))[index]
 
@@ -192,7 +192,7 @@ def memory_pieces(params: Params) -> Callable[[str], list[Piece]]:
 
 
 def check_entries(
-    source: NamedTensors, entries: list[Entry], shapes: Shapes, ignored: Callable[[str], bool] = lambda _: False
+    source: NamedTensors, entries: list[FileEntry], shapes: Shapes, ignored: Callable[[str], bool] = lambda _: False
 ) -> None:
     """Refuse a file that lacks a tensor, has one in a wrong shape, or has one that no parameter needs.
 

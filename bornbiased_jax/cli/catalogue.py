@@ -13,7 +13,7 @@ WIDTH = 80
 """Columns that the list of commands fits into."""
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """The module of a command, below ``bornbiased_jax.cli``, and its line in the list of commands."""
 
     module: str
@@ -22,43 +22,45 @@ class Entry(NamedTuple):
 
 
 # Lines stand here and not in the commands, so that the list waits for none of their modules.
-SECTIONS: dict[str, dict[str, Entry]] = {
+SECTIONS: dict[str, dict[str, CommandEntry]] = {
     "Initialization: what does a model prefer before training?": {
-        "models": Entry("models", "list_models", "presets, their fields and parameter counts"),
-        "probe": Entry("probe", "probe", "measure untrained models: preference, contraction, scaling"),
-        "predict": Entry("predict", "predict", "the same from theory; nothing is built"),
-        "init-scheme": Entry("checkpoint", "init_scheme", "which scheme drew these initial weights?"),
+        "models": CommandEntry("models", "list_models", "presets, their fields and parameter counts"),
+        "probe": CommandEntry("probe", "probe", "measure untrained models: preference, contraction, scaling"),
+        "predict": CommandEntry("predict", "predict", "the same from theory; nothing is built"),
+        "init-scheme": CommandEntry("checkpoint", "init_scheme", "which scheme drew these initial weights?"),
     },
     "Lineage: where does this model come from?": {
-        "seedprint": Entry("seedprint", "seedprint", "do two models share an initialization?"),
-        "scan": Entry("scan", "scan", "which of many models is it related to?"),
-        "whichseed": Entry("scan", "whichseed", "which seed was it?"),
-        "audit": Entry("audit", "audit", "is a folder of checkpoints what its labels say?"),
-        "fingerprint": Entry("fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"),
-        "digest": Entry("fingerprint", "digest", "a commitment to a model's weights"),
-        "derive": Entry("derive", "derive", "make a descendant of known origin"),
+        "seedprint": CommandEntry("seedprint", "seedprint", "do two models share an initialization?"),
+        "scan": CommandEntry("scan", "scan", "which of many models is it related to?"),
+        "whichseed": CommandEntry("scan", "whichseed", "which seed was it?"),
+        "audit": CommandEntry("audit", "audit", "is a folder of checkpoints what its labels say?"),
+        "fingerprint": CommandEntry(
+            "fingerprint", "fingerprint", "store sketches of a model's weights, to compare later"
+        ),
+        "digest": CommandEntry("fingerprint", "digest", "a commitment to a model's weights"),
+        "derive": CommandEntry("derive", "derive", "make a descendant of known origin"),
     },
     "Training: from an initialization to a model": {
-        "pretrain": Entry("pretrain", "pretrain", "train one seed or many at once; resumes"),
-        "adapt": Entry("adapt", "adapt", "fine-tune, or train an adapter on top of a model"),
-        "runs": Entry("pretrain", "runs", "the runs in a folder and how far they are"),
-        "plot": Entry("pretrain", "plot", "draw a run's curves"),
-        "export": Entry("pretrain", "export", "write a checkpoint as a Hugging Face directory"),
-        "evaluate": Entry("checkpoint", "evaluate", "perplexity and bits per byte of a text"),
-        "generate": Entry("checkpoint", "generate", "continue a prompt"),
-        "parity": Entry("checkpoint", "parity", "compare logits with those of transformers"),
+        "pretrain": CommandEntry("pretrain", "pretrain", "train one seed or many at once; resumes"),
+        "adapt": CommandEntry("adapt", "adapt", "fine-tune, or train an adapter on top of a model"),
+        "runs": CommandEntry("pretrain", "runs", "the runs in a folder and how far they are"),
+        "plot": CommandEntry("pretrain", "plot", "draw a run's curves"),
+        "export": CommandEntry("pretrain", "export", "write a checkpoint as a Hugging Face directory"),
+        "evaluate": CommandEntry("checkpoint", "evaluate", "perplexity and bits per byte of a text"),
+        "generate": CommandEntry("checkpoint", "generate", "continue a prompt"),
+        "parity": CommandEntry("checkpoint", "parity", "compare logits with those of transformers"),
     },
     "Sinks: which heads attend to nothing but the first token?": {
-        "sinks": Entry("sinks", "sinks", "sinks on a text, and what they cost"),
-        "intervene": Entry("sinks", "intervene", "cut or move what makes a sink"),
+        "sinks": CommandEntry("sinks", "sinks", "sinks on a text, and what they cost"),
+        "intervene": CommandEntry("sinks", "intervene", "cut or move what makes a sink"),
     },
     "Records: the papers' tables, and this machine": {
-        "reproduce": Entry("reproduce", "reproduce", "tables and figures, each a record and a page"),
-        "status": Entry("reproduce", "status", "how far the work in a store is"),
-        "doctor": Entry("reproduce", "doctor", "versions, devices, memory, cache, missing extras"),
+        "reproduce": CommandEntry("reproduce", "reproduce", "tables and figures, each a record and a page"),
+        "status": CommandEntry("reproduce", "status", "how far the work in a store is"),
+        "doctor": CommandEntry("reproduce", "doctor", "versions, devices, memory, cache, missing extras"),
     },
 }
-COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+COMMANDS: dict[str, CommandEntry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
 class LazyGroup(click.Group):

@@ -66,7 +66,7 @@ def derive(
     """
     from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
     from bornbiased_jax.checkpoints.export import check_folder
-    from bornbiased_jax.derive.changes import Context, parse_change
+    from bornbiased_jax.derive.changes import ChangeContext, parse_change
     from bornbiased_jax.derive.derive import derive as change_weights
     from bornbiased_jax.derive.text_ids import ids_in_text
     from bornbiased_jax.keys import check_seed
@@ -80,7 +80,7 @@ def derive(
     if text is not None:
         reader = open_checkpoint(checkpoint)
         used_I = ids_in_text(reader, text)
-    context = Context(check_seed(seed), used_I)
+    context = ChangeContext(check_seed(seed), used_I)
     # Change the weights; a tokenizer that no longer fits is left out.
     derived = change_weights(checkpoint, parsed, context)
     tokenizer = derived.tokenizer

@@ -40,7 +40,7 @@ probe_options = options.together(
 )
 
 
-class Neurons(click.ParamType):
+class NeuronsType(click.ParamType):
     """A number of neurons, or "all"."""
 
     name = "integer"
@@ -54,7 +54,7 @@ class Neurons(click.ParamType):
 @click.argument("checkpoint", metavar="C", help=CHECKPOINT)
 @click.option("--out", required=True, metavar="FILE", help="Where to store it.")
 @click.option(
-    "--neurons", type=Neurons(), metavar="N|all", help="Neurons of each MLP that are stored.  [default: 1024]"
+    "--neurons", type=NeuronsType(), metavar="N|all", help="Neurons of each MLP that are stored.  [default: 1024]"
 )
 @click.option("--dim", type=options.Ranged(SketchDim), help="Numbers in each sketched vector.  [default: 16]")
 @click.option("--max-bytes", type=options.Ranged(Count), help="Store fewer neurons, so that the file fits.")

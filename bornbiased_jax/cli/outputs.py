@@ -42,7 +42,7 @@ output_options = together(
 
 
 @dataclasses.dataclass(frozen=True)
-class Outputs:
+class OutputFiles:
     """Places of a result, checked before the work.
 
     Attributes:
@@ -56,7 +56,7 @@ class Outputs:
     figures: Folder | None
 
     @classmethod
-    def take(cls, arguments: dict[str, Any]) -> Outputs:
+    def take(cls, arguments: dict[str, Any]) -> OutputFiles:
         """Take the options of :func:`output_options` out of a command's arguments.
 
         Raises:

@@ -58,7 +58,7 @@ def predict(
     from bornbiased_jax.results import Prediction
     from bornbiased_jax.results.initialization import Trainability
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     seq_len, num_inputs = arguments["seq_len"], arguments["num_inputs"]
     # The architecture, from a preset or from a checkpoint's configuration.
     if checkpoint is None:

@@ -14,7 +14,7 @@ from bornbiased_jax.ranges import Batch, Count, LearningRate, Seed, SeqLen, Step
 
 if TYPE_CHECKING:
     from bornbiased_jax.config import FieldValue, ModelConfig
-    from bornbiased_jax.probes import Subject
+    from bornbiased_jax.probes import ProbedModel
     from bornbiased_jax.results.probes import Part
     from bornbiased_jax.results.theory import Record
 
@@ -136,7 +136,7 @@ def scaling_command(**arguments: Any) -> None:
     from bornbiased_jax.training.config import PretrainConfig
     from bornbiased_jax.training.scaling import scaling
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     widths = options.parse_lengths(arguments["widths"], "--widths")
     cfg = options.model_config(arguments["model"], arguments["settings"])
     config = PretrainConfig(
@@ -167,7 +167,7 @@ class _Prepared(NamedTuple):
         models: the configurations, each with the field of a sweep and its value; empty where a checkpoint is probed.
     """
 
-    outputs: outputs.Outputs
+    outputs: outputs.OutputFiles
     store: dict[str, Any]
     mesh: Any
     seeds: list[int]
@@ -179,7 +179,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
     """Check the options of a probe before any work, and join the other processes unless in a dry run."""
     from bornbiased_jax.results import theory
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     if arguments["theory"]:
         theory.check(arguments["input_spec"])
         # As in `bornbiased predict`.
@@ -257,7 +257,7 @@ def _probe_checkpoint(
 
 
 def _probe(
-    subject: Subject, arguments: dict[str, Any], part: Part, prepared: _Prepared, table_seed: int | None
+    subject: ProbedModel, arguments: dict[str, Any], part: Part, prepared: _Prepared, table_seed: int | None
 ) -> list[Record]:
     """Return that part of the record of each length and seed, with theory where it is wanted.
 

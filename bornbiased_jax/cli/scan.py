@@ -58,7 +58,7 @@ def scan(
     """
     from bornbiased_jax import results
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     if mixture != (mixture_base is not None):
         raise InputError("--mixture takes differences from the model of --base: give both options, or neither")

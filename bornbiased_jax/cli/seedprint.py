@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bornbiased_jax.cli import options, outputs
-from bornbiased_jax.cli.fingerprint import Neurons, probe_options
+from bornbiased_jax.cli.fingerprint import NeuronsType, probe_options
 from bornbiased_jax.cli.sections import Command
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.lineage_tests import TESTS
@@ -49,7 +49,10 @@ _DESCRIPTIONS = "; ".join(f"{name}: {test.description}" for name, test in TESTS.
     "--sign-key", metavar="HEX", help="Key of the sketches' signs; by default the digests of both models decide it."
 )
 @click.option(
-    "--neurons", type=Neurons(), metavar="N|all", help="Of each MLP, where checkpoints are compared.  [default: 4096]"
+    "--neurons",
+    type=NeuronsType(),
+    metavar="N|all",
+    help="Of each MLP, where checkpoints are compared.  [default: 4096]",
 )
 @click.option(
     "--signs",
@@ -113,7 +116,7 @@ def seedprint(
     from bornbiased_jax.results import Lineage, verdicts, verdicts_by_step
     from bornbiased_jax.results.model_facts import facts_listing
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     if by_step:
         # Refuse what is no run before anything is read.

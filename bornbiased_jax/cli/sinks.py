@@ -77,7 +77,7 @@ def sinks(checkpoint: str, text: str, by_step: bool, quiet: bool, **arguments: A
     from bornbiased_jax.quantization import parse_granularities, parse_kept, parse_schemes
     from bornbiased_jax.results import Sinks
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     # Measure.
     taken = ("quantise", "granularity", "keep_sinks", "stream", "scratch", "ignore_fields", "lengths", "tokenizer")
@@ -145,7 +145,7 @@ def intervene(checkpoint: str, text: str, tokenizer: str | None, quiet: bool, **
     from bornbiased_jax.evaluation.intervention import InterventionOptions, intervene_checkpoint
     from bornbiased_jax.results import Intervention
 
-    places = outputs.Outputs.take(arguments)
+    places = outputs.OutputFiles.take(arguments)
     options.start(quiet=quiet)
     opened = open_checkpoint(checkpoint)
     words = options.chosen_tokenizer(tokenizer, opened)

@@ -21,7 +21,7 @@ from bornbiased_jax.ranges import whole
 
 
 @dataclasses.dataclass(frozen=True)
-class Context:
+class ChangeContext:
     """The inputs of a change besides the model and its argument.
 
     Attributes:
@@ -43,7 +43,7 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class ChangeKind:
     """One kind of change.
 
     Attributes:
@@ -59,8 +59,8 @@ class Kind:
     description: str
     preserves: bool
     read: Callable[[str], Any]
-    apply: Callable[[Model, Any, Context], Model]
-    preserved_ids: Callable[[ModelConfig, Any, Context], np.ndarray] | None = None
+    apply: Callable[[Model, Any, ChangeContext], Model]
+    preserved_ids: Callable[[ModelConfig, Any, ChangeContext], np.ndarray] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Change:
     """A change as the user wrote it: ``text``, its kind, and the argument read."""
 
     text: str
-    kind: Kind
+    kind: ChangeKind
     argument: Any
 
-    def apply(self, model: Model, context: Context) -> Model:
+    def apply(self, model: Model, context: ChangeContext) -> Model:
         """Return the changed model.
 
         Raises:
@@ -82,7 +82,7 @@ class Change:
         except InputError as error:
             raise InputError(f"{self.text}: {error}") from error
 
-    def preserved_ids(self, cfg: ModelConfig, context: Context) -> np.ndarray:
+    def preserved_ids(self, cfg: ModelConfig, context: ChangeContext) -> np.ndarray:
         """Tell whether each token id's logits stay, of a change that preserves the function: [V]."""
         if self.kind.preserved_ids is None:
             return np.ones(cfg.vocab_size, bool)
@@ -174,15 +174,15 @@ def _orders(seed: int, *shape: int) -> np.ndarray:
     return np.argsort(np.random.default_rng(seed).random(shape), axis=-1)
 
 
-def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, Context], Model]:
-    def apply(model: Model, argument: tuple[str, float], _context: Context) -> Model:
+def _with_other(combine: Callable[[Model, Model, float, str], Any]) -> Callable[[Model, Any, ChangeContext], Model]:
+    def apply(model: Model, argument: tuple[str, float], _context: ChangeContext) -> Model:
         second = open_checkpoint(argument[0])
         return model[0], combine(model, (second.cfg, second.params()), argument[1], argument[0])
 
     return apply
 
 
-def _drop(model: Model, blocks: list[int], _context: Context) -> Model:
+def _drop(model: Model, blocks: list[int], _context: ChangeContext) -> Model:
     cfg, params = model
     _check_blocks(cfg, max(blocks))
     remaining = [block for block in range(1, cfg.num_layers + 1) if block not in blocks]
@@ -191,7 +191,7 @@ def _drop(model: Model, blocks: list[int], _context: Context) -> Model:
     return damage.keep_blocks(cfg, params, remaining)
 
 
-def _repeat(model: Model, span: tuple[int, int], _context: Context) -> Model:
+def _repeat(model: Model, span: tuple[int, int], _context: ChangeContext) -> Model:
     cfg, params = model
     first, last = span
     _check_blocks(cfg, last)
@@ -204,7 +204,7 @@ def _check_blocks(cfg: ModelConfig, largest: int) -> None:
         raise InputError(f"the model has no block {largest}: it has {cfg.num_layers}, counted from 1")
 
 
-def _negate(model: Model, seed: int | None, _context: Context) -> Model:
+def _negate(model: Model, seed: int | None, _context: ChangeContext) -> Model:
     cfg, params = model
     if seed is None:
         return symmetries.negate(cfg, params, -np.ones(cfg.d_model))
@@ -213,7 +213,7 @@ def _negate(model: Model, seed: int | None, _context: Context) -> Model:
     return symmetries.negate(cfg, params, np.random.default_rng(seed).choice([-1.0, 1.0], cfg.d_model))
 
 
-def _rescale(model: Model, seed: int, _context: Context) -> Model:
+def _rescale(model: Model, seed: int, _context: ChangeContext) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
     draws = np.random.default_rng(seed)
@@ -228,7 +228,7 @@ def _rescale(model: Model, seed: int, _context: Context) -> Model:
     return symmetries.rescale_units(cfg, params, factors_LF, shared_LF)
 
 
-def _permute(model: Model, seed: int, _context: Context) -> Model:
+def _permute(model: Model, seed: int, _context: ChangeContext) -> Model:
     cfg, params = model
     _check_has(cfg, "mlp")
     experts = () if cfg.num_experts is None else (cfg.num_experts,)
@@ -237,12 +237,12 @@ def _permute(model: Model, seed: int, _context: Context) -> Model:
     return symmetries.permute_units(cfg, params, _orders(seed, cfg.num_layers, *experts, cfg.d_ff), shared_LF)
 
 
-def _experts(model: Model, seed: int, _context: Context) -> Model:
+def _experts(model: Model, seed: int, _context: ChangeContext) -> Model:
     cfg, params = model
     return symmetries.permute_experts(cfg, params, _orders(seed, cfg.num_layers, cfg.num_experts or 1))
 
 
-def _heads(model: Model, seed: int, _context: Context) -> Model:
+def _heads(model: Model, seed: int, _context: ChangeContext) -> Model:
     cfg, params = model
     _check_has(cfg, "attention")
     groups, size = cfg.kv_heads, cfg.num_heads // cfg.kv_heads
@@ -255,90 +255,90 @@ def _check_has(cfg: ModelConfig, sublayer: str) -> None:
         raise InputError(f"the model has {sublayer}=false: there is nothing to change")
 
 
-def _insert(model: Model, seed: int, _context: Context) -> Model:
+def _insert(model: Model, seed: int, _context: ChangeContext) -> Model:
     cfg, params = model
     if not cfg.residual:
         raise InputError("without residual connections no block is idle: choose a model with residual=true")
     return symmetries.insert_idle_block(cfg, params, 0, seed)
 
 
-def _scale_unused(model: Model, factor: float, context: Context) -> Model:
+def _scale_unused(model: Model, factor: float, context: ChangeContext) -> Model:
     unused_I = np.flatnonzero(~context.is_used(model[0]))
     if not len(unused_I):
         raise InputError("every token id is in use: name another text")
     return damage.scale_rows(*model, unused_I, factor)
 
 
-KINDS: dict[str, Kind] = {
-    "noise": Kind(
+KINDS: dict[str, ChangeKind] = {
+    "noise": ChangeKind(
         "noise:0.1",
         "Gaussian noise of so many standard deviations on every matrix",
         False,
         _number(0.0, math.inf),
         lambda model, strength, context: (model[0], damage.add_noise(model[1], strength, seed=context.seed)),
     ),
-    "prune": Kind(
+    "prune": ChangeKind(
         "prune:0.5",
         "this fraction of every matrix, the smallest entries, set to zero",
         False,
         _number(0.0, 1.0),
         lambda model, fraction, _context: (model[0], damage.prune(model[1], fraction)),
     ),
-    "round": Kind(
+    "round": ChangeKind(
         "round:8",
         "weights rounded to so many bits, symmetric, a step for each output channel",
         False,
         _integer(2, 16),
         lambda model, bits, _context: (model[0], damage.round_weights(model[1], bits)),
     ),
-    "merge": Kind(
+    "merge": ChangeKind(
         "merge:OTHER:0.5",
         "this fraction of another model, the rest of this one",
         False,
         _model_and_strength,
         _with_other(damage.merge),
     ),
-    "slerp": Kind(
+    "slerp": ChangeKind(
         "slerp:OTHER:0.5",
         "so far on the great circle to another model, tensor by tensor",
         False,
         _model_and_strength,
         _with_other(damage.slerp),
     ),
-    "lora": Kind(
+    "lora": ChangeKind(
         "lora:DIR",
         "a LoRA adapter of this model, as PEFT stores it, merged in",
         False,
         _folder,
         lambda model, folder, _context: (model[0], merge_adapter(*model, read_adapter(folder))),
     ),
-    "drop-layers": Kind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),
-    "rotate": Kind(
+    "drop-layers": ChangeKind("drop-layers:2,5", "these blocks left out, counted from 1", False, _blocks, _drop),
+    "rotate": ChangeKind(
         "rotate:SEED",
         "the residual stream turned by a random orthogonal matrix, norm scales folded, the head untied",
         True,
         _SEED,
         lambda model, seed, _context: symmetries.rotate(*model, symmetries.random_rotation(model[0], seed)),
     ),
-    "permute": Kind("permute:SEED", "hidden units of every MLP in a random order", True, _SEED, _permute),
-    "negate": Kind(
+    "permute": ChangeKind("permute:SEED", "hidden units of every MLP in a random order", True, _SEED, _permute),
+    "negate": ChangeKind(
         "negate:SEED",
         "random residual coordinates with the other sign (RMSNorm; negate:all also with LayerNorm)",
         True,
         _sign_seed,
         _negate,
     ),
-    "rescale": Kind(
+    "rescale": ChangeKind(
         "rescale:SEED", "random factors of either sign moved from down to up (gated MLPs)", True, _SEED, _rescale
     ),
-    "renumber": Kind(
+    "renumber": ChangeKind(
         "renumber:SEED",
         "residual coordinates in a random order",
         True,
         _SEED,
         lambda model, seed, _context: symmetries.permute_coordinates(*model, _orders(seed, model[0].d_model)),
     ),
-    "resize-vocab": Kind(
+    "resize-vocab": ChangeKind(
         "resize-vocab:N",
         "the vocabulary cut, or extended by rows equal to the mean",
         True,
@@ -346,15 +346,17 @@ KINDS: dict[str, Kind] = {
         lambda model, size, _context: damage.resize_vocabulary(*model, size),
         lambda cfg, size, _context: np.arange(cfg.vocab_size) < size,
     ),
-    "repeat-layers": Kind("repeat-layers:A-B", "blocks A to B a second time after B", False, _span, _repeat),
-    "insert-layer": Kind(
+    "repeat-layers": ChangeKind("repeat-layers:A-B", "blocks A to B a second time after B", False, _span, _repeat),
+    "insert-layer": ChangeKind(
         "insert-layer:SEED", "a random block that writes nothing, before the first", True, _SEED, _insert
     ),
-    "heads": Kind(
+    "heads": ChangeKind(
         "heads:SEED", "attention heads in a random order, groups and query heads within them", True, _SEED, _heads
     ),
-    "experts": Kind("experts:SEED", "experts in a random order, the router's columns with them", True, _SEED, _experts),
-    "unused-rows": Kind(
+    "experts": ChangeKind(
+        "experts:SEED", "experts in a random order, the router's columns with them", True, _SEED, _experts
+    ),
+    "unused-rows": ChangeKind(
         "unused-rows:SCALE",
         "embedding rows of unused tokens times SCALE, the head untied",
         True,

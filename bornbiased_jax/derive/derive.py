@@ -12,7 +12,7 @@ import numpy as np
 from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.checkpoints.digests import digest
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.derive.changes import Change, Context
+from bornbiased_jax.derive.changes import Change, ChangeContext
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.blockwise import probe_logits
@@ -47,7 +47,7 @@ class Derived:
     tokenizer: Tokenizer | None = None
 
 
-def derive(parent: str | Path, changes: Sequence[Change], context: Context) -> Derived:
+def derive(parent: str | Path, changes: Sequence[Change], context: ChangeContext) -> Derived:
     """Apply changes in order, and check by logits that the function stays where each of them says so.
 
     The model is in memory before and after one change, and no third time: for its logits the parent is read again,

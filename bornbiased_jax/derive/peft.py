@@ -12,7 +12,7 @@ from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, Adapter
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
 from bornbiased_jax.checkpoints.formats.run import read_run, restore_adapter
-from bornbiased_jax.checkpoints.layout import Entry, Shapes, file_shapes, pack, unpack
+from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, file_shapes, pack, unpack
 from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
@@ -51,7 +51,7 @@ def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
     return unflatten(flat)
 
 
-def _is_flipped(entry: Entry) -> bool:
+def _is_flipped(entry: FileEntry) -> bool:
     """Tell whether the file keeps a matrix as [in, out]: transformers' Conv1D."""
     return entry.form in ("same", "fused columns")
 
@@ -150,7 +150,7 @@ def write_adapter(
 
 
 def _alone(
-    entry: Entry, cfg: ModelConfig, shapes: Shapes, parts: list[str], part: str, out_rO: np.ndarray
+    entry: FileEntry, cfg: ModelConfig, shapes: Shapes, parts: list[str], part: str, out_rO: np.ndarray
 ) -> np.ndarray:
     """Return B [out, r] of a module in the file of which one part alone is adapted."""
     kernels = [

@@ -91,7 +91,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Comparison:
+class WeightsComparison:
     """The result of the battery on two fingerprints.
 
     Attributes:
@@ -164,7 +164,7 @@ def compare_weights(
     options: Options = Options(),  # noqa: B008
     *,
     further: Sequence[Cell] = (),
-) -> Comparison:
+) -> WeightsComparison:
     """Compare two fingerprints of weights by everything they hold.
 
     Args:
@@ -212,7 +212,7 @@ def compare_weights(
     adjusted = holm_log10([cell.log10_p or 0.0 for cell in cells])
     # What is the same bit for bit.
     equal, num_tensors, is_identical = _equal_tensors(base, suspect, left_out)
-    return Comparison(
+    return WeightsComparison(
         cells=tuple(
             dataclasses.replace(cell, log10_adjusted=float(log10_p))
             for cell, log10_p in zip(cells, adjusted, strict=True)

@@ -22,7 +22,7 @@ from bornbiased_jax.lineage.fingerprints import (
     Router,
     Settings,
 )
-from bornbiased_jax.lineage.token_space import Table, token_space, used_tokens
+from bornbiased_jax.lineage.token_space import TokenTable, token_space, used_tokens
 
 MLP = ("gate", "up", "down")
 ATTENTION = ("query", "key", "value", "output")
@@ -31,7 +31,7 @@ _LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Measurement:
+class TensorMeasurement:
     """Statistics of one tensor and its products with signs.
 
     Attributes:
@@ -115,7 +115,7 @@ class ComponentSketches:
     def _has_vocabulary(self) -> bool:
         return self._is_token_used_V is not None
 
-    def job(self, role: Role, tensor: np.ndarray) -> Callable[[], Measurement]:
+    def job(self, role: Role, tensor: np.ndarray) -> Callable[[], TensorMeasurement]:
         """Return the measuring of a tensor, for any thread; tables stay in memory until the first block comes."""
         if role.block is not None:
             self._close_tables()
@@ -164,7 +164,7 @@ class ComponentSketches:
         signs_nK: np.ndarray | None,
         projection_DK: np.ndarray | None,
         scale_D: np.ndarray | None,
-    ) -> Measurement:
+    ) -> TensorMeasurement:
         """Take the statistics of a tensor, and multiply a matrix on the residual stream with signs and projections."""
         # Statistics first: they show what is not finite.
         moments = sketches.moments(matrix)
@@ -200,7 +200,7 @@ class ComponentSketches:
                 elif role.group == "query" and self._shape.num_heads:
                     num_equal = int(sketches.equal_rows(rows_nD.reshape(self._shape.num_heads, -1)).sum())
         shape = self._source.array_shape(role)
-        return Measurement(role, shape, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
+        return TensorMeasurement(role, shape, moments, diagonal_z, vector, coordinates_DK, products_nK, num_equal)
 
     def _not_finite(self, role: Role) -> InputError:
         return InputError(
@@ -220,8 +220,8 @@ class ComponentSketches:
         scale_D = (
             self._source.output_norm_scale(self._name) if head_role is None else self._source.norm_scale(head_role)
         )
-        embedding = _scaled_down(Table(embedding_VD, None, is_centered))
-        head = _scaled_down(Table(head_VD, scale_D, is_centered))
+        embedding = _scaled_down(TokenTable(embedding_VD, None, is_centered))
+        head = _scaled_down(TokenTable(head_VD, scale_D, is_centered))
         for table_role, table in ((role, embedding), (head_role or role, head)):
             if not np.isfinite(table.norms).all():
                 raise self._not_finite(table_role)
@@ -240,7 +240,7 @@ class ComponentSketches:
         self._writer_DK = np.concatenate([writer_DK, coordinate_DK], axis=1)
         self._is_token_used_V = is_used_V
 
-    def add(self, measurement: Measurement) -> None:
+    def add(self, measurement: TensorMeasurement) -> None:
         """Add the results of one tensor."""
         role = measurement.role
         if role.block is not None and (self._block is None or self._block.number != role.block):
@@ -401,10 +401,10 @@ class ComponentSketches:
         ]
 
 
-def _scaled_down(table: Table) -> Table:
+def _scaled_down(table: TokenTable) -> TokenTable:
     """Return a table whose norms float32 holds."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.all(table.norms <= sketches.LARGEST):
             return table
     scale_D = None if table.scale_D is None else sketches.scaled_down(table.scale_D, 1.0)
-    return Table(sketches.scaled_down(table.rows_VD, 1.0), scale_D, table.is_centered)
+    return TokenTable(sketches.scaled_down(table.rows_VD, 1.0), scale_D, table.is_centered)

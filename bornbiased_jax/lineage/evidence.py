@@ -31,7 +31,7 @@ _TOP = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class EvidenceKind:
     """A piece of evidence: which labels it permutes, and what its statistic does not see.
 
     Attributes:
@@ -53,38 +53,38 @@ MATCHED = "matched neurons"
 _BLOCK_CHANGES = ("inserted, dropped and repeated blocks", "the order of heads")
 _ROTATIONS = ("rotations, permutations and signs of the residual stream", "scales moved between norms and matrices")
 _VOCABULARY = "a vocabulary that was cut, extended or, with its tokenizer, reordered"
-KINDS: Mapping[str, Kind] = {
-    COORDINATES: Kind(
+KINDS: Mapping[str, EvidenceKind] = {
+    COORDINATES: EvidenceKind(
         "coordinates",
         "the residual coordinates",
         ("the order and scales of neurons", *_BLOCK_CHANGES),
         "rotating, permuting or negating the residual coordinates",
     ),
-    SIGNLESS: Kind(
+    SIGNLESS: EvidenceKind(
         "coordinates",
         "the residual coordinates",
         ("signs of the residual coordinates", "the order and scales of neurons", *_BLOCK_CHANGES),
         "rotating or permuting the residual coordinates",
     ),
-    RAW_NEURONS: Kind(
+    RAW_NEURONS: EvidenceKind(
         "units",
         "the neurons of each MLP",
         ("new embeddings and vocabularies", "scales and signs of neurons", *_BLOCK_CHANGES),
         "rotating or permuting the residual coordinates, or permuting neurons",
     ),
-    TOKEN_NEURONS: Kind(
+    TOKEN_NEURONS: EvidenceKind(
         "units",
         "the neurons of each MLP",
         (*_ROTATIONS, "scales and signs of neurons", *_BLOCK_CHANGES, _VOCABULARY),
         "permuting the neurons of each MLP, or replacing the embeddings",
     ),
-    TOKEN_HEADS: Kind(
+    TOKEN_HEADS: EvidenceKind(
         "heads",
         "key/value groups and the query heads inside each",
         (*_ROTATIONS, "bases inside each head", "the order and scales of neurons", _VOCABULARY),
         "permuting the heads of each block, or replacing the embeddings",
     ),
-    MATCHED: Kind(
+    MATCHED: EvidenceKind(
         "units",
         "rows of up and down of the untrained model against its rows of gate",
         (*_ROTATIONS, "the order, scales and signs of neurons", *_BLOCK_CHANGES),
@@ -95,7 +95,7 @@ KINDS: Mapping[str, Kind] = {
 _OUTPUTS = dataclasses.replace(KINDS[COORDINATES], invariant_to=("what the outputs do not show",))
 
 
-def kind_of(evidence: str) -> Kind:
+def kind_of(evidence: str) -> EvidenceKind:
     """Return the kind of a piece of evidence: of :data:`KINDS`, or the permutation test of outputs."""
     return KINDS.get(evidence, _OUTPUTS)
 

@@ -25,12 +25,12 @@ from bornbiased_jax.lineage import tensor_file
 from bornbiased_jax.lineage.fingerprints import (
     Component,
     Fingerprint,
+    FingerprintSource,
     Heads,
     Neurons,
     Repeats,
     Router,
     Settings,
-    Source,
     TensorRecord,
 )
 
@@ -247,7 +247,7 @@ def _decoded(payload: header.Payload, source: header.SourceFacts, arrays: dict[s
         ),
         weights_digest=payload["weights_digest"],
         tokenizer_digest=payload["tokenizer_digest"],
-        source=Source(source["description"], source["naming"], source["storage"], tuple(source["unread"])),
+        source=FingerprintSource(source["description"], source["naming"], source["storage"], tuple(source["unread"])),
     )
 
 

@@ -26,9 +26,9 @@ from bornbiased_jax.checkpoints.digests import combine
 from bornbiased_jax.checkpoints.roles import Role, RoleSource, canonical_key
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
-from bornbiased_jax.lineage.component_sketches import ComponentSketches, Measurement
+from bornbiased_jax.lineage.component_sketches import ComponentSketches, TensorMeasurement
 from bornbiased_jax.lineage.fingerprint_size import fitted
-from bornbiased_jax.lineage.fingerprints import LARGE, Fingerprint, Settings, Source, TensorRecord
+from bornbiased_jax.lineage.fingerprints import LARGE, Fingerprint, FingerprintSource, Settings, TensorRecord
 
 # Large tensors in memory at once beyond the tables: hashing takes longer than reading.
 _TENSORS_AT_ONCE = 3
@@ -98,7 +98,7 @@ def fingerprint(
     groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
 
     # Read on this thread, measure on others; the token space is made once the first block is asked for.
-    def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str], list[Measurement]]]]]:
+    def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str], list[TensorMeasurement]]]]]:
         for name, group in groups:
             tensors = [source.read(role) for role in group]
             measures = [components[role.component].job(role, x) for role, x in zip(group, tensors, strict=True)]
@@ -124,7 +124,7 @@ def fingerprint(
         repeats=tuple(repeats for component in components.values() for repeats in component.repeats()),
         weights_digest=combine(parameters),
         tokenizer_digest=None if labels is None else _labels_digest(labels),
-        source=Source(
+        source=FingerprintSource(
             description=source.description,
             naming=source.naming,
             storage=dict(sorted(Counter(source.stored_as(role) for role in roles).items())),
@@ -187,8 +187,8 @@ def _in_order(jobs: Iterable[tuple[int, Callable[[], _Result]]]) -> Iterator[_Re
 
 
 def _measure(
-    hashes: Callable[[], tuple[str, list[str]]], measures: Sequence[Callable[[], Measurement]]
-) -> tuple[str, list[str], list[Measurement]]:
+    hashes: Callable[[], tuple[str, list[str]]], measures: Sequence[Callable[[], TensorMeasurement]]
+) -> tuple[str, list[str], list[TensorMeasurement]]:
     return *hashes(), [measure() for measure in measures]
 
 
@@ -208,7 +208,7 @@ def _digests(slices: Sequence[np.ndarray]) -> tuple[str, list[str]]:
     return digests[0] if len(slices) == 1 else joint.hexdigest(), digests
 
 
-def _record(measurement: Measurement, digest: str) -> TensorRecord:
+def _record(measurement: TensorMeasurement, digest: str) -> TensorRecord:
     moments = measurement.moments
     values = {name: getattr(moments, name) for name in ("mean", "std", "kurtosis", "minimum", "maximum")}
     values["diagonal_z"] = measurement.diagonal_z

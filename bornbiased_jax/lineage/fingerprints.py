@@ -203,7 +203,7 @@ class Repeats:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class FingerprintSource:
     """The origin of the weights. Not in the payload: equal tensors in another file have another source.
 
     Attributes:
@@ -244,4 +244,4 @@ class Fingerprint:
     repeats: tuple[Repeats, ...]
     weights_digest: str
     tokenizer_digest: str | None
-    source: Source
+    source: FingerprintSource

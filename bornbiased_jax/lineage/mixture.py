@@ -90,7 +90,7 @@ class Mixture:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Model:
+class _MixtureModel:
     """A checkpoint and its matrices by path, read in the order of the base's labels.
 
     Attributes:
@@ -199,9 +199,11 @@ def check_checkpoint(place: str) -> ComparedModel:
     return model
 
 
-def _open(model: Base) -> _Model:
+def _open(model: Base) -> _MixtureModel:
     source = check_checkpoint(model.place).roles
-    return _Model(model.name, source, {role.path: role for role in source.roles if len(source.array_shape(role)) > 1})
+    return _MixtureModel(
+        model.name, source, {role.path: role for role in source.roles if len(source.array_shape(role)) > 1}
+    )
 
 
 def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
@@ -226,7 +228,7 @@ def _check_distinct(names: Sequence[str], total_MM: np.ndarray) -> None:
 # Least squares
 
 
-def _differences(models: Sequence[_Model], path: str) -> np.ndarray:
+def _differences(models: Sequence[_MixtureModel], path: str) -> np.ndarray:
     """Return inner products of the models' differences from the first one in one matrix, two matrices at a time."""
     # Inner products of the matrices themselves.
     count = len(models)
@@ -293,7 +295,7 @@ def _axis_names(role: Role) -> list[str]:
     return [names.get(axes, "") for axes in role.axes]
 
 
-def _permutations(base: _Model, suspect: _Model, paths: Sequence[str]) -> Permutations:
+def _permutations(base: _MixtureModel, suspect: _MixtureModel, paths: Sequence[str]) -> Permutations:
     """Match the suspect's coordinates by the embedding, then its neurons by what each reads from the coordinates."""
     permutations: Permutations = {}
     for group, leaf, labels in (("embedding", "embedding", "residual"), ("up", "kernel", "hidden")):

@@ -45,7 +45,7 @@ class InputFacts(TypedDict, total=False):
     std: float
 
 
-class Facts(TypedDict):
+class OutputFacts(TypedDict):
     """Facts of the outputs in a stored fingerprint: the fields of :class:`OutputFingerprint` but for the outputs."""
 
     inputs: InputFacts
@@ -184,7 +184,7 @@ def load_outputs(path: Path | str) -> OutputFingerprint:
         if metadata.get("digest") != _digest(outputs_ND, metadata["facts"]):
             raise InputError(f"{path} is corrupted: its digest does not match its content; make it again")
         facts = schema.parse_json(metadata["facts"], str(path))
-        schema.check(Facts, facts, str(path), "make it again with `bornbiased fingerprint --outputs`")
+        schema.check(OutputFacts, facts, str(path), "make it again with `bornbiased fingerprint --outputs`")
         return OutputFingerprint(outputs_ND=outputs_ND, **facts)
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         reason = schema.cut(str(error))

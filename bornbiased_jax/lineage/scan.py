@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hardware import cores
-from bornbiased_jax.lineage.battery import ALPHA, Comparison, Options, compare_weights, screening_z
+from bornbiased_jax.lineage.battery import ALPHA, Options, WeightsComparison, compare_weights, screening_z
 from bornbiased_jax.lineage.evidence import SCREEN
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -170,7 +170,7 @@ def scan(
     stored_suspect = load_fingerprint(path) if is_fingerprint(path) else None
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
-    compared: list[tuple[str, str, Comparison | None, dict[str, float]]] = []
+    compared: list[tuple[str, str, WeightsComparison | None, dict[str, float]]] = []
     for base, stored, of_suspect, screening in _screen(bases, suspect_as):
         # Test in full where the screen lets through.
         z_by_evidence = screening.result()
@@ -216,7 +216,7 @@ def _screen(bases: Sequence[Base], suspect_as: Callable[[Settings], Fingerprint]
 def _match(
     name: str,
     digest: str,
-    comparison: Comparison | None,
+    comparison: WeightsComparison | None,
     z_by_evidence: dict[str, float],
     log10_p: float,
     alpha: float,

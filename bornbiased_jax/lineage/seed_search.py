@@ -21,7 +21,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import distribution, draw_unit
 from bornbiased_jax.parameters import parameter_table
-from bornbiased_jax.schemes import Kind
+from bornbiased_jax.schemes import DistributionKind
 from bornbiased_jax.store import Request
 
 SEARCH_ENTRIES = 256
@@ -62,7 +62,7 @@ class Place(NamedTuple):
     path: str
     layer: int | None
     entries: int
-    kind: Kind = "normal"
+    kind: DistributionKind = "normal"
 
 
 def search_places(cfg: ModelConfig, entries: int = SEARCH_ENTRIES) -> list[Place]:

@@ -156,7 +156,7 @@ StdProfiles = Mapping[str, Sequence[float | None]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class SheetRow:
     """One statistic of a pair next to unrelated models.
 
     Attributes:
@@ -207,7 +207,7 @@ class Sheet:
         stds: standard deviations of the base's Q, K, V, O over its blocks, and of the suspect's.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SheetRow, ...]
     sizes: str
     fields: FieldComparison | None = None
     stds: tuple[StdProfiles, StdProfiles] = ({}, {})
@@ -259,7 +259,7 @@ def evidence_sheet(
         if key in synthetic:
             ranges[SYNTHETIC] = (synthetic[key],) * len(QUANTILES)
         reason = "" if values[key] is not None else undefined_reason(key, *readings)
-        rows.append(Row(key, values[key], ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
+        rows.append(SheetRow(key, values[key], ranges, reason, is_calibrated, parts.get(key, ""), by_block.get(key)))
     profiles = (stds_by_block(readings[0].stds), stds_by_block(readings[1].stds))
     return Sheet(tuple(rows), calibration["sizes"], fields, profiles)
 

@@ -21,7 +21,7 @@ from bornbiased_jax.lineage.blockwise import ProbeOutputs, logits_memory, probe_
 from bornbiased_jax.lineage.fingerprints import TensorRecord
 from bornbiased_jax.lineage.sheet_fields import Fields, config_fields
 from bornbiased_jax.lineage.sheet_sample import Sample, is_block_matrix
-from bornbiased_jax.lineage.sheet_tokens import Labels, Vocabulary, vocabulary
+from bornbiased_jax.lineage.sheet_tokens import Labels, TokenVocabulary, vocabulary
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, attention_factors, product_spectra, singular_values
 from bornbiased_jax.text import load_tokenizer
 from bornbiased_jax.text.protocol import UnknownTokenizerError
@@ -34,7 +34,7 @@ _SEQUENCES, _LENGTH = 8, 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Reading:
+class SheetReading:
     """The numbers of one model that the statistics need, from one read of it, tensor by tensor.
 
     Attributes:
@@ -65,7 +65,7 @@ class Reading:
     tokenizer_file: Path | None
 
     @functools.cached_property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> TokenVocabulary | None:
         """Tokens and merges; None without a tokenizer of a known kind, or an embedding."""
         if self.tokenizer_file is None or self.embedding is None:
             return None
@@ -98,7 +98,7 @@ def read_model(
     ids_ST: np.ndarray | None,
     records: Records = MappingProxyType({}),
     sample: Sample | None = None,
-) -> Reading:
+) -> SheetReading:
     """Read all that the statistics need of one model.
 
     Args:
@@ -149,7 +149,7 @@ def read_model(
                 attention = {}
     settings = None if checkpoint is None else checkpoint.config.to_dict()
     outputs = None if checkpoint is None or ids_ST is None else probe_outputs(checkpoint, ids_ST)
-    return Reading(
+    return SheetReading(
         source,
         embedding,
         vectors,

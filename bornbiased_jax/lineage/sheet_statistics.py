@@ -11,7 +11,7 @@ from scipy import linalg
 
 from bornbiased_jax.lineage.blockwise import ProbeOutputs
 from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison, compare_fields
-from bornbiased_jax.lineage.sheet_reading import Reading, VectorPair
+from bornbiased_jax.lineage.sheet_reading import SheetReading, VectorPair
 from bornbiased_jax.lineage.sheet_sample import WIDEST
 from bornbiased_jax.lineage.sheet_tokens import Labels, shared_numbers, token_statistics
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA, assigned_cosine
@@ -23,7 +23,7 @@ _TOKENS, _ROWS = 20_000, 1024
 _WIDEST_TABLE = 4096
 
 
-def compare(base: Reading, suspect: Reading) -> dict[str, float | None]:
+def compare(base: SheetReading, suspect: SheetReading) -> dict[str, float | None]:
     """Compute every statistic of a pair by its key; None where it is not defined."""
     # Norm scales and biases that both have in one size.
     vectors = _shared(base.vectors, suspect.vectors)
@@ -45,7 +45,7 @@ def compare(base: Reading, suspect: Reading) -> dict[str, float | None]:
     return values | _embedding_statistics(base, suspect) | _output_statistics(base.outputs, suspect.outputs)
 
 
-def norms_by_block(base: Reading, suspect: Reading) -> dict[str, tuple[float, float]]:
+def norms_by_block(base: SheetReading, suspect: SheetReading) -> dict[str, tuple[float, float]]:
     """Return the least and the largest cosine of norm scales of one block, raw and centered, by key.
 
     A block with several norms has their mean; the norm after the last block is of none. Undefined cosines are left out.
@@ -86,12 +86,12 @@ def synthetic_releases() -> dict[str, float]:
     return {key: mean for key, mean in means.items() if mean is not None}
 
 
-def compared_files(base: Reading, suspect: Reading) -> FieldComparison | None:
+def compared_files(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
     """Compare two models by the fields of their files; None where not both have a configuration."""
     return None if base.fields is None or suspect.fields is None else compare_fields(base.fields, suspect.fields)
 
 
-def compared_settings(base: Reading, suspect: Reading) -> FieldComparison | None:
+def compared_settings(base: SheetReading, suspect: SheetReading) -> FieldComparison | None:
     """Compare two models by this package's fields: one that a model alone names has its default in the other."""
     if base.settings is None or suspect.settings is None:
         return None
@@ -141,7 +141,7 @@ def _assigned(base: Sequence[VectorPair], suspect: Sequence[VectorPair]) -> floa
     return assigned_cosine(base, suspect) if base and suspect else None
 
 
-def _embedding_statistics(base: Reading, suspect: Reading) -> dict[str, float | None]:
+def _embedding_statistics(base: SheetReading, suspect: SheetReading) -> dict[str, float | None]:
     """Compare the embeddings of shared tokens: by their strings where both have them, else by their numbers."""
     values: dict[str, float | None] = dict.fromkeys(("embedding_cosine", "embedding_procrustes", "mdir_trace"))
     if base.embedding is None or suspect.embedding is None:
@@ -216,7 +216,7 @@ def _linear_cka(*features: np.ndarray) -> float | None:
 # Reasons
 
 
-def undefined_reason(key: str, base: Reading, suspect: Reading) -> str:
+def undefined_reason(key: str, base: SheetReading, suspect: SheetReading) -> str:
     """Say in a few words why a statistic of a pair is not defined."""
     if key in ("norm_cosine", "norm_cosine_centered", "bias_cosine"):
         return _reason_of_vectors(key, base, suspect)
@@ -242,7 +242,7 @@ def undefined_reason(key: str, base: Reading, suspect: Reading) -> str:
     return "more memory than was free"
 
 
-def _reason_of_vectors(key: str, base: Reading, suspect: Reading) -> str:
+def _reason_of_vectors(key: str, base: SheetReading, suspect: SheetReading) -> str:
     ending, name = ("/bias", "biases of Q, K, V") if key == "bias_cosine" else ("/scale", "norm scales")
     if any(all(not path.endswith(ending) for path in model.vectors) for model in (base, suspect)):
         return f"no {name} in both models"
@@ -251,13 +251,13 @@ def _reason_of_vectors(key: str, base: Reading, suspect: Reading) -> str:
     return f"{name} that are {'zero' if key == 'bias_cosine' else 'constant, as before training'}"
 
 
-def _reason_of_tokens(key: str, base: Reading, suspect: Reading) -> str:
+def _reason_of_tokens(key: str, base: SheetReading, suspect: SheetReading) -> str:
     if base.vocabulary is None or suspect.vocabulary is None:
         return "not both models have a tokenizer"
     return "not both tokenizers have merges" if key == "shared_merges" else "no token in both models"
 
 
-def _reason_of_embeddings(base: Reading, suspect: Reading) -> str:
+def _reason_of_embeddings(base: SheetReading, suspect: SheetReading) -> str:
     if base.embedding is None or suspect.embedding is None:
         return "no embedding in both models"
     widths = {model.source.array_shape(model.embedding)[1] for model in (base, suspect) if model.embedding is not None}

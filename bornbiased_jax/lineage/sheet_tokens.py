@@ -16,14 +16,14 @@ Merges = frozenset[tuple[str, str]]
 """Pairs of pieces that a BPE joins."""
 
 
-class Vocabulary(NamedTuple):
+class TokenVocabulary(NamedTuple):
     """Of a tokenizer what is compared; merges are None where its file has none."""
 
     labels: Labels
     merges: Merges | None
 
 
-def vocabulary(tokenizer: Tokenizer, vocab_size: int | None = None) -> Vocabulary:
+def vocabulary(tokenizer: Tokenizer, vocab_size: int | None = None) -> TokenVocabulary:
     """Read tokens and merges of a tokenizer.
 
     Args:
@@ -32,7 +32,7 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int | None = None) -> Vocabular
     """
     labels = tokenizer.token_bytes()
     count = len(labels) if vocab_size is None else vocab_size
-    return Vocabulary(tuple([*labels, *[None] * (count - len(labels))][:count]), _merges(tokenizer))
+    return TokenVocabulary(tuple([*labels, *[None] * (count - len(labels))][:count]), _merges(tokenizer))
 
 
 def _merges(tokenizer: Tokenizer) -> Merges | None:
@@ -44,7 +44,7 @@ def _merges(tokenizer: Tokenizer) -> Merges | None:
     return frozenset((pair[0], pair[1]) for pair in pairs if len(pair) == 2) or None
 
 
-def token_statistics(base: Vocabulary | None, suspect: Vocabulary | None) -> dict[str, float | None]:
+def token_statistics(base: TokenVocabulary | None, suspect: TokenVocabulary | None) -> dict[str, float | None]:
     """Compare two tokenizers: shared tokens and merges as fractions of all, and tokens at one constant shift."""
     if base is None or suspect is None:
         return dict.fromkeys(("tokenizer_overlap", "shared_merges", "id_shift"))

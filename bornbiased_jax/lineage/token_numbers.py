@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from bornbiased_jax.checkpoints.roles import RoleSource
-from bornbiased_jax.lineage.token_space import Table, used_tokens
+from bornbiased_jax.lineage.token_space import TokenTable, used_tokens
 
 LEVEL = 0.01
 """Level at which norms agree: of vocabularies in a random order so many pass as one."""
@@ -54,6 +54,6 @@ def _log_norms(model: RoleSource) -> tuple[np.ndarray, int]:
     role = next((role for role in model.roles if role.group == "embedding" and ("vocab",) in role.axes), None)
     if role is None:
         return np.zeros(0), 1
-    table = Table(model.read(role), None, model.shape(role.component).is_centered)
+    table = TokenTable(model.read(role), None, model.shape(role.component).is_centered)
     is_used_V = used_tokens(table)
     return np.where(is_used_V, np.log(np.where(is_used_V, table.norms, 1.0)), np.nan), table.rows_VD.shape[1]

@@ -17,7 +17,7 @@ _FAR = 8.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Table:
+class TokenTable:
     """Rows of the embedding or the head as the token space has them.
 
     Attributes:
@@ -54,7 +54,7 @@ class Table:
         return total_D / max(1, int(is_used_V.sum()))
 
 
-def used_tokens(table: Table) -> np.ndarray:
+def used_tokens(table: TokenTable) -> np.ndarray:
     """Return which rows of a table are no padding, by this model alone: bool [V].
 
     Padding are rows of zeros, rows that occur twice (vocabularies resized with a mean), and rows whose norm is far from
@@ -77,7 +77,9 @@ def used_tokens(table: Table) -> np.ndarray:
     return has_label_V
 
 
-def token_space(table: Table, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None) -> np.ndarray:
+def token_space(
+    table: TokenTable, signs_VK: np.ndarray, is_used_V: np.ndarray, mean_D: np.ndarray | None
+) -> np.ndarray:
     """Return P, the sum over tokens of signs ⊗ unit row: float64 [D, k].
 
     Args:

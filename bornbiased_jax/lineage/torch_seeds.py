@@ -17,7 +17,7 @@ import numpy as np
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.export import config_json, family_of
-from bornbiased_jax.checkpoints.layout import Entry, file_shapes, unpack
+from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes, unpack
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import parameter_shapes
@@ -112,7 +112,7 @@ def _in_order(seeds: range) -> Iterator[int]:
     yield from (seed for seed in seeds if seed not in popular)
 
 
-def _entries(cfg: ModelConfig) -> list[Entry]:
+def _entries(cfg: ModelConfig) -> list[FileEntry]:
     """List the first tensors whose numbers are drawn with one standard deviation, as files name them."""
     family = family_of(cfg)
     shapes = file_shapes(cfg, family.biases(cfg))

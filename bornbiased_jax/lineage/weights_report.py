@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from bornbiased_jax.checkpoints.roles import component_title, path_in_words
-from bornbiased_jax.lineage.battery import ALL, Cell, Comparison
+from bornbiased_jax.lineage.battery import ALL, Cell, WeightsComparison
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import (
     COORDINATES,
@@ -18,7 +18,7 @@ from bornbiased_jax.lineage.evidence import (
     SIGNLESS,
     TOKEN_HEADS,
     TOKEN_NEURONS,
-    Kind,
+    EvidenceKind,
     kind_of,
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -62,7 +62,7 @@ class ComponentRow(TypedDict):
     reason: str
 
 
-def component_rows(comparison: Comparison) -> list[ComponentRow]:
+def component_rows(comparison: WeightsComparison) -> list[ComponentRow]:
     """List every component with the evidence that is strongest there, and its verdict by itself."""
     rows: list[ComponentRow] = []
     for component in dict.fromkeys(cell.component for cell in comparison.cells):
@@ -84,13 +84,13 @@ def component_rows(comparison: Comparison) -> list[ComponentRow]:
     return rows
 
 
-def _row_verdict(comparison: Comparison, log10_p: float | None) -> Decision:
+def _row_verdict(comparison: WeightsComparison, log10_p: float | None) -> Decision:
     if log10_p is None:
         return "undefined"
     return "same-lineage" if comparison.is_significant(log10_p) else "unrelated"
 
 
-def comparison_keys(comparison: Comparison, null: str) -> Detail:
+def comparison_keys(comparison: WeightsComparison, null: str) -> Detail:
     """Return the keys that the comparison fills whatever decides."""
     matching = comparison.matching
     # A row for each piece of evidence over the language model, the vision tower …; their parts have other rows.
@@ -121,7 +121,7 @@ def comparison_keys(comparison: Comparison, null: str) -> Detail:
     }
 
 
-def _test_row(comparison: Comparison, cell: Cell, null: str) -> Detail:
+def _test_row(comparison: WeightsComparison, cell: Cell, null: str) -> Detail:
     """Return a piece of evidence over a whole part of the model as the row of a test."""
     log10_p = None if cell.log10_p is None else cell.log10_adjusted
     return {
@@ -144,7 +144,7 @@ def _test_row(comparison: Comparison, cell: Cell, null: str) -> Detail:
     }
 
 
-def kind_keys(kind: Kind) -> Detail:
+def kind_keys(kind: EvidenceKind) -> Detail:
     """Return the JSON of a kind of evidence: labels, permuted, invariant_to, evaded_by."""
     return {**dataclasses.asdict(kind), "invariant_to": list(kind.invariant_to)}
 
@@ -159,7 +159,7 @@ def module_rows(by_module: Mapping[str, float | None]) -> list[Detail]:
 
 
 def write_notes(
-    comparison: Comparison,
+    comparison: WeightsComparison,
     rows: Sequence[ComponentRow],
     deciding: Cell | None,
     base: Fingerprint,
@@ -229,7 +229,7 @@ def write_notes(
     return notes
 
 
-def _other_tensors(comparison: Comparison, base: Fingerprint) -> str:
+def _other_tensors(comparison: WeightsComparison, base: Fingerprint) -> str:
     """Name the tensors of the base that the suspect has nowhere, where they are few."""
     equal = set(comparison.equal)
     others = [record.path for record in base.tensors if record.is_evidence and record.path not in equal]
@@ -246,7 +246,7 @@ def _matched(matching: Matching, components: Sequence[str]) -> str:
     )
 
 
-def _pairing(comparison: Comparison) -> list[str]:
+def _pairing(comparison: WeightsComparison) -> list[str]:
     """Say which block corresponds to which, where that is not number to number, and where the others come from."""
     pairs = [f"{pair.base} – {pair.suspect}" for pair in comparison.pairs if pair.base != pair.suspect]
     if not pairs and not comparison.further_blocks:
@@ -268,7 +268,7 @@ def _pairing(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _within_rounding(comparison: Comparison, base: Fingerprint, suspect: Fingerprint) -> list[str]:
+def _within_rounding(comparison: WeightsComparison, base: Fingerprint, suspect: Fingerprint) -> list[str]:
     """Write that sketches differ by no more than rounding to the coarser storage type explains; nothing otherwise."""
     types = {kind: _bits(kind) for model in (base, suspect) for kind in model.source.types}
     coarsest = min(types, key=lambda kind: types[kind], default="float32")
@@ -285,12 +285,12 @@ def _bits(kind: str) -> int:
     return _BITS.get(kind, 4 if number is None else int(number[0]))
 
 
-def identical_tensors(comparison: Comparison) -> str:
+def identical_tensors(comparison: WeightsComparison) -> str:
     """Count tensors that are equal: "6 of 20 tensors that a seed may have decided are"."""
     return f"{len(comparison.equal)} of {comparison.num_tensors} tensors that a seed may have decided are"
 
 
-def evaded_by(comparison: Comparison, *, has_strings: bool) -> str:
+def evaded_by(comparison: WeightsComparison, *, has_strings: bool) -> str:
     """Describe what hides a shared initialization from all evidence that was defined, at once.
 
     Args:
@@ -325,7 +325,7 @@ def place(component: str) -> str:
     return f"the {component_title(model[0])}" if group == ALL else f"{group} of the {component_title(model[0])}"
 
 
-def _by_component(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
+def _by_component(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -> list[str]:
     """Name the blocks and tables that agree by themselves, where others do not."""
     parts = [row for row in rows if row["component"].startswith(("blocks/", "experts/"))]
     if comparison.is_significant(min(comparison.adjusted(evidence, ALL) for evidence in (COORDINATES, SIGNLESS))):
@@ -338,7 +338,7 @@ def _by_component(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[
     return [f"Agreement shows in {_ranges(agreeing)}, and not in {_ranges(others)}."] if agreeing and others else []
 
 
-def _matched_components(comparison: Comparison) -> set[str]:
+def _matched_components(comparison: WeightsComparison) -> set[str]:
     """Return blocks and MLP matrices in which matchings agree beyond the threshold of their own."""
     matching = comparison.matching
     if matching is None or matching.agreement <= matching.threshold:
@@ -347,7 +347,7 @@ def _matched_components(comparison: Comparison) -> set[str]:
     return blocks | {"gate", "up", "down"}
 
 
-def by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> str:
+def by_model_part(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -> str:
     """Write of each part of models that have several, language model, vision tower, projector, whether it is shared.
 
     Returns:
@@ -373,7 +373,7 @@ def by_model_part(comparison: Comparison, rows: Sequence[ComponentRow]) -> str:
     return "; ".join([*shared, *others, *undefined]) if further and shared else ""
 
 
-def _by_expert(comparison: Comparison, rows: Sequence[ComponentRow]) -> list[str]:
+def _by_expert(comparison: WeightsComparison, rows: Sequence[ComponentRow]) -> list[str]:
     """Name experts that agree with a dense MLP, or the order in which experts that agree stand in the suspect."""
     agreeing = [
         row["component"] for row in rows if row["component"].startswith("experts/") and row["verdict"] == "same-lineage"

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bornbiased_jax.lineage.battery import ALL, Cell, Comparison, Options, compare_weights, main_pair, single_cell
+from bornbiased_jax.lineage.battery import (
+    ALL,
+    Cell,
+    Options,
+    WeightsComparison,
+    compare_weights,
+    main_pair,
+    single_cell,
+)
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
 from bornbiased_jax.lineage.fingerprints import Fingerprint
@@ -177,7 +185,7 @@ def single_verdict(
 
 
 def _decide(
-    comparison: Comparison, identity: Identity | None, kinds: Sequence[str], parts: str, near: str
+    comparison: WeightsComparison, identity: Identity | None, kinds: Sequence[str], parts: str, near: str
 ) -> tuple[Decision, str, Cell | None]:
     """Decide by identity, then the smallest adjusted p, then the agreement of matchings.
 
@@ -230,7 +238,7 @@ def _decide(
     return "unrelated", f"none of the evidence finds a shared initialization ({names})", best
 
 
-def _kinds_alone(comparison: Comparison) -> list[str]:
+def _kinds_alone(comparison: WeightsComparison) -> list[str]:
     """Return the one or two tables or kinds of block matrices in which alone the models agree; [] if others do too."""
     kinds = {module.rpartition("/")[2] for module in comparison.by_module if module.startswith("blocks/")}
     agreeing = [cell for cell in comparison.cells if comparison.is_significant(cell.log10_adjusted)]
@@ -244,7 +252,7 @@ def _kinds_alone(comparison: Comparison) -> list[str]:
     return alone if 0 < len(alone) <= _FEW_KINDS and len(kinds) >= _MANY_KINDS else []
 
 
-def _has_shared_embeddings(comparison: Comparison) -> bool:
+def _has_shared_embeddings(comparison: WeightsComparison) -> bool:
     """Return whether the tables of the vocabulary agree, and no labels that blocks have of their own."""
     equal = [path.split("/")[1] for path in comparison.equal]
     matching = comparison.matching
@@ -273,7 +281,7 @@ def _exactness(null: str, options: Options) -> list[str]:
 
 
 def _evidence_keys(
-    comparison: Comparison, deciding: Cell | None, decision: Decision, null: str, *, has_strings: bool
+    comparison: WeightsComparison, deciding: Cell | None, decision: Decision, null: str, *, has_strings: bool
 ) -> Detail:
     """Return the keys of the evidence that decides."""
     detail: Detail = {"null": null, "align": "none"}

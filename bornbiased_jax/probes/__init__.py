@@ -10,7 +10,7 @@ from bornbiased_jax.probes.outliers import Outliers, dom_ratio, effective_rank, 
 from bornbiased_jax.probes.preference import PreferenceRecord
 from bornbiased_jax.probes.run import ProbeOptions, ProbeRecord, probe
 from bornbiased_jax.probes.sinks import attention_maps, measure_sinks
-from bornbiased_jax.probes.subject import Subject, from_weights, untrained
+from bornbiased_jax.probes.subject import ProbedModel, from_weights, untrained
 from bornbiased_jax.probes.variance import PositionMoments, discrepancy, position_moments
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "PreferenceRecord",
     "ProbeOptions",
     "ProbeRecord",
-    "Subject",
+    "ProbedModel",
     "attention_maps",
     "discrepancy",
     "dom_ratio",

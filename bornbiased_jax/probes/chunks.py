@@ -17,7 +17,7 @@ from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts
 from bornbiased_jax.probes.measure import Batches, initial_params, last_token_probe, order_inputs, stream
-from bornbiased_jax.probes.subject import Subject, from_weights, untrained
+from bornbiased_jax.probes.subject import ProbedModel, from_weights, untrained
 from bornbiased_jax.sweep import InitParams, Mode, Probe, SweepOptions, sweep
 
 FUNCTION = "bornbiased_jax.probes.chunks:compute"
@@ -35,7 +35,7 @@ class Pass(NamedTuple):
         precision: of float32 products, as of :class:`bornbiased_jax.probes.run.ProbeOptions`.
     """
 
-    subject: Subject
+    subject: ProbedModel
     inputs: Inputs
     batches: Batches
     intra: bool

@@ -143,7 +143,7 @@ class Batches(NamedTuple):
         return -(-len(self.order_N) // self.size)
 
 
-class MemoryNeeded(NamedTuple):
+class ProbeMemory(NamedTuple):
     """Bytes of a probe at the least: one seed's weights, its sums before and after a batch, and a forward pass."""
 
     weights: float
@@ -151,10 +151,10 @@ class MemoryNeeded(NamedTuple):
     batch: float
 
 
-def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs, *, second_moment: bool = True) -> MemoryNeeded:
+def memory_needed(cfg: ModelConfig, size: int, inputs: Inputs, *, second_moment: bool = True) -> ProbeMemory:
     """Count what one seed holds on batches of ``size`` sequences."""
     sums = FLOAT * (cfg.num_layers + 1) * cfg.d_model * (cfg.d_model if second_moment else 2)
-    return MemoryNeeded(weights_bytes(cfg), 2.0 * sums, forward_bytes(cfg, size, inputs.seq_len, logits=1))
+    return ProbeMemory(weights_bytes(cfg), 2.0 * sums, forward_bytes(cfg, size, inputs.seq_len, logits=1))
 
 
 def check_probe(cfg: ModelConfig, size: int, inputs: Inputs, *, is_untrained: bool, second_moment: bool) -> None:

@@ -25,7 +25,7 @@ from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import arrays_of
 from bornbiased_jax.probes.measure import Batches, check_probe, input_ranges, merge_ranges, order_inputs, stream
-from bornbiased_jax.probes.subject import Subject
+from bornbiased_jax.probes.subject import ProbedModel
 from bornbiased_jax.sweep import Mode, SweepOptions, plan, sweep
 
 
@@ -68,7 +68,7 @@ class ProbeOptions:
 
 
 def probe(
-    subject: Subject,
+    subject: ProbedModel,
     seeds: Sequence[int],
     inputs: Inputs,
     options: ProbeOptions = ProbeOptions(),  # noqa: B008

@@ -14,7 +14,7 @@ from bornbiased_jax.parameters import Params
 EMBEDDING_SEED = 0
 
 
-class Subject(NamedTuple):
+class ProbedModel(NamedTuple):
     """Untrained models of a configuration, or one model with its weights."""
 
     cfg: ModelConfig
@@ -27,7 +27,7 @@ class Subject(NamedTuple):
     """Under which other processes open the same weights, where they can."""
 
 
-def untrained(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> Subject:
+def untrained(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_SEED) -> ProbedModel:
     """Return untrained models. With ``fixed_embedding_seed`` all share embeddings and head (Appendix B.2).
 
     Example:
@@ -36,11 +36,11 @@ def untrained(cfg: ModelConfig, *, fixed_embedding_seed: int | None = EMBEDDING_
         0.02
     """
     about = {"model": cfg.to_dict(), "fixed_embedding_seed": fixed_embedding_seed}
-    return Subject(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
+    return ProbedModel(cfg, fixed_embedding_seed, None, 0.0, cfg.embedding_std, about)
 
 
-def from_weights(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> Subject:
+def from_weights(cfg: ModelConfig, params: Params, digest: str, reference: str | None = None) -> ProbedModel:
     """Return one model with its weights; the seed is ignored. Other processes need its ``reference``."""
     table = np.asarray(on_host(params["embed"]["embedding"]), np.float32)
     about = {"model": cfg.to_dict(), "weights": digest}
-    return Subject(cfg, None, params, float(table.mean()), float(table.std()), about, reference)
+    return ProbedModel(cfg, None, params, float(table.mean()), float(table.std()), about, reference)

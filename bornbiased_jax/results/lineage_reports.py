@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from bornbiased_jax.lineage.audit.finding import INFORMATION, Kind, RunRow
+from bornbiased_jax.lineage.audit.finding import INFORMATION, FindingKind, RunRow
 from bornbiased_jax.lineage.verdict import LEAST_P, format_p
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
 from bornbiased_jax.results.result import Listing, Record, listing
 from bornbiased_jax.results.wording import among, count
 
-_TITLES: dict[Kind, str] = {
+_TITLES: dict[FindingKind, str] = {
     "duplicate": "Duplicates",
     "near-duplicate": "Duplicates up to signed zeros or number format",
     "gap": "Steps missing from the grid",
@@ -89,7 +89,7 @@ class Audit(Record):
     def summary(self) -> list[str]:
         """Say how many findings of which kind there are, and how far the tests reach."""
         value = self.record
-        kinds: Counter[Kind] = Counter(finding["kind"] for finding in value["findings"])
+        kinds: Counter[FindingKind] = Counter(finding["kind"] for finding in value["findings"])
         defects = [
             f"{_TITLES[kind].lower()} ({kinds[kind]})" for kind in _TITLES if kind not in INFORMATION and kinds[kind]
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Row, Sheet, StdProfiles
+from bornbiased_jax.lineage.sheet import KINDS, STATISTICS, SYNTHETIC, Sheet, SheetRow, StdProfiles
 from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison
 from bornbiased_jax.lineage.spectra import MATRICES, SPECTRA
 from bornbiased_jax.results.result import Listing
@@ -101,7 +101,7 @@ def _names_text(names: Sequence[str]) -> str | None:
     return ", ".join(map(cut, names[:_MOST_NAMES])) + more or None
 
 
-def value_text(row: Row) -> str:
+def value_text(row: SheetRow) -> str:
     """Write the value of a pair, in brackets its ends over blocks or the part that it is of; or why there is none."""
     if row.value is None:
         return f"none: {row.reason}"
@@ -110,7 +110,7 @@ def value_text(row: Row) -> str:
     return number_text(row.value) + (f" ({brackets})" if brackets else "")
 
 
-def place_text(row: Row) -> str:
+def place_text(row: SheetRow) -> str:
     """Say where the value of a pair lies among unrelated models, or why that is not said."""
     statistic = STATISTICS[row.key]
     if row.value is None:

@@ -12,7 +12,7 @@ from bornbiased_jax.model.memory import FLOAT, check_weights, forward_bytes, wei
 from bornbiased_jax.training.config import PretrainConfig
 
 
-class MemoryNeeded(NamedTuple):
+class TrainingMemory(NamedTuple):
     """Bytes of a training step on one device: of weights, gradients and the optimizer's means, and of a micro-batch."""
 
     copies: float
@@ -21,7 +21,7 @@ class MemoryNeeded(NamedTuple):
     activations: float
 
 
-def memory_needed(config: PretrainConfig) -> MemoryNeeded:
+def memory_needed(config: PretrainConfig) -> TrainingMemory:
     """Estimate the least that a step holds on each device: all states, one seed's gradient, one micro-batch."""
     # Weights, gradients and two means of each seed, spread over the devices.
     devices = parallel.parse_mesh(config.mesh)
@@ -35,7 +35,7 @@ def memory_needed(config: PretrainConfig) -> MemoryNeeded:
     half = 0.5 if config.dtype == "bfloat16" else 1.0
     sequences = 1 if alone else config.micro_batch // parts
     activations = half * forward_bytes(config.model, sequences, config.context, keep_activations=not config.remat)
-    return MemoryNeeded(copies, copies * weights_bytes(config.model), activations)
+    return TrainingMemory(copies, copies * weights_bytes(config.model), activations)
 
 
 def check_memory(config: PretrainConfig) -> None:

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.derive.changes import Context, parse_change
+from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.trace import trace
@@ -54,7 +54,7 @@ def write(folder: Path) -> None:
     for seed, (name, cfg) in enumerate(UNRELATED.items(), start=2):
         made[name] = cfg, init_seed(cfg, seed)
     for name, changes in RELATED.items():
-        derived = derive(BASE, [parse_change(change) for change in changes.split()], Context(0, None))
+        derived = derive(BASE, [parse_change(change) for change in changes.split()], ChangeContext(0, None))
         made[name] = derived.cfg, derived.params
     for name, (cfg, params) in made.items():
         export_hugging_face(cfg, params, folder / name)

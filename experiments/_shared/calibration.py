@@ -95,7 +95,7 @@ def population_pairs(
 
 
 @dataclasses.dataclass(frozen=True)
-class Rate:
+class RejectionRate:
     """Pairs with p below a level, with Clopper and Pearson's interval and the exact test of the level."""
 
     level: float
@@ -108,7 +108,7 @@ class Rate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
+class CalibrationSummary:
     """The distribution of p over pairs; None and no rates where no p is defined.
 
     Attributes:
@@ -123,7 +123,7 @@ class Summary:
 
     num_pairs: int
     num_undefined: int
-    rates: list[Rate]
+    rates: list[RejectionRate]
     ks_statistic: float | None
     ks_p: float | None
     z_mean: float | None
@@ -132,7 +132,7 @@ class Summary:
 
 def summarize(
     p_values: Sequence[float | None], z_values: Sequence[float | None] = (), *, confidence: float = 0.95
-) -> Summary:
+) -> CalibrationSummary:
     """Summarize the distribution of p over pairs.
 
     For unrelated pairs a calibrated test has rates that its intervals cover (``binomial_p`` is the two-sided exact test
@@ -146,7 +146,7 @@ def summarize(
     p_N = np.array([p for p in p_values if p is not None], np.float64)
     z_N = np.array([z for z in z_values if z is not None], np.float64)
     ks = stats.kstest(p_N, "uniform") if len(p_N) else None
-    return Summary(
+    return CalibrationSummary(
         num_pairs=len(p_values),
         num_undefined=len(p_values) - len(p_N),
         rates=[_rate(p_N, level, confidence) for level in LEVELS if len(p_N)],
@@ -157,14 +157,14 @@ def summarize(
     )
 
 
-def _rate(p_N: np.ndarray, level: float, confidence: float) -> Rate:
+def _rate(p_N: np.ndarray, level: float, confidence: float) -> RejectionRate:
     below, count = int((p_N < level).sum()), len(p_N)
     low, high = binomial_interval(below, count, confidence)
     exact_p = float(stats.binomtest(below, count, level).pvalue)
-    return Rate(level, below, below / count, low, high, confidence, exact_p)
+    return RejectionRate(level, below, below / count, low, high, confidence, exact_p)
 
 
-def summarize_verdicts(verdicts: Sequence[Verdict]) -> Summary:
+def summarize_verdicts(verdicts: Sequence[Verdict]) -> CalibrationSummary:
     """Summarize p and z of one test's verdicts."""
     return summarize([verdict.p_value for verdict in verdicts], [verdict.z for verdict in verdicts])
 
@@ -180,7 +180,7 @@ class Check:
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class TestFamily:
     """Checks that are held together, and whether none rejects."""
 
     calibrated: bool
@@ -188,7 +188,7 @@ class Family:
     checks: list[Check]
 
 
-def check_family(summaries: Mapping[str, Summary], *, family_error: float = 0.05) -> Family:
+def check_family(summaries: Mapping[str, CalibrationSummary], *, family_error: float = 0.05) -> TestFamily:
     """Test whether a family of summaries of unrelated pairs is calibrated, corrected for the number of checks.
 
     Each summary brings one binomial check a level and one Kolmogorov–Smirnov check, all held together by
@@ -206,4 +206,4 @@ def check_family(summaries: Mapping[str, Summary], *, family_error: float = 0.05
     for check, value in zip(checks, holm([check.p for check in checks]), strict=True):
         check.adjusted_p = float(value)
     least = min((check.adjusted_p for check in checks), default=math.nan)
-    return Family(bool(least >= family_error), len(checks), checks)
+    return TestFamily(bool(least >= family_error), len(checks), checks)

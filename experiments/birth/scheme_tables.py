@@ -27,7 +27,7 @@ LEAST_BIASED = ("gpt2-scaled-balanced", "gpt2-scaled-mirrored", "embedding std 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class SchemeComparison:
     """Paired differences in held-out loss of one row minus another, in nats.
 
     Attributes:
@@ -84,7 +84,7 @@ def seeds_needed(std: float) -> int:
     return math.ceil(optimize.brentq(shortfall, 2, 10 + 2 * (quantiles * std / DIFFERENCE) ** 2))
 
 
-def compare(result: Entry) -> list[Comparison]:
+def compare(result: Entry) -> list[SchemeComparison]:
     """Compare every row with the reference, and the contrast; p-values are corrected over all of them."""
     rows = {row["name"]: row for row in result["rows"]}
     pairs = [(name, result["reference"]) for name in rows if name != result["reference"]]
@@ -97,13 +97,13 @@ def compare(result: Entry) -> list[Comparison]:
     ]
 
 
-def _compare(row: Entry, base: Entry) -> Comparison:
+def _compare(row: Entry, base: Entry) -> SchemeComparison:
     differences_SK = _losses(row) - _losses(base)
     last_S = differences_SK[:, -1]
     # Differences that are the same number in every seed have no t; equal ones are no difference.
     std = float(last_S.std(ddof=1))
     p = float(stats.ttest_1samp(last_S, 0.0).pvalue) if std > 0 else float(last_S[0] == 0)
-    return Comparison(
+    return SchemeComparison(
         row=row["name"],
         base=base["name"],
         steps=row["steps"],

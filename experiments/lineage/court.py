@@ -29,8 +29,8 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, 
 from bornbiased_jax.experiments.lineage import descendants_readings
 from bornbiased_jax.experiments.lineage.descendants_readings import (
     EVIDENCE,
+    FamilyReading,
     Reads,
-    Subject,
     output_verdicts,
     read_published,
 )
@@ -57,7 +57,9 @@ TESTS: dict[str, Reads] = {
 }
 
 
-def package_verdicts(base: Subject, suspect: Subject, num_permutations: int, seed: int) -> dict[str, Verdict]:
+def package_verdicts(
+    base: FamilyReading, suspect: FamilyReading, num_permutations: int, seed: int
+) -> dict[str, Verdict]:
     """Run every test of this package that claims anything of such a pair."""
     pair, options = (base.sketches, suspect.sketches), Options(num_permutations=num_permutations, seed=seed)
     verdicts = output_verdicts(base, suspect, num_permutations, seed)
@@ -68,7 +70,7 @@ def package_verdicts(base: Subject, suspect: Subject, num_permutations: int, see
     return verdicts
 
 
-def examine(base: Subject, suspect: Subject, num_permutations: int, seed: int) -> dict[str, float | None]:
+def examine(base: FamilyReading, suspect: FamilyReading, num_permutations: int, seed: int) -> dict[str, float | None]:
     """Run every test that claims anything of such a pair: its p, or its score."""
     values = {
         name: verdict.p_value for name, verdict in package_verdicts(base, suspect, num_permutations, seed).items()
@@ -78,7 +80,7 @@ def examine(base: Subject, suspect: Subject, num_permutations: int, seed: int) -
     return {name: None if value is None else float(f"{value:.6g}") for name, value in values.items()}
 
 
-def matchings(base: Subject, suspect: Subject) -> Entry:
+def matchings(base: FamilyReading, suspect: FamilyReading) -> Entry:
     """Measure how often independent matchings of hidden units agree, block by block.
 
     Returns:
@@ -101,7 +103,7 @@ SCORE_LEVEL = 0.05
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 32
 
-Pair = tuple[str, Subject, Subject]
+Pair = tuple[str, FamilyReading, FamilyReading]
 
 
 def run(context: Context) -> Entry:
@@ -127,7 +129,7 @@ def run(context: Context) -> Entry:
     }
 
 
-def pairs_of(models: Sequence[Subject], untrained: Sequence[Subject]) -> Iterator[Pair]:
+def pairs_of(models: Sequence[FamilyReading], untrained: Sequence[FamilyReading]) -> Iterator[Pair]:
     """Yield the pairs of one width: kind, base, suspect. The base of a mixed pair is the initialization."""
     for base, suspect in itertools.combinations(models, 2):
         if base.origin.corpus == suspect.origin.corpus:
@@ -160,7 +162,7 @@ def _pairs(context: Context) -> list[Pair]:
     return list(pairs_of(trained(context, width), initializations(context.settings, width)))
 
 
-def _name(model: Subject) -> str:
+def _name(model: FamilyReading) -> str:
     origin = model.origin
     return f"{origin.width}/{origin.corpus or 'birth'}/{origin.order}/{origin.seed}"
 

@@ -50,9 +50,9 @@ from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale
 from bornbiased_jax.experiments.lineage import descendants_tables
 from bornbiased_jax.experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
 from bornbiased_jax.experiments.lineage.descendants_readings import (
+    FamilyReading,
     Origin,
     Reading,
-    Subject,
     read_initialization,
     read_outputs,
     read_published,
@@ -94,8 +94,8 @@ class Stand(NamedTuple):
     """The models that every change is tried on: families, their trained models, and their initializations."""
 
     families: Families
-    bases: list[Subject]
-    initializations: list[Subject]
+    bases: list[FamilyReading]
+    initializations: list[FamilyReading]
 
 
 @once_a_process
@@ -106,8 +106,11 @@ def _stand(context: Context) -> Stand:
     initial = [(seed, draw(cfg, np.uint32(seed))) for seed in families.seeds[: settings["num_born"]]]
     return Stand(
         families,
-        [Subject(cfg, params, settings, cfg) for params in families.bases],
-        [Subject(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed)) for seed, params in initial],
+        [FamilyReading(cfg, params, settings, cfg) for params in families.bases],
+        [
+            FamilyReading(cfg, params, settings, cfg, origin=Origin(cfg.d_model, None, 0, seed))
+            for seed, params in initial
+        ],
     )
 
 
@@ -117,7 +120,7 @@ def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
     stand, change = _stand(settings, sources), all_changes(settings)[chunk.start]
     families = stand.families
     models = [change.make(families, place) for place in range(len(stand.bases))]
-    suspects = [Subject(cfg, params, settings, families.cfg) for cfg, params in models]
+    suspects = [FamilyReading(cfg, params, settings, families.cfg) for cfg, params in models]
     return [{"loss": _loss(families, models), "rows": _rows(settings, change, stand, suspects)}]
 
 
@@ -130,7 +133,7 @@ def _loss(families: Families, models: Sequence[tuple[ModelConfig, Any]]) -> floa
 _loss_of = jax.jit(loss_sum, static_argnums=0)
 
 
-def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[Subject]) -> Sequence[Entry]:
+def _rows(settings: Entry, change: Change, stand: Stand, suspects: Sequence[FamilyReading]) -> Sequence[Entry]:
     """Compute the readings of every pair of one change."""
     bases, initializations = stand.bases, stand.initializations
     nearby = neighbors(len(bases), settings["num_offsets"])

@@ -20,7 +20,7 @@ import optax
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import damage
-from bornbiased_jax.derive.changes import Context as Drawing
+from bornbiased_jax.derive.changes import ChangeContext as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments._shared.training import in_memory
@@ -215,7 +215,11 @@ def make_families(context: Context) -> Families:
 
 
 def cached_fit(
-    context: Context, place: str, identity: Sequence[object], cfg: ModelConfig, make: Callable[[], Mapping[int, Params]]
+    context: Context,
+    place: str,
+    identity: Sequence[object],
+    cfg: ModelConfig,
+    make: Callable[[], Mapping[int, Params]],
 ) -> list[list[Params]]:
     """Keep what :func:`fit` gives in a folder: the parameters by mark, then by family."""
 

@@ -133,7 +133,7 @@ DERIVED = Origin(0, "", 0, None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Subject:
+class FamilyReading:
     """One model with what the tests read of it, each computed when first asked for.
 
     Attributes:
@@ -200,7 +200,7 @@ def _sentences(text: str, number: int, length: int, cfg: ModelConfig, tokenizer:
     return parse_inputs(text, num_inputs=number, seq_len=length, cfg=cfg, tokenizer=tokenizer)
 
 
-def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:
+def read_published(base: FamilyReading, suspect: FamilyReading) -> dict[str, Reading]:
     """Compute every published test and score."""
     base_model, suspect_model = (base.cfg, base.params), (suspect.cfg, suspect.params)
     score = awm(*base_model, *suspect_model)
@@ -225,7 +225,7 @@ def read_published(base: Subject, suspect: Subject) -> dict[str, Reading]:
 
 
 def output_verdicts(
-    base: Subject, suspect: Subject, num_permutations: int, seed: int, *, kendall: bool = True
+    base: FamilyReading, suspect: FamilyReading, num_permutations: int, seed: int, *, kendall: bool = True
 ) -> dict[str, Verdict]:
     """Run this package's tests on outputs; Kendall's form takes as long as all others."""
     test = functools.partial(
@@ -239,13 +239,13 @@ def output_verdicts(
     return verdicts | ({"outputs, Kendall": test(correlation="kendall")} if kendall else {})
 
 
-def read_outputs(base: Subject, suspect: Subject, seed: int, *, kendall: bool) -> dict[str, Reading]:
+def read_outputs(base: FamilyReading, suspect: FamilyReading, seed: int, *, kendall: bool) -> dict[str, Reading]:
     """Run this package's tests on outputs, with a few permutations."""
     verdicts = output_verdicts(base, suspect, FEW, seed, kendall=kendall)
     return {name: _z(verdict) for name, verdict in verdicts.items()}
 
 
-def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Reading]:
+def read_weights(base: FamilyReading, suspect: FamilyReading, seed: int) -> dict[str, Reading]:
     """Run this package's tests in the weights between any two models."""
     # Blocks, experts and their labels correspond alike for all evidence.
     pair = main_pair(base.sketches, suspect.sketches)
@@ -254,7 +254,7 @@ def read_weights(base: Subject, suspect: Subject, seed: int) -> dict[str, Readin
 
 
 def read_initialization(
-    initialization: Subject, suspect: Subject, seed: int, num_permutations: int
+    initialization: FamilyReading, suspect: FamilyReading, seed: int, num_permutations: int
 ) -> dict[str, Reading]:
     """Run this package's test of an initialization against any model."""
     options = Options(ALPHA, num_permutations, seed, has_untrained=True)

@@ -61,7 +61,7 @@ LEVEL = 0.01
 _CHUNK = 50
 
 
-class Pair(NamedTuple):
+class DisputePair(NamedTuple):
     """Numbers of a base and of the base that the suspect was made from, and the kind of dispute."""
 
     kind: str
@@ -88,10 +88,10 @@ def run(context: Context) -> Entry:
     }
 
 
-def pairs_of(count: int) -> Iterator[Pair]:
+def pairs_of(count: int) -> Iterator[DisputePair]:
     """Yield every base with every suspect, kind by kind."""
     for kind, base, suspect in itertools.product(KINDS, range(count), range(count)):
-        yield Pair(kind, base, suspect)
+        yield DisputePair(kind, base, suspect)
 
 
 @chunked

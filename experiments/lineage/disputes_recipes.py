@@ -20,7 +20,7 @@ from bornbiased_jax.checkpoints.native_roles import LANGUAGE, NativeRoles
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.derive import damage
-from bornbiased_jax.derive.changes import Context as Drawing
+from bornbiased_jax.derive.changes import ChangeContext as Drawing
 from bornbiased_jax.derive.changes import parse_change
 from bornbiased_jax.derive.damage import Model
 from bornbiased_jax.experiments.base import Context, Entry
@@ -36,7 +36,7 @@ from bornbiased_jax.experiments.lineage.descendants_families import (
 from bornbiased_jax.experiments.lineage.unrelated_models import cached_run, draw, stacked
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
-from bornbiased_jax.lineage.sheet_reading import Reading, probe_ids, read_model
+from bornbiased_jax.lineage.sheet_reading import SheetReading, probe_ids, read_model
 from bornbiased_jax.parameters import Params
 
 TOWER = "vision"
@@ -92,7 +92,7 @@ class Release:
         return fingerprint(TowerRoles(language, NativeRoles(Checkpoint.from_params(*self.tower))))
 
     @functools.cached_property
-    def reading(self) -> Reading:
+    def reading(self) -> SheetReading:
         """The numbers of the language model that public statistics need."""
         ids_ST = probe_ids(self.checkpoint, self.checkpoint)
         return read_model(NativeRoles(self.checkpoint), self.checkpoint, ids_ST)

@@ -13,10 +13,10 @@ import numpy as np
 
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
-from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
+from bornbiased_jax.experiments.lineage.descendants_readings import FamilyReading, Origin
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS
-from bornbiased_jax.lineage.sheet_reading import Reading, probe_ids, read_model
+from bornbiased_jax.lineage.sheet_reading import SheetReading, probe_ids, read_model
 from bornbiased_jax.lineage.sheet_statistics import compare
 from bornbiased_jax.lineage.sheet_tokens import token_statistics, vocabulary
 from bornbiased_jax.report.numbers import fixed
@@ -24,7 +24,7 @@ from bornbiased_jax.report.tables import Claim, Table, tabulate
 from bornbiased_jax.text import corpora
 from bornbiased_jax.text.bpe import train_bpe
 
-Model = tuple[Origin, Reading]
+Model = tuple[Origin, SheetReading]
 _ENDS = ("least", "5%", "median", "95%", "largest")
 
 
@@ -56,15 +56,15 @@ def run(context: Context) -> Entry:
     }
 
 
-def _read(model: Subject) -> Model:
+def _read(model: FamilyReading) -> Model:
     checkpoint = model.reader
     return model.origin, read_model(NativeRoles(checkpoint), checkpoint, probe_ids(checkpoint, checkpoint))
 
 
-def _pairs(models: Sequence[Model], num_pairs: int) -> Iterator[tuple[str, Reading, Reading]]:
+def _pairs(models: Sequence[Model], num_pairs: int) -> Iterator[tuple[str, SheetReading, SheetReading]]:
     """Yield up to ``num_pairs`` pairs of each kind, drawn from all of them."""
     untrained, same_text, other_text, other_width = KINDS
-    by_kind: dict[str, list[tuple[Reading, Reading]]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[tuple[SheetReading, SheetReading]]] = {kind: [] for kind in KINDS}
     for (first, base), (second, suspect) in itertools.combinations(models, 2):
         if first.corpus is None and second.corpus is None:
             kind = untrained if first.width == second.width else None

@@ -19,7 +19,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared.training import in_memory, token_batches
 from bornbiased_jax.experiments.base import Context, Entry
-from bornbiased_jax.experiments.lineage.descendants_readings import Origin, Subject
+from bornbiased_jax.experiments.lineage.descendants_readings import FamilyReading, Origin
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.record import jsonable
 from bornbiased_jax.training import begin, fit, load_data
@@ -28,9 +28,9 @@ ORDERS = (0, 1)
 _INITIALIZATIONS = 500_000
 
 
-def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Entry) -> Subject:
+def model_of(origin: Origin, cfg: ModelConfig, params: Params, settings: Entry) -> FamilyReading:
     """Return the model of an origin, as the tests read it."""
-    return Subject(cfg, params, settings, cfg, tokenizer=None, origin=origin)
+    return FamilyReading(cfg, params, settings, cfg, tokenizer=None, origin=origin)
 
 
 def config(settings: Entry, width: int) -> ModelConfig:
@@ -38,7 +38,7 @@ def config(settings: Entry, width: int) -> ModelConfig:
     return preset(settings["model"], **{**settings["changes"], "d_model": width, "d_ff": 2 * width})
 
 
-def trained(context: Context, width: int) -> list[Subject]:
+def trained(context: Context, width: int) -> list[FamilyReading]:
     """Train all models of one width: corpus by corpus, order by order, seed by seed; one stored array a run."""
     settings = context.settings
     cfg = config(settings, width)
@@ -52,7 +52,7 @@ def trained(context: Context, width: int) -> list[Subject]:
     return subjects
 
 
-def initializations(settings: Entry, width: int) -> list[Subject]:
+def initializations(settings: Entry, width: int) -> list[FamilyReading]:
     """Draw initializations of one width, as many as are trained."""
     cfg = config(settings, width)
     count = settings["seeds_an_order"] * len(ORDERS) * len(settings["corpora"])

@@ -80,7 +80,7 @@ _TEXT = "builtin:prose"
 _CHUNK = 25
 
 
-class Pair(NamedTuple):
+class UnrelatedPair(NamedTuple):
     """Two unrelated models, each by population, seed and change ("" for none), and the kind of pair."""
 
     kind: str
@@ -114,16 +114,16 @@ def train_populations(context: Context) -> Callable[[tuple[str, int, str]], Fing
 _fingerprints = once_a_process(train_populations)
 
 
-def pairs_of(settings: Entry) -> Iterator[Pair]:
+def pairs_of(settings: Entry) -> Iterator[UnrelatedPair]:
     """Yield the pairs of all populations, kind by kind."""
     names, places = list(settings["populations"]), range(settings["seeds"])
     for name, (first, second) in itertools.product(names, itertools.combinations(places, 2)):
-        yield Pair(PLAIN, (name, first, ""), (name, second, ""))
+        yield UnrelatedPair(PLAIN, (name, first, ""), (name, second, ""))
     for (name, partner), place in itertools.product(itertools.combinations(names, 2), places):
-        yield Pair(ACROSS, (name, place, ""), (partner, place, ""))
+        yield UnrelatedPair(ACROSS, (name, place, ""), (partner, place, ""))
     for change, name, place in itertools.product(CHANGES, names, places):
         if change in _possible(settings["populations"][name]):
-            yield Pair(change, (name, place, ""), (name, (place + 1) % len(places), change))
+            yield UnrelatedPair(change, (name, place, ""), (name, (place + 1) % len(places), change))
 
 
 def _possible(changes: Entry) -> Sequence[str]:
@@ -171,7 +171,7 @@ def compute(settings: Entry, sources: Entry, chunk: Chunk) -> Sequence[Entry]:
     return rows
 
 
-def summarize(name: str, pairs: Sequence[Pair], rows: Sequence[Entry], num_permutations: int) -> Entry:
+def summarize(name: str, pairs: Sequence[UnrelatedPair], rows: Sequence[Entry], num_permutations: int) -> Entry:
     """Summarize one piece of evidence, or the verdict, over the pairs in which it has a p."""
     defined = [index for index, row in enumerate(rows) if name in row["p"]]
     p_values = np.array([rows[index]["p"][name] for index in defined])
@@ -194,7 +194,7 @@ def summarize(name: str, pairs: Sequence[Pair], rows: Sequence[Entry], num_permu
     }
 
 
-def _by_kind(kind: str, pairs: Sequence[Pair], rows: Sequence[Entry]) -> Entry:
+def _by_kind(kind: str, pairs: Sequence[UnrelatedPair], rows: Sequence[Entry]) -> Entry:
     of_kind = [row for pair, row in zip(pairs, rows, strict=True) if pair.kind == kind]
     count = sum(row["is_same"] for row in of_kind)
     return {
@@ -204,7 +204,7 @@ def _by_kind(kind: str, pairs: Sequence[Pair], rows: Sequence[Entry]) -> Entry:
     }
 
 
-def _largest_agreement(name: str, pairs: Sequence[Pair], rows: Sequence[Entry]) -> Entry:
+def _largest_agreement(name: str, pairs: Sequence[UnrelatedPair], rows: Sequence[Entry]) -> Entry:
     """Return the largest agreement of two matchings of neurons within a population; None where undefined."""
     values = [
         row["agreement"]

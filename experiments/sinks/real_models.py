@@ -20,7 +20,7 @@ from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.evaluation.sink_report import ReportOptions, cut_sequences, report_on_ids, strongest_head
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.settings import EPSILON
-from bornbiased_jax.experiments.sinks.subject import Subject, attempt, neuron_rows
+from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt, neuron_rows
 from bornbiased_jax.parameters import Params, flatten
 from bornbiased_jax.quantization import parse_scheme, prices
 from bornbiased_jax.report.numbers import fixed, percent, significant
@@ -32,7 +32,7 @@ def run(context: Context, must_be_named: bool = False) -> Entry:
     return attempt(context, functools.partial(_measure, context), must_be_named)
 
 
-def _measure(context: Context, subject: Subject) -> Entry:
+def _measure(context: Context, subject: SinkModel) -> Entry:
     """Measure sinks by the protocol, the price of rounding and a rolling cache, and the weights."""
     settings, opened, ids_T = context.settings, subject.opened, subject.ids_T
     identity = [opened.digest(), ids_T.tolist()]

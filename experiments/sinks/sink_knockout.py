@@ -32,7 +32,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.intervention import effect, first_activations
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each, where_attempted
-from bornbiased_jax.experiments.sinks.subject import Subject, attempt
+from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edits, Neuron, clear, silence, write
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.outliers import super_neurons
@@ -49,7 +49,7 @@ def run(context: Context, must_be_named: bool = False) -> Entry:
     """Make every cut and join on one model, or return the reason why not."""
     settings = context.settings
 
-    def measure(subject: Subject) -> Entry:
+    def measure(subject: SinkModel) -> Entry:
         opened = subject.opened
         tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
         return context.cached(

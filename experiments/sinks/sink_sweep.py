@@ -28,7 +28,7 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.evaluation.sink_report import cut_sequences
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, where_attempted
 from bornbiased_jax.experiments.sinks.settings import EPSILON
-from bornbiased_jax.experiments.sinks.subject import Subject, attempt
+from bornbiased_jax.experiments.sinks.subject import SinkModel, attempt
 from bornbiased_jax.model.interventions import Edit, Edits, amplify_variance, scale_output, self_only
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.sinks import SinkOptions, measure_sinks
@@ -45,7 +45,7 @@ def run(context: Context) -> Entry:
     """Run the sweep on one model, or return the reason why not."""
     settings = context.settings
 
-    def measure(subject: Subject) -> Entry:
+    def measure(subject: SinkModel) -> Entry:
         opened = subject.opened
         tokens_NT = cut_sequences(subject.ids_T, settings["length"], settings["num_sequences"])
         random_NT = random_tokens(settings["random_sequences"], settings["length"], opened.cfg.vocab_size)

@@ -25,7 +25,7 @@ ABSENT = (
 UNNAMED = "Not attempted: no checkpoint is named. Give --data 'model=PATH;TEXT'."
 
 
-class Subject(NamedTuple):
+class SinkModel(NamedTuple):
     """A model with the text that it is measured on."""
 
     opened: Checkpoint
@@ -34,7 +34,7 @@ class Subject(NamedTuple):
     ids_T: np.ndarray
 
 
-def attempt(context: Context, measure: Callable[[Subject], Entry], must_be_named: bool = False) -> Entry:
+def attempt(context: Context, measure: Callable[[SinkModel], Entry], must_be_named: bool = False) -> Entry:
     """Describe the model of a run and measure it, or return the reason why there is none.
 
     Args:
@@ -55,11 +55,11 @@ def attempt(context: Context, measure: Callable[[Subject], Entry], must_be_named
     if opened.tokenizer is None:
         raise InputError(f"{path} has no tokenizer: name a model that has one")
     ids_T = opened.tokenizer.encode(read_text(source)[: context.settings["characters"]])
-    subject = Subject(opened, path, source, ids_T)
+    subject = SinkModel(opened, path, source, ids_T)
     return {"attempted": True, **about(subject), **measure(subject)}
 
 
-def about(subject: Subject) -> Entry:
+def about(subject: SinkModel) -> Entry:
     """Describe the model: its name, the file's SHA-256, its license as far as it is known."""
     opened, path, source, _ = subject
     return {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.checkpoints.layout import (
     Biases,
-    Entry,
+    FileEntry,
     file_shapes,
     pack,
     shape_in_file,
@@ -36,7 +36,7 @@ def test_packing_undoes_unpacking(form, kv_heads, groups, half, width, vector):
     out = (kv_heads if form == "paired key" else heads) * 2 * half
     shape = (out,) if vector else (width, out)
     paths = ("q", "k", "v") if fused else ("q",)
-    entry = Entry("tensor", paths, None, form)
+    entry = FileEntry("tensor", paths, None, form)
     parameters = [np.random.default_rng(i).normal(size=shape) for i in range(len(paths))]
     tensor = pack(entry, cfg, parameters)
     assert tensor.shape == shape_in_file(entry, dict.fromkeys(paths, shape))
@@ -48,7 +48,7 @@ def test_interleaved_rows_become_halves():
     """Meta's layout turns rows 2i and 2i + 1 of a head together, ours rows i and i + K/2."""
     cfg = ModelConfig(num_heads=2, head_dim=6, d_model=12)
     rows = np.arange(12.0)[:, None] * np.ones((1, 3))
-    (kernel,) = unpack(Entry("wq", ("q",), None, "paired query"), cfg, rows)
+    (kernel,) = unpack(FileEntry("wq", ("q",), None, "paired query"), cfg, rows)
     assert kernel[0].tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
 
 

@@ -13,7 +13,7 @@ from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint
 from bornbiased_jax.cli.derive import derive as command
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.derive import damage
-from bornbiased_jax.derive.changes import KINDS, Context, parse_change
+from bornbiased_jax.derive.changes import KINDS, ChangeContext, parse_change
 from bornbiased_jax.derive.derive import derive, logit_difference
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.parameters import flatten, unflatten
@@ -44,7 +44,7 @@ def trained(tmp_path_factory):
 
 
 def changed(place, *changes, **context):
-    return derive(place, [parse_change(text) for text in changes], Context(**context))
+    return derive(place, [parse_change(text) for text in changes], ChangeContext(**context))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2"])

@@ -19,7 +19,13 @@ from bornbiased_jax.experiments.lineage import (
     descendants_summary,
     descendants_tables,
 )
-from bornbiased_jax.experiments.lineage.descendants_readings import EXACT, TESTS, Subject, read_outputs, read_weights
+from bornbiased_jax.experiments.lineage.descendants_readings import (
+    EXACT,
+    TESTS,
+    FamilyReading,
+    read_outputs,
+    read_weights,
+)
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs
 from bornbiased_jax.experiments.lineage.sketched import matched
 from bornbiased_jax.experiments.lineage.unrelated_models import packed, unpacked
@@ -140,7 +146,7 @@ def test_the_readings_are_those_of_the_benchmarks_tests():
     everyone = []
     for seed, other in ((0, 1), (0, 2), (5, 3)):
         params = moved([seed], [other], 0.01)[0]
-        everyone.append(Subject(CFG, params, SMOKE, CFG))
+        everyone.append(FamilyReading(CFG, params, SMOKE, CFG))
     base = everyone[0]
     for suspect in everyone[1:]:
         values = read_outputs(base, suspect, 3, kendall=True) | read_weights(base, suspect, 3)

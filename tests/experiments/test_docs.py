@@ -147,7 +147,7 @@ def test_what_is_drawn_from_untrained_models_of_another_takes_what_they_took(com
 def test_a_missing_record_names_its_command(committed):
     result = docs.render("<!-- record: table2 show=tables --><!-- end -->")
     assert "Not measured yet: `bornbiased reproduce table2 --scale laptop`." in result
-    assert "`python -m benchmarks nothing --json" in docs.content(docs.Block("benchmark/nothing", show="tables"))
+    assert "`python -m benchmarks nothing --json" in docs.content(docs.RecordBlock("benchmark/nothing", show="tables"))
 
 
 @pytest.mark.parametrize(

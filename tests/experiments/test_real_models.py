@@ -30,7 +30,7 @@ def test_everything_is_measured_of_a_model_that_is_named(tmp_path):
 def test_a_single_file_is_identified_by_its_digest(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"weights")
     opened = open_checkpoint("seed:1@gpt2-tiny,num_layers=1,num_heads=1,d_model=8,d_ff=8,vocab_size=32")
-    read = subject.Subject(opened, tmp_path / "model.gguf", "builtin:prose", np.arange(4))
+    read = subject.SinkModel(opened, tmp_path / "model.gguf", "builtin:prose", np.arange(4))
     assert subject.about(read)["sha256"] == io.sha256(tmp_path / "model.gguf")
 
 

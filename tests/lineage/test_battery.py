@@ -13,7 +13,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint, export_hugging_face
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
-from bornbiased_jax.derive.changes import Context, parse_change
+from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
@@ -41,7 +41,7 @@ def untrained(seed, family="llama"):
 
 
 def changed(seed, changes, family="llama"):
-    derived = derive(reference(seed, family), [parse_change(text) for text in changes.split()], Context(0, None))
+    derived = derive(reference(seed, family), [parse_change(text) for text in changes.split()], ChangeContext(0, None))
     return of_params(derived.cfg, derived.params)
 
 
@@ -103,7 +103,7 @@ EVERYTHING += " rotate:7 round:4"
 
 
 def exported(changes, folder):
-    derived = derive(reference(1), [parse_change(text) for text in changes.split()], Context(0, None))
+    derived = derive(reference(1), [parse_change(text) for text in changes.split()], ChangeContext(0, None))
     export_hugging_face(derived.cfg, derived.params, folder)
     return folder
 
@@ -137,7 +137,7 @@ def test_all_changes_and_permuted_neurons_are_found_by_matching_longer_sketches(
 def test_permuted_neurons_of_the_width_of_a_7b_model_are_matched_from_checkpoints():
     """11,008 neurons a block, all of which ``--neurons all`` sketches; two matchings take minutes and 5 GB."""
     base = "seed:1@llama-tiny,num_layers=1,num_heads=2,d_model=64,d_ff=11008,vocab_size=256"
-    derived = derive(base, [parse_change("permute:8"), parse_change("noise:0.05")], Context(0, None))
+    derived = derive(base, [parse_change("permute:8"), parse_change("noise:0.05")], ChangeContext(0, None))
     suspect = Checkpoint.from_params(derived.cfg, derived.params)
     verdict = trace(base, suspect, num_permutations=99, neurons="all")
     assert verdict.verdict == "same-lineage" and verdict.detail["agreement"] > 0.99

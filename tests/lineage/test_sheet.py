@@ -23,15 +23,15 @@ from bornbiased_jax.lineage.sheet import (
     QUANTILES,
     STATISTICS,
     SYNTHETIC,
-    Row,
     Sheet,
+    SheetRow,
     calibrated_config,
     evidence_sheet,
 )
 from bornbiased_jax.lineage.sheet_fields import compare_fields, config_fields
 from bornbiased_jax.lineage.sheet_reading import probe_ids, read_model
 from bornbiased_jax.lineage.sheet_statistics import NORM_SCALES, compare, synthetic_releases
-from bornbiased_jax.lineage.sheet_tokens import Vocabulary, token_statistics, vocabulary
+from bornbiased_jax.lineage.sheet_tokens import TokenVocabulary, token_statistics, vocabulary
 from bornbiased_jax.results.sheet_tables import number_text, place_text, sheet_listings, value_text
 from bornbiased_jax.text.bpe import train_bpe
 from tests.lineage.descendants import config, descend, edited, reader, rotated
@@ -234,7 +234,7 @@ def test_no_place_is_said_for_models_of_other_sizes_than_the_ranges():
 
 
 def test_a_value_that_rounds_to_the_end_of_its_range_is_inside():
-    row = Row("cka", 0.40004, {KINDS[0]: (0.1, 0.1, 0.2, 0.4, 0.4)})
+    row = SheetRow("cka", 0.40004, {KINDS[0]: (0.1, 0.1, 0.2, 0.4, 0.4)})
     assert row.place == "inside"
     assert dataclasses.replace(row, value=0.4002).place == "above"
     assert dataclasses.replace(row, value=0.09).place == "below"
@@ -354,16 +354,16 @@ def test_tokenizers_are_compared_by_tokens_merges_and_one_constant_shift():
     base = vocabulary(tokenizer)
     assert token_statistics(base, base) == {"tokenizer_overlap": 1.0, "shared_merges": 1.0, "id_shift": 1.0}
     # Three tokens put before all others move every number by three.
-    shifted = Vocabulary((b"<a>", b"<b>", b"<c>", *base.labels), base.merges)
+    shifted = TokenVocabulary((b"<a>", b"<b>", b"<c>", *base.labels), base.merges)
     values = token_statistics(base, shifted)
     assert values["id_shift"] == 1.0 and values["tokenizer_overlap"] < 1.0
     # Of tokens that stand in the opposite order, one at most keeps a distance.
-    backwards = Vocabulary(base.labels[::-1], base.merges)
+    backwards = TokenVocabulary(base.labels[::-1], base.merges)
     assert token_statistics(base, backwards)["id_shift"] == pytest.approx(1 / len(base.labels))
     other = vocabulary(train_bpe(["zig zag zog zug"] * 20, 270, exact=False))
     assert 0 <= token_statistics(base, other)["shared_merges"] < 0.2
     assert token_statistics(base, None) == dict.fromkeys(values)
-    assert token_statistics(base, Vocabulary(base.labels, None))["shared_merges"] is None
+    assert token_statistics(base, TokenVocabulary(base.labels, None))["shared_merges"] is None
 
 
 def test_merges_are_read_in_both_spellings_of_the_file():

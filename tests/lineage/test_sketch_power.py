@@ -11,7 +11,7 @@ import pytest
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
-from bornbiased_jax.derive.changes import Context, parse_change
+from bornbiased_jax.derive.changes import ChangeContext, parse_change
 from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.derive.tune import adapt
 from bornbiased_jax.lineage.battery import Options
@@ -67,7 +67,7 @@ def test_related_models_have_at_least_the_z_of_the_prototype(runs, dim):
 @pytest.mark.parametrize("change", CHANGED)
 def test_changed_and_rotated_models_have_at_least_the_z_of_the_prototype(runs, change):
     changes = [parse_change(text.format(other=runs["other"])) for text in (*change.split(), "rotate:7")]
-    derived = derive(runs["tuned"], changes, Context(0, None))
+    derived = derive(runs["tuned"], changes, ChangeContext(0, None))
     suspect = NativeRoles(Checkpoint.from_params(derived.cfg, derived.params))
     base, suspect = (fingerprint(source, Settings(token_labels="ids")) for source in (runs["base"], suspect))
     assert single_verdict(base, suspect, TOKEN_NEURONS, MOMENTS).z >= 0.9 * CHANGED[change]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from bornbiased_jax.checkpoints.families.reading import Fields, Rope
-from bornbiased_jax.checkpoints.layout import Biases, Entry, Form, Shapes, make_entries
+from bornbiased_jax.checkpoints.layout import Biases, FileEntry, Form, Shapes, make_entries
 from bornbiased_jax.config import FieldValue, ModelConfig
 
 BiasFlag = tuple[str, bool] | Literal[True]
@@ -130,7 +130,7 @@ class Family:
         """Return the biases that the class has for a configuration; those that it lacks are written as zeros."""
         return self.read_biases(Fields(self.write_biases(cfg), self.name))
 
-    def entries(self, shapes: Shapes) -> list[Entry]:
+    def entries(self, shapes: Shapes) -> list[FileEntry]:
         """List the tensors of a Hugging Face file with these parameters."""
 
         def form(module: str) -> Form:

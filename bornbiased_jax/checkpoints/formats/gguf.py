@@ -22,7 +22,7 @@ import numpy as np
 from bornbiased_jax import hardware, progress
 from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
-from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, Entry, Form, Shapes, file_shapes, make_entries
+from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, FileEntry, Form, Shapes, file_shapes, make_entries
 from bornbiased_jax.checkpoints.tensors import (
     FLOAT_TYPES,
     NamedTensors,
@@ -440,7 +440,7 @@ _SPECIAL: dict[str, Callable[[Fields], Settings]] = {
 _RMS_EPSILON = "attention.layer_norm_rms_epsilon"
 
 
-def _entries(family: Family, shapes: Shapes) -> list[Entry]:
+def _entries(family: Family, shapes: Shapes) -> list[FileEntry]:
     """List the tensors of a file, by the names of llama.cpp."""
     names = {module: _NAMES[module] for module in family.tensors}
     if family.fixed.get("norm_position") == "post":

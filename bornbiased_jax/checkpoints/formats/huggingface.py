@@ -11,7 +11,7 @@ import numpy as np
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter
 from bornbiased_jax.checkpoints.formats.hf_config import Read, read_config
-from bornbiased_jax.checkpoints.layout import Entry, file_shapes
+from bornbiased_jax.checkpoints.layout import FileEntry, file_shapes
 from bornbiased_jax.checkpoints.quantization_files import FIELD, FILES, with_quantization
 from bornbiased_jax.checkpoints.quantized import decode
 from bornbiased_jax.checkpoints.roles import LEFT_OUT
@@ -109,7 +109,7 @@ def weight_files(folder: Path, file: str | None = None) -> list[Path]:
     return choose_weights(folder, file).paths
 
 
-def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list[Entry]:
+def _as_named_in(source: NamedTensors, read: Read, entries: list[FileEntry]) -> list[FileEntry]:
     """Return the entries under the names of this file: it may be saved without its head, and so without a prefix."""
     embedding = read.family.tensors["embed"].format(leaf="weight")
     prefix = embedding.split(".")[0] + "."
@@ -123,7 +123,7 @@ def _as_named_in(source: NamedTensors, read: Read, entries: list[Entry]) -> list
     return [entry._replace(name=renamed.get(entry.name, entry.name)) for entry in entries]
 
 
-def _ignored(source: NamedTensors, read: Read, entries: list[Entry]) -> Callable[[str], bool]:
+def _ignored(source: NamedTensors, read: Read, entries: list[FileEntry]) -> Callable[[str], bool]:
     """Return which tensors are no parameters: buffers, and the copy of a tied embedding, if it is one."""
     copies = _TIED & set(source.shapes) if read.cfg.tie_embeddings else set()
     embedding = _embedding_name(entries)
@@ -136,7 +136,7 @@ def _ignored(source: NamedTensors, read: Read, entries: list[Entry]) -> Callable
     return lambda name: name in copies or (_HEADS.fullmatch(name) or _BUFFERS.fullmatch(name)) is not None
 
 
-def _noticed(source: NamedTensors, read: Read, entries: list[Entry]) -> tuple[str, ...]:
+def _noticed(source: NamedTensors, read: Read, entries: list[FileEntry]) -> tuple[str, ...]:
     """Return what is not plain in a file that was checked: heads left out, a prefix that lacks, a tied table."""
     notes = []
     if heads := sorted(filter(_HEADS.fullmatch, source.shapes)):
@@ -154,5 +154,5 @@ def _noticed(source: NamedTensors, read: Read, entries: list[Entry]) -> tuple[st
     return tuple(notes)
 
 
-def _embedding_name(entries: list[Entry]) -> str:
+def _embedding_name(entries: list[FileEntry]) -> str:
     return next(entry.name for entry in entries if entry.paths == ("embed/embedding",))

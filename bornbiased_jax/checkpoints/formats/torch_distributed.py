@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bornbiased_jax import schema
-from bornbiased_jax.checkpoints.formats.torch_file import Name, Record, Rules, read_pickle, read_tensor
+from bornbiased_jax.checkpoints.formats.torch_file import Name, Rules, TorchRecord, read_pickle, read_tensor
 from bornbiased_jax.checkpoints.tensors import TYPES, Tensor
 from bornbiased_jax.errors import InputError, cut_short
 
@@ -112,7 +112,7 @@ def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
     """Return sizes as a tuple; everything else that is called says nothing about numbers."""
     if function.name == "Size":
         return tuple(arguments[0])
-    return {} if function.name == "OrderedDict" else Record(function.name)
+    return {} if function.name == "OrderedDict" else TorchRecord(function.name)
 
 
 def _tensors(content: object, path: Path) -> dict[str, _ShardedTensor]:
@@ -152,7 +152,7 @@ def _tensors(content: object, path: Path) -> dict[str, _ShardedTensor]:
 
 def _state(record: object, kind: str) -> Any:  # noqa: ANN401 (of the file)
     """Return the state of an object of this kind."""
-    if not isinstance(record, Record) or record.kind != kind:
+    if not isinstance(record, TorchRecord) or record.kind != kind:
         raise TypeError(f"no {kind}")
     return record.state
 

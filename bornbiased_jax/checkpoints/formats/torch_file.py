@@ -69,7 +69,7 @@ class _View(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class Record:
+class TorchRecord:
     """An object that the pickle describes and nobody makes: the name of its class, and its state."""
 
     kind: str
@@ -82,7 +82,7 @@ class Rules(NamedTuple):
     Attributes:
         allowed: globals by module and name.
         rebuild: from a global and its arguments to what the call stands for.
-        has_objects: whether it may describe objects, which become a :class:`Record`.
+        has_objects: whether it may describe objects, which become a :class:`TorchRecord`.
     """
 
     allowed: frozenset[tuple[str, str]]
@@ -292,11 +292,11 @@ def _walk(data: bytes, where: str, rules: Rules) -> object:
                 stack.append(rules.rebuild(function, arguments))
             case "NEWOBJ" if rules.has_objects:
                 _as_kind(stack.pop(), tuple)
-                stack.append(Record(_as_kind(stack.pop(), Name).name))
+                stack.append(TorchRecord(_as_kind(stack.pop(), Name).name))
             case "BUILD":
                 # Attributes of an OrderedDict (the versions of modules) say nothing about the numbers.
                 state = stack.pop()
-                if isinstance(stack[-1], Record):
+                if isinstance(stack[-1], TorchRecord):
                     stack[-1].state = state
                 else:
                     _as_kind(stack[-1], dict)
@@ -317,7 +317,7 @@ def _set(target: dict[Any, Any], key: object, value: object) -> None:
     # Keys of weights are texts, the only ones that are hashed; entries of objects are numbered, others dropped.
     if isinstance(key, str):
         target[key] = value
-    elif isinstance(key, Record):
+    elif isinstance(key, TorchRecord):
         target[len(target)] = (key, value)
 
 

@@ -15,7 +15,7 @@ from bornbiased_jax.lineage.audit.folder import Item, find_items
 from bornbiased_jax.lineage.audit.gaps import find_gaps, find_single_checkpoints
 from bornbiased_jax.lineage.audit.labels import by_run, is_alias
 from bornbiased_jax.lineage.audit.scheme import find_distributions, find_repeats
-from bornbiased_jax.lineage.audit.summary import Summary, frozen_digests, summarize
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, frozen_digests, summarize
 from bornbiased_jax.lineage.audit.ties import (
     ALPHA,
     edges,
@@ -73,7 +73,7 @@ def audit_items(
     """
     # Read every checkpoint once: digests, moments, a reader for later.
     findings = list(findings)
-    summaries: dict[str, Summary] = {}
+    summaries: dict[str, CheckpointSummary] = {}
     left_by_run: dict[Path | None, frozenset[str]] = {None: frozenset()}
     with progress.bar(len(items), "reading", "checkpoints") as advance:
         for item in items:
@@ -147,9 +147,11 @@ def audit_items(
     }
 
 
-def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], list[Summary]]:
+def _runs(
+    summaries: Mapping[str, CheckpointSummary],
+) -> tuple[dict[str, list[CheckpointSummary]], list[CheckpointSummary]]:
     """Sort opened checkpoints by run and ascending step, and list those without a step."""
-    runs: dict[str, list[Summary]] = {}
+    runs: dict[str, list[CheckpointSummary]] = {}
     stepless = []
     for summary in summaries.values():
         if not summary.is_opened:
@@ -163,7 +165,7 @@ def _runs(summaries: Mapping[str, Summary]) -> tuple[dict[str, list[Summary]], l
     }, stepless
 
 
-def _basis(summaries: Iterable[Summary]) -> str:
+def _basis(summaries: Iterable[CheckpointSummary]) -> str:
     """Say what was read, and once for all checkpoints what is not looked at in those that are read by names."""
     basis, count = "all weights, read tensor by tensor", sum(summary.named is not None for summary in summaries)
     if not count:
@@ -175,7 +177,7 @@ def _basis(summaries: Iterable[Summary]) -> str:
     )
 
 
-def _checkpoint(summary: Summary) -> dict[str, object]:
+def _checkpoint(summary: CheckpointSummary) -> dict[str, object]:
     item = summary.item
     return {
         "name": item.name,
@@ -193,7 +195,7 @@ def _checkpoint(summary: Summary) -> dict[str, object]:
     }
 
 
-def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Summary]) -> list[RunRow]:
+def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, CheckpointSummary]) -> list[RunRow]:
     """List runs with their steps, and which share their data as far as run records say."""
     data: dict[str, Mapping[str, object] | str] = {}
     for run, by_step in names.items():

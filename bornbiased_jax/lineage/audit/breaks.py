@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bornbiased_jax.lineage.audit.finding import Finding
-from bornbiased_jax.lineage.audit.summary import Summary
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary
 from bornbiased_jax.parameters import parameter_table
 
 THRESHOLD = 0.7
@@ -16,7 +16,7 @@ THRESHOLD = 0.7
 neighbors, and gives far less."""
 
 
-def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: None) -> list[Finding]:
+def find_breaks(run: Sequence[CheckpointSummary], advance: Callable[[], object] = lambda: None) -> list[Finding]:
     """Find the breaks of one run.
 
     The ratio at t is the median over tensors of d(t−1, t+1) / max(d(t−1, t), d(t, t+1)), d the Euclidean distance.
@@ -48,7 +48,7 @@ def find_breaks(run: Sequence[Summary], advance: Callable[[], object] = lambda: 
     return findings
 
 
-def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
+def _other_shapes(run: Sequence[CheckpointSummary]) -> list[Finding]:
     """Find checkpoints of other shapes than most of the run: no distance and no tie is defined of them."""
     by_role = any(summary.named is not None for summary in run)
     shapes = [_shapes(summary, by_role=by_role) for summary in run]
@@ -73,7 +73,7 @@ def _other_shapes(run: Sequence[Summary]) -> list[Finding]:
     return findings
 
 
-def _shapes(summary: Summary, *, by_role: bool) -> dict[str, tuple[int, ...]]:
+def _shapes(summary: CheckpointSummary, *, by_role: bool) -> dict[str, tuple[int, ...]]:
     """Return the shapes of parameters; by role where one of the run is read by names, which lacks biases of zero."""
     if by_role:
         source = summary.source
@@ -82,7 +82,7 @@ def _shapes(summary: Summary, *, by_role: bool) -> dict[str, tuple[int, ...]]:
     return {path: tuple(row.shape) for path, row in parameter_table(summary.reader.cfg).items()}
 
 
-def distances(first: Summary, second: Summary) -> dict[str, float]:
+def distances(first: CheckpointSummary, second: CheckpointSummary) -> dict[str, float]:
     """Compute the Euclidean distance of every tensor that both have in one shape, holding two tensors at a time."""
     if first.reader is None or second.reader is None:
         return _distances_by_role(first, second)
@@ -95,7 +95,7 @@ def distances(first: Summary, second: Summary) -> dict[str, float]:
     return by_tensor
 
 
-def _distances_by_role(first: Summary, second: Summary) -> dict[str, float]:
+def _distances_by_role(first: CheckpointSummary, second: CheckpointSummary) -> dict[str, float]:
     """Compute distances of tensors by the paths of their roles, each expert by itself."""
     first_source, second_source = first.source, second.source
     seconds = {role.path: role for role in second_source.roles}

@@ -8,7 +8,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-Kind = Literal[
+FindingKind = Literal[
     "duplicate",
     "near-duplicate",
     "gap",
@@ -22,14 +22,14 @@ Kind = Literal[
     "one-per-run",
     "unreadable",
 ]
-INFORMATION: tuple[Kind, ...] = ("inconclusive", "shared-birth", "idle-step")
+INFORMATION: tuple[FindingKind, ...] = ("inconclusive", "shared-birth", "idle-step")
 """Kinds that a reader should know of, and that are no defect."""
 
 
 class FindingRow(TypedDict):
     """JSON of a finding."""
 
-    kind: Kind
+    kind: FindingKind
     subjects: list[str]
     text: str
     p_value: float | None
@@ -88,7 +88,7 @@ class Finding:
         nearest_scheme: of an initialization, the named schemes that draw each group so.
     """
 
-    kind: Kind
+    kind: FindingKind
     subjects: tuple[str, ...]
     text: str
     p_value: float | None = None

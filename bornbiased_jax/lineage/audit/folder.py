@@ -37,7 +37,7 @@ _BESIDE = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class RunRecord:
     """The contents of the record of a run of this package.
 
     Attributes:
@@ -74,7 +74,7 @@ class Item:
     reference: str | None
     files: tuple[Path, ...] = ()
     note: str = ""
-    record: Record | None = None
+    record: RunRecord | None = None
     is_above: bool = False
     file: str | None = None
     refusal: str = ""
@@ -241,7 +241,9 @@ def _run(place: Path, name: str) -> Iterator[Item]:
         run = f"{name}@seed={seed}" if name else f"seed={seed}"
         for step in steps:
             where = f"seed={seed},step={step}"
-            record = Record(int(seed), is_initialized_here, data, place if config.get("adapter") is not None else None)
+            record = RunRecord(
+                int(seed), is_initialized_here, data, place if config.get("adapter") is not None else None
+            )
             yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", record=record)
 
 

@@ -24,7 +24,7 @@ from bornbiased_jax.checkpoints.sizes import config_of
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.init import distribution
 from bornbiased_jax.lineage.audit.finding import Finding, listed
-from bornbiased_jax.lineage.audit.summary import Moments, Summary
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary, TensorMoments
 from bornbiased_jax.lineage.fingerprints import Fingerprint, Repeats
 from bornbiased_jax.lineage.structure import equal_labels, repeated_parts
 from bornbiased_jax.parameters import Parameter, parameter_table
@@ -84,7 +84,7 @@ class InitScheme:
     fits: bool
 
 
-def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
+def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> InitScheme:
     """Score every named scheme on the moments of a checkpoint's tensors.
 
     Args:
@@ -113,7 +113,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, Moments]) -> InitScheme:
     return InitScheme(groups, nearest, ranked[1] if len(ranked) > 1 else None, fits)
 
 
-def log_likelihood(moments: Moments, dist: Distribution, layer: int) -> float:
+def log_likelihood(moments: TensorMoments, dist: Distribution, layer: int) -> float:
     """Compute the log likelihood of a tensor's entries, from its moments, under one distribution.
 
     Constants are certain or impossible: 0 or −∞. A structure is left out: it moves no moment that is looked at.
@@ -139,10 +139,10 @@ def log_likelihood(moments: Moments, dist: Distribution, layer: int) -> float:
     return moments.entries * log_density
 
 
-_Place = tuple[Parameter, int, Moments]
+_Place = tuple[Parameter, int, TensorMoments]
 
 
-def _places(cfg: ModelConfig, moments: Mapping[str, Moments]) -> Iterator[_Place]:
+def _places(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> Iterator[_Place]:
     """Yield every tensor with its parameter, and its layer counted from 0."""
     table = parameter_table(cfg)
     for name, part in moments.items():
@@ -176,7 +176,7 @@ def _describe(
     )
 
 
-def _fits(moments: Moments, dist: Distribution, layer: int) -> bool:
+def _fits(moments: TensorMoments, dist: Distribution, layer: int) -> bool:
     """Tell whether a standard deviation is as stated: within 1%, or within five standard errors."""
     if dist.constant is not None:
         return True
@@ -185,7 +185,7 @@ def _fits(moments: Moments, dist: Distribution, layer: int) -> bool:
     return abs(moments.rms / dist.measured_std(layer) - 1) <= max(TOLERANCE, 5 * error)
 
 
-def pool(parts: Iterable[Moments]) -> Moments:
+def pool(parts: Iterable[TensorMoments]) -> TensorMoments:
     """Return the moments of several tensors together."""
     parts = list(parts)
     # Raw moments add up; the kurtosis is made of them again.
@@ -195,7 +195,7 @@ def pool(parts: Iterable[Moments]) -> Moments:
     fourth = sum(part.entries * part.kurtosis * part.rms**4 for part in parts) / count
     kurtosis = fourth / second**2 if second > 0 else 0.0
     ends = min(part.smallest for part in parts), max(part.largest for part in parts)
-    return Moments(count, mean, math.sqrt(second), kurtosis, *ends)
+    return TensorMoments(count, mean, math.sqrt(second), kurtosis, *ends)
 
 
 class Deviation(NamedTuple):
@@ -218,7 +218,7 @@ class Deviation(NamedTuple):
         return min(abs(self.measured / stated - 1) for stated in self.stated)
 
 
-def _deviations(summary: Summary) -> list[Deviation]:
+def _deviations(summary: CheckpointSummary) -> list[Deviation]:
     """Compare every parameter group of an initialization with its configuration, where that states a distribution.
 
     Of a run of this package that began with an initialization the distributions are known. A Hugging Face directory
@@ -244,7 +244,7 @@ def _deviations(summary: Summary) -> list[Deviation]:
             return []
     # All blocks of a parameter together.
     table = parameter_table(reader.cfg)
-    parts: dict[str, list[Moments]] = defaultdict(list)
+    parts: dict[str, list[TensorMoments]] = defaultdict(list)
     for row, _, moments in _places(reader.cfg, summary.moments):
         parts[row.path].append(moments)
     groups = []
@@ -264,7 +264,7 @@ def _deviations(summary: Summary) -> list[Deviation]:
     return groups
 
 
-def _named_deviations(summary: Summary, source: NamedRoles) -> list[Deviation]:
+def _named_deviations(summary: CheckpointSummary, source: NamedRoles) -> list[Deviation]:
     """Compare the matrices of an initialization that is read by names with the standard deviation that is stated.
 
     Norms and biases are left out: where they begin, only a configuration that is understood says. So are matrices that
@@ -277,7 +277,7 @@ def _named_deviations(summary: Summary, source: NamedRoles) -> list[Deviation]:
     if isinstance(stated, bool) or not isinstance(stated, (int, float)) or not 0 < stated < math.inf:
         return []
     # All blocks and experts of a matrix together.
-    parts: dict[tuple[str, Group], list[Moments]] = defaultdict(list)
+    parts: dict[tuple[str, Group], list[TensorMoments]] = defaultdict(list)
     roles = [role for role in source.roles if role.component == LANGUAGE]
     for role in roles:
         is_drawn = len(role.axes) == 2 and role.group not in ("norm", "bias", "other") and "+" not in role.name
@@ -293,7 +293,7 @@ def _named_deviations(summary: Summary, source: NamedRoles) -> list[Deviation]:
 
 
 def find_distributions(
-    initializations: Sequence[Summary], alpha: float, repeating: Collection[str] = ()
+    initializations: Sequence[CheckpointSummary], alpha: float, repeating: Collection[str] = ()
 ) -> list[Finding]:
     """Find initializations whose weights are significantly, and by more than 1%, not as stated (Holm over all).
 
@@ -311,7 +311,7 @@ def find_distributions(
         if initial.name not in repeating or group.constant is not None
     ]
     rows.sort(key=lambda row: row[1].p_value)
-    wrong: dict[Summary, list[tuple[Deviation, float]]] = defaultdict(list)
+    wrong: dict[CheckpointSummary, list[tuple[Deviation, float]]] = defaultdict(list)
     # Holm over all; a deviation that is significant and small is no finding.
     adjusted = holm([group.p_value for _, group in rows]).tolist()
     for (initial, group), p_value in zip(rows, adjusted, strict=True):
@@ -320,7 +320,7 @@ def find_distributions(
     return [_finding(initial, groups) for initial, groups in wrong.items()]
 
 
-def _finding(summary: Summary, groups: list[tuple[Deviation, float]]) -> Finding:
+def _finding(summary: CheckpointSummary, groups: list[tuple[Deviation, float]]) -> Finding:
     # Write what is off, parameter by parameter.
     parts = []
     for group, _ in groups:
@@ -344,7 +344,7 @@ def _finding(summary: Summary, groups: list[tuple[Deviation, float]]) -> Finding
     return Finding("init-law", (summary.name,), text, max(p_value for _, p_value in groups), nearest)
 
 
-def _deviation(path: str, stated: tuple[float, ...], members: Sequence[Moments]) -> Deviation:
+def _deviation(path: str, stated: tuple[float, ...], members: Sequence[TensorMoments]) -> Deviation:
     pooled = pool(members)
     # Of the second moment over its stated value: the delta method, with the fourth moment that was measured.
     error = math.sqrt(max(pooled.kurtosis - 1.0, 1e-6) / pooled.entries) if pooled.rms > 0 else 1.0
@@ -353,7 +353,7 @@ def _deviation(path: str, stated: tuple[float, ...], members: Sequence[Moments])
     return Deviation(path, stated, pooled.rms, max(tails))
 
 
-def find_repeats(initializations: Sequence[Summary]) -> list[Finding]:
+def find_repeats(initializations: Sequence[CheckpointSummary]) -> list[Finding]:
     """Find initializations with fewer random numbers than entries, beyond the paired neurons of the configuration."""
     findings = []
     for initial in initializations:

@@ -45,7 +45,7 @@ _SETTINGS = Settings(dim=64, neurons=8)
 _POSITIONS = ("positions/embedding", f"{LANGUAGE}/positions/embedding")
 
 
-class Moments(NamedTuple):
+class TensorMoments(NamedTuple):
     """Number of entries, mean, root mean square, fourth moment over the squared second, smallest, largest."""
 
     entries: int
@@ -62,7 +62,7 @@ class Moments(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Summary:
+class CheckpointSummary:
     """One checkpoint.
 
     Attributes:
@@ -82,7 +82,7 @@ class Summary:
     reader: Checkpoint | None
     file_digest: str
     forms: dict[str, dict[str, str]]
-    moments: dict[str, Moments]
+    moments: dict[str, TensorMoments]
     fingerprint: Fingerprint | None = None
     refusal: str = ""
     named: NamedRoles | None = None
@@ -144,7 +144,7 @@ class Summary:
         return {role.path: (role.block, role.matrix) for role in self.source.roles if role.component == LANGUAGE}
 
 
-def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> Summary:
+def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Collection[str] = ()) -> CheckpointSummary:
     """Read a checkpoint once, tensor by tensor.
 
     Args:
@@ -162,10 +162,10 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
             hasher.update(hashlib.file_digest(stream, "sha256").digest())
     digest = hasher.hexdigest() if item.files else ""
     if item.reference is None:
-        return Summary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
+        return CheckpointSummary(item, None, digest, {form: {"files": digest} for form in FORMS}, {})
     opened, by_names = _open(item.reference, item.file)
     by_form: dict[str, dict[str, str]] = {}
-    moments: dict[str, Moments] = {}
+    moments: dict[str, TensorMoments] = {}
 
     def observe(name: str, tensor: np.ndarray) -> None:
         # Norms are read again with each matrix that they stand before.
@@ -205,7 +205,7 @@ def summarize(item: Item, frozen: re.Pattern[str] | None = None, unchanged: Coll
     if isinstance(opened, NamedRoles):
         opened.observe = None
         opened.release()
-    return Summary(
+    return CheckpointSummary(
         item,
         opened if isinstance(opened, Checkpoint) else None,
         digest,
@@ -303,14 +303,14 @@ def digests_of(tensor: np.ndarray) -> dict[str, str]:
     return digests
 
 
-def moments_of(tensor: np.ndarray) -> Moments:
+def moments_of(tensor: np.ndarray) -> TensorMoments:
     """Compute the moments of one tensor, with sums in float64."""
     flat = tensor.reshape(-1)
     second = float(np.einsum("n,n->", flat, flat, dtype=np.float64)) / flat.size
     fourth = float(np.einsum("n,n,n,n->", flat, flat, flat, flat, dtype=np.float64)) / flat.size
     kurtosis = fourth / second**2 if second > 0 else 0.0
     mean = float(flat.mean(dtype=np.float64))
-    return Moments(flat.size, mean, math.sqrt(second), kurtosis, float(flat.min()), float(flat.max()))
+    return TensorMoments(flat.size, mean, math.sqrt(second), kurtosis, float(flat.min()), float(flat.max()))
 
 
 def is_sinusoid(table_TD: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.lineage.audit.breaks import distances
 from bornbiased_jax.lineage.audit.finding import Finding, PairRow, listed
-from bornbiased_jax.lineage.audit.summary import Summary
+from bornbiased_jax.lineage.audit.summary import CheckpointSummary
 from bornbiased_jax.lineage.component_pair import ComponentPair, MatrixCell
 from bornbiased_jax.lineage.evidence import COORDINATES, SIGNLESS, EvidenceError, Term, certified_sum
 from bornbiased_jax.lineage.verdict import probability
@@ -29,8 +29,8 @@ MOST_FOR_ALL = 24
 # The number of an expert in the path of a role.
 _EXPERT = re.compile(r"/experts/\d+(?=/)")
 
-Pair = tuple[str, str]
-Runs = Mapping[str, Sequence[Summary]]
+RunPair = tuple[str, str]
+Runs = Mapping[str, Sequence[CheckpointSummary]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Tie:
         reason: why there is no p, or "".
     """
 
-    pair: Pair
+    pair: RunPair
     log10_p: float | None
     log10_p_adjusted: float | None
     z: float | None
@@ -74,7 +74,7 @@ class Tie:
         }
 
 
-def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -> list[Pair]:
+def pairs_to_test(runs: Runs, stepless: Sequence[CheckpointSummary], *, all_pairs: bool) -> list[RunPair]:
     """Choose the pairs to test before any is tested: checkpoints against each run's earliest, neighbors, or all.
 
     Args:
@@ -86,7 +86,7 @@ def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -
     if all_pairs or len(checkpoints) <= MOST_FOR_ALL:
         return [(first.name, second.name) for first, second in itertools.combinations(checkpoints, 2)]
     # Every checkpoint with the earliest of each run, then neighbors within a run.
-    pairs: dict[frozenset[str], Pair] = {}
+    pairs: dict[frozenset[str], RunPair] = {}
     for earliest in [run[0] for run in runs.values()] + list(stepless):
         for summary in checkpoints:
             if summary.name != earliest.name:
@@ -98,7 +98,10 @@ def pairs_to_test(runs: Runs, stepless: Sequence[Summary], *, all_pairs: bool) -
 
 
 def test_ties(
-    summaries: Mapping[str, Summary], runs: Runs, pairs: Sequence[Pair], advance: Callable[[], object] = lambda: None
+    summaries: Mapping[str, CheckpointSummary],
+    runs: Runs,
+    pairs: Sequence[RunPair],
+    advance: Callable[[], object] = lambda: None,
 ) -> dict[frozenset[str], Tie]:
     """Test every pair of fingerprints by permutations of residual coordinates, Holm's correction over all of them.
 
@@ -113,7 +116,7 @@ def test_ties(
     return _adjusted(ties)
 
 
-def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
+def _test(first: CheckpointSummary, second: CheckpointSummary, left_out: set[MatrixCell]) -> Tie:
     pair = first.name, second.name
     digests = _digests(first, second)
     if digests[0] and digests[0] == digests[1]:
@@ -130,7 +133,7 @@ def _test(first: Summary, second: Summary, left_out: set[MatrixCell]) -> Tie:
     return Tie(pair, min(0.0, stronger.log10_p + math.log10(len(sums))), None, stronger.z, False)
 
 
-def _terms(first: Summary, second: Summary, left_out: set[MatrixCell]) -> list[Term]:
+def _terms(first: CheckpointSummary, second: CheckpointSummary, left_out: set[MatrixCell]) -> list[Term]:
     """Score residual coordinates over all matrices that are evidence, as they are and squared."""
     if first.fingerprint is None or second.fingerprint is None:
         raise EvidenceError(first.refusal or second.refusal)
@@ -155,7 +158,7 @@ def _adjusted(ties: dict[frozenset[str], Tie]) -> dict[frozenset[str], Tie]:
     return corrected
 
 
-def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[MatrixCell]:
+def _shared_tables(first: CheckpointSummary, second: CheckpointSummary, runs: Runs) -> set[MatrixCell]:
     left_out = _equal_matrices(first, second)
     firsts = [run[0] if run else None for run in (runs.get(summary.item.label.run) for summary in (first, second))]
     if firsts[0] is not None and firsts[1] is not None and firsts[0].name != firsts[1].name:
@@ -165,7 +168,7 @@ def _shared_tables(first: Summary, second: Summary, runs: Runs) -> set[MatrixCel
     return left_out
 
 
-def _equal_matrices(first: Summary, second: Summary) -> set[MatrixCell]:
+def _equal_matrices(first: CheckpointSummary, second: CheckpointSummary) -> set[MatrixCell]:
     """Return the matrices that two checkpoints have in common, experts of a block only where all of them are equal."""
     first_digests, second_digests = _digests(first, second)
     cells = first.cells if first.reader is not None and second.reader is not None else first.cells_by_role
@@ -177,7 +180,7 @@ def _equal_matrices(first: Summary, second: Summary) -> set[MatrixCell]:
     return {cell for (cell, _), equal in is_equal.items() if equal}
 
 
-def _digests(first: Summary, second: Summary) -> tuple[dict[str, str], dict[str, str]]:
+def _digests(first: CheckpointSummary, second: CheckpointSummary) -> tuple[dict[str, str], dict[str, str]]:
     """Return the digests of two checkpoints by paths that both of them use."""
     if first.reader is not None and second.reader is not None:
         return first.forms["exact"], second.forms["exact"]
@@ -195,8 +198,8 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
     # Every checkpoint that is not tied to the first of its own run.
     for run, members in runs.items():
         root = initializations[run]
-        astray: dict[Summary, list[Summary]] = defaultdict(list)
-        undecided: list[Summary] = []
+        astray: dict[CheckpointSummary, list[CheckpointSummary]] = defaultdict(list)
+        undecided: list[CheckpointSummary] = []
         for index, summary in enumerate(members[1:], 1):
             if _tied(ties, summary, root) is not False:
                 continue
@@ -232,7 +235,7 @@ def find_parentage(runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Findi
     return findings
 
 
-def _tied(ties: Mapping[frozenset[str], Tie], first: Summary, second: Summary) -> bool | None:
+def _tied(ties: Mapping[frozenset[str], Tie], first: CheckpointSummary, second: CheckpointSummary) -> bool | None:
     """Tell whether two checkpoints are tied; None where no test could say."""
     tie = ties.get(frozenset((first.name, second.name)))
     if tie is None or (tie.log10_p is None and not tie.identical):
@@ -241,7 +244,10 @@ def _tied(ties: Mapping[frozenset[str], Tie], first: Summary, second: Summary) -
 
 
 def _parentage(
-    root: Summary, parent: Summary, children: Sequence[Summary], ties: Mapping[frozenset[str], Tie]
+    root: CheckpointSummary,
+    parent: CheckpointSummary,
+    children: Sequence[CheckpointSummary],
+    ties: Mapping[frozenset[str], Tie],
 ) -> Finding:
     names = tuple(summary.name for summary in children)
     # The weakest of the ties to the parent is quoted.
@@ -260,7 +266,7 @@ def _parentage(
 
 
 def find_shared_initializations(
-    runs: Runs, stepless: Sequence[Summary], ties: Mapping[frozenset[str], Tie]
+    runs: Runs, stepless: Sequence[CheckpointSummary], ties: Mapping[frozenset[str], Tie]
 ) -> list[Finding]:
     """Find runs, and checkpoints without a step, whose initializations are one though not equal bit for bit."""
     # Each run by its first checkpoint.
@@ -277,7 +283,9 @@ def find_shared_initializations(
     return findings
 
 
-def edges(summaries: Mapping[str, Summary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[dict[str, object]]:
+def edges(
+    summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[frozenset[str], Tie]
+) -> list[dict[str, object]]:
     """List the edges of the lineage graph: tied pairs that say something.
 
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package

@@ -39,7 +39,7 @@ PART_TOKENS = 2**25
 Count = Annotated[int, Ge(0)]
 
 
-class Identity(TypedDict):
+class ShardIdentity(TypedDict):
     """The settings that the ids depend on; its digest names the folder."""
 
     recipe: int
@@ -48,7 +48,7 @@ class Identity(TypedDict):
     validation_fraction: float
 
 
-class Part(TypedDict):
+class ShardPart(TypedDict):
     """One file of each split: how many ids, and the digest of both."""
 
     train: Count
@@ -59,9 +59,9 @@ class Part(TypedDict):
 class Index(TypedDict):
     """The contents of ``tokens.json``."""
 
-    identity: Identity
+    identity: ShardIdentity
     dtype: Literal["<u2", "<u4"]
-    parts: list[Part]
+    parts: list[ShardPart]
     documents: Count
     text_bytes: Count
     complete: bool
@@ -123,7 +123,7 @@ class Tokens:
         return np.concatenate(chunks)
 
 
-class Facts(TypedDict):
+class ShardFacts(TypedDict):
     """The facts of a tokenized source in a record; JSON-ready."""
 
     source: str
@@ -142,7 +142,7 @@ class Dataset(NamedTuple):
     validation: Tokens
     digest: str
     """SHA-256 over every id of both splits in order."""
-    facts: Facts
+    facts: ShardFacts
 
 
 def prepare(
@@ -181,7 +181,7 @@ def prepare(
             raise
         progress.warn(f"{error}; going on with its tokens in {cached}")
         return _open(cached, _read(cached / INDEX), source)
-    identity: Identity = {
+    identity: ShardIdentity = {
         "recipe": RECIPE,
         "source_digest": origin,
         "tokenizer_digest": tokenizer.digest,
@@ -282,7 +282,7 @@ def _open(place: Path, index: Index, source: str) -> Dataset:
     }
     train, validation = (Tokens(shards[split], index["dtype"]) for split in SPLITS)
     digest = _digest(index)
-    facts: Facts = {
+    facts: ShardFacts = {
         "source": source,
         "source_digest": index["identity"]["source_digest"],
         "tokens_digest": digest,
@@ -304,7 +304,7 @@ def _tokenize(
     index: Index | None,
     source: str,
     tokenizer: Tokenizer,
-    identity: Identity,
+    identity: ShardIdentity,
     processes: int | None,
     part_tokens: int,
     quiet: bool,
@@ -353,7 +353,7 @@ def _write_part(place: Path, index: Index, part: dict[str, list[np.ndarray]]) ->
         io.write_bytes(place / f"{split}-{number:05d}.bin", data)
         hasher.update(f"{split} {len(ids)}\n".encode() + data)
         counts[split] = len(ids)
-    index["parts"].append(cast(Part, {**counts, "digest": hasher.hexdigest()}))
+    index["parts"].append(cast(ShardPart, {**counts, "digest": hasher.hexdigest()}))
     io.write_sealed(place / INDEX, index)
 
 
