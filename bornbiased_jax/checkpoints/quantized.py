@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, NotRequired
 
 import numpy as np
@@ -30,21 +30,25 @@ _AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 _DEFAULT_BLOCK = (128, 128)
 # Numbers of eight bits that are turned into float32 at once.
 _PIECE = 1 << 16
+# Bits of GPTQ's numbers; those of three bits lie across words, 32 of them in three.
+_GPTQ_BITS = (2, 3, 4, 8)
 Settings = Mapping[str, object]
 """``quantization_config``, which tells of the packing."""
 _Decoded = tuple[Tensor, tuple[str, ...]]
 """A tensor that is decoded when it is read, and the names of the parts that it is decoded from."""
 
 
-def _bits(settings: Settings, where: str, default: int = 4) -> int:
+def _bits(settings: Settings, where: str, default: int = 4, known: Sequence[int] = (2, 4, 8)) -> int:
     """Return the bits of a packed number; four unless said or otherwise known."""
     groups = settings.get("config_groups")
     members = groups.values() if isinstance(groups, dict) else ()
     weights = [group.get("weights") for group in members if isinstance(group, dict)]
     stated = [value.get("num_bits") for value in weights if isinstance(value, dict)]
     bits = settings.get("bits", settings.get("w_bit", stated[0] if stated else default))
-    if not isinstance(bits, int) or bits not in (2, 4, 8):
-        raise SettingsError(f"{where} is quantized to {schema.shown(bits)} bits, of which only 2, 4 and 8 are read")
+    if not isinstance(bits, int) or bits not in known:
+        *most, last = known
+        read = f"{', '.join(map(str, most))} and {last}"
+        raise SettingsError(f"{where} is quantized to {schema.shown(bits)} bits, of which only {read} are read")
     return bits
 
 
@@ -55,8 +59,8 @@ def _checked_bits(source: NamedTensors, settings: Settings, name: str, zeros: st
         SettingsError: the settings say other bits than the shapes.
     """
     out, width = source.shapes[scales][-1], source.shapes[zeros][-1]
-    packed = [bits for bits in (2, 4, 8) if -(-out * bits // 32) == width]
-    bits = _bits(settings, source.where, packed[0] if packed else 4)
+    packed = [bits for bits in _GPTQ_BITS if -(-out * bits // 32) == width]
+    bits = _bits(settings, source.where, packed[0] if packed else 4, _GPTQ_BITS)
     if packed and bits not in packed:
         raise SettingsError(
             f"{source.where} is said to be quantized to {bits} bits, but {name} has the shapes of {packed[0]}: give it "
@@ -136,9 +140,9 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
     if last == "qweight" and {sibling("qzeros"), sibling("scales")} <= shapes.keys():
         used = parts(name, sibling("qzeros"), sibling("scales"), sibling("g_idx"))
         bits = _checked_bits(source, settings, name, sibling("qzeros"), sibling("scales"))
-        settings, per_word, out = {**settings, "bits": bits}, 32 // bits, shapes[sibling("scales")][-1]
+        settings, out = {**settings, "bits": bits}, shapes[sibling("scales")][-1]
         is_gptq = shapes[name][1] == out
-        rows = shapes[name][0] * (per_word if is_gptq else 1)
+        rows = shapes[name][0] * 32 // bits if is_gptq else shapes[name][0]
         reader = _read_gptq if is_gptq else _read_awq
         read = functools.partial(reader, source, base, settings)
         yield sibling("weight"), (Tensor("GPTQ" if is_gptq else "AWQ", (out, rows), read), used)
@@ -158,7 +162,7 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
             )
             yield sibling("weight"), (Tensor("NVFP4", (rows, shapes[name][1] * 2), read), used)
         else:
-            columns = shapes[name][1] * (32 // _bits(settings, source.where))
+            columns = shapes[name][1] * 32 // _bits(settings, source.where)
             if sibling("weight_shape") in shapes:
                 columns = int(source.read(sibling("weight_shape"))[1])
             read = functools.partial(_read_packed, source, base, settings, columns)
@@ -242,14 +246,20 @@ def _block_size(size: int, count: int, block: int) -> int:
 
 def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     """Unpack unsigned numbers from 32-bit words along an axis, the lowest bits first."""
-    shifts = np.arange(0, 32, bits, dtype=np.uint32)
     words = np.moveaxis(words.view(np.uint32), axis, -1)
-    numbers = (words[..., None] >> shifts) & np.uint32(2**bits - 1)
-    return np.moveaxis(numbers.reshape(*words.shape[:-1], -1), -1, axis).astype(np.int32)
+    if 32 % bits:
+        # One row of bits, cut into numbers.
+        row = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
+        places = row[..., : row.shape[-1] // bits * bits].reshape(*words.shape[:-1], -1, bits)
+        numbers = places @ (1 << np.arange(bits, dtype=np.int32))
+    else:
+        shifts = np.arange(0, 32, bits, dtype=np.uint32)
+        numbers = ((words[..., None] >> shifts) & np.uint32(2**bits - 1)).reshape(*words.shape[:-1], -1)
+    return np.moveaxis(numbers, -1, axis).astype(np.int32)
 
 
 def _read_gptq(source: NamedTensors, base: str, settings: Settings) -> np.ndarray:
-    bits = _bits(settings, source.where)
+    bits = _bits(settings, source.where, known=_GPTQ_BITS)
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
     # The first format subtracted one from each zero before it was packed.
     offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
@@ -265,7 +275,7 @@ def _read_gptq(source: NamedTensors, base: str, settings: Settings) -> np.ndarra
 
 
 def _read_awq(source: NamedTensors, base: str, settings: Settings) -> np.ndarray:
-    bits = _bits(settings, source.where)
+    bits = _bits(settings, source.where, known=_GPTQ_BITS)
     if bits != 4:
         raise InputError(f"{base}.qweight of {source.where} is AWQ of {bits} bits, of which only 4 are read")
 

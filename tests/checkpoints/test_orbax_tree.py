@@ -11,6 +11,7 @@ from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
+from bornbiased_jax.lineage.audit.audit import audit_folder
 from bornbiased_jax.lineage.audit.folder import SHARDED, find_items
 
 CFG = preset("llama-tiny", num_layers=2, num_heads=4, num_kv_heads=2, d_model=32, d_ff=48, vocab_size=64)
@@ -83,13 +84,31 @@ def test_corrupted_trees_are_refused_in_one_sentence(params, tmp_path):
         read_by_role(tmp_path / "tree")
 
 
-def test_audit_finds_each_step_of_a_tree_once(params, tmp_path):
-    with ocp.CheckpointManager(tmp_path / "run") as manager:
-        for step in (5, 9):
-            manager.save(step, args=ocp.args.Composite(items=ocp.args.PyTreeSave(maxtext_tree(params, 1))))
+def save_steps(folder, trees):
+    with ocp.CheckpointManager(folder) as manager:
+        for step, tree in trees.items():
+            manager.save(step, args=ocp.args.Composite(items=ocp.args.PyTreeSave(tree)))
         manager.wait_until_finished()
+
+
+def test_audit_reads_each_step_of_a_tree_once(params, tmp_path):
+    save_steps(tmp_path / "run", {5: maxtext_tree(params, 1), 9: maxtext_tree(params, 1)})
     items, _ = find_items(tmp_path)
     assert [(item.name, item.reference, item.note) for item in items] == [
-        ("run/5", None, SHARDED),
-        ("run/9", None, SHARDED),
+        ("run/5", str(tmp_path / "run" / "5"), ""),
+        ("run/9", str(tmp_path / "run" / "9"), ""),
     ]
+    found = [(row["kind"], row["subjects"]) for row in audit_folder(tmp_path)["findings"]]
+    assert ("duplicate", ["run/5", "run/9"]) in found
+
+
+def test_audit_finds_nan_in_a_tree_and_digests_one_of_unknown_names(params, tmp_path):
+    tree = maxtext_tree(params, 1)
+    tree["params"]["params"]["decoder"]["decoder_norm"]["scale"] = np.full(CFG.d_model, np.nan, np.float32)
+    save_steps(tmp_path / "run", {5: maxtext_tree(params, 1), 9: tree})
+    with ocp.StandardCheckpointer() as writer:
+        writer.save(tmp_path / "other", {"numbers": np.arange(6, dtype=np.float32)})
+    rows = audit_folder(tmp_path)["findings"]
+    assert any("NaN" in row["text"] for row in rows if "run/9" in row["subjects"]), rows
+    items, _ = find_items(tmp_path)
+    assert [item.note for item in items if item.name == "other"] == [SHARDED]

@@ -194,6 +194,18 @@ def test_four_bit_groups_by_the_published_formula(rng, scheme):
     assert np.array_equal(tensors.read("m.weight"), expected.T.astype(np.float32))
 
 
+@pytest.mark.parametrize("settings", [{"bits": 3}, {}])
+def test_numbers_of_three_bits_lie_across_words(rng, settings):
+    q_IO, z_GO = rng.integers(0, 8, (64, 32)), rng.integers(0, 7, (4, 32))
+    scale_GO = rng.uniform(0.01, 0.1, (4, 32)).astype(np.float16)
+    arrays = {"m.qweight": pack_words(q_IO, 0, bits=3), "m.qzeros": pack_words(z_GO, 1, bits=3), "m.scales": scale_GO}
+    tensors = _decoded(arrays, settings)
+    assert tensors.shapes == {"m.weight": (32, 64)}
+    group_I = np.arange(64) // 16
+    expected = scale_GO.astype(np.float64)[group_I] * (q_IO - z_GO[group_I] - 1)
+    assert np.array_equal(tensors.read("m.weight"), expected.T.astype(np.float32))
+
+
 def test_compressed_tensors_and_nvfp4_by_the_published_formula(rng):
     q_OI = rng.integers(0, 16, (6, 32))
     scale_OG = rng.uniform(0.01, 0.1, (6, 2)).astype(np.float32)

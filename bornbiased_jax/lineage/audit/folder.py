@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints.adapters import is_adapter, read_adapter
+from bornbiased_jax.checkpoints.by_role import read_by_names
 from bornbiased_jax.checkpoints.formats import torch_file
 from bornbiased_jax.checkpoints.formats.orbax_tree import METADATA as TREE
 from bornbiased_jax.checkpoints.formats.orbax_tree import tree_of
@@ -25,7 +26,7 @@ from bornbiased_jax.lineage.audit.listing import is_training_state, is_weights
 
 ADAPTED = "a LoRA adapter, no model of its own: digested alone"
 PICKLED = "a pickle that is not read as tensors: digested alone, never unpickled"
-SHARDED = "shards, or a tree of arrays, without a config.json: digested alone"
+SHARDED = "shards, or a tree of arrays, without a config.json, of names that are not known: digested alone"
 MANY = 5_000
 """Entries of a folder, at all depths, from which on a bar shows that it is looked through."""
 # Files that lie beside checkpoints and claim to be none.
@@ -205,7 +206,10 @@ def _model(place: Path, name: str, pattern: re.Pattern[str] | None) -> Item:
             return Item(name, label, None, pickles, PICKLED, refusal=str(error))
         return _pickled(Item(name, label, str(place), pickles, file=pickles[0].name))
     if files[0].name in (METADATA, TREE) and not (place / "config.json").is_file():
-        return Item(name, label, None, files, SHARDED)
+        try:
+            read_by_names(place)
+        except InputError:
+            return Item(name, label, None, files, SHARDED)
     return _pickled(Item(name, label, str(place), files))
 
 

@@ -25,7 +25,9 @@ from bornbiased_jax.checkpoints.digests import tensor_digest
 from bornbiased_jax.checkpoints.formats import gguf
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.checkpoints.formats.huggingface import refused_settings
+from bornbiased_jax.checkpoints.formats.orbax_tree import METADATA as TREE
 from bornbiased_jax.checkpoints.formats.run import frozen_tree
+from bornbiased_jax.checkpoints.formats.torch_distributed import METADATA
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.reference import parse_ref
@@ -231,8 +233,10 @@ def _open(reference: str, file: str | None) -> tuple[Checkpoint | NamedRoles, st
     Raises:
         InputError: it is corrupted, contradicts its configuration, or has names that no convention fits.
     """
-    if file is not None and (refusal := _configuration_refusal(Path(reference))):
-        return _with_refusal(read_by_names(Path(reference), file=file), refusal)
+    folder = Path(reference)
+    is_by_names = file is not None or any((folder / name).exists() for name in (METADATA, TREE))
+    if is_by_names and (refusal := _configuration_refusal(folder)):
+        return _with_refusal(read_by_names(folder, file=file), refusal)
     try:
         return open_checkpoint(reference, file=file), ""
     except InputError as error:
