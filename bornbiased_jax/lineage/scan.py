@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from scipy.stats import norm
+
 from bornbiased_jax import io, progress
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.hardware import cores
@@ -151,9 +153,9 @@ def scan(
 ) -> ScanResult:
     """Compare one model with many.
 
-    A base none of whose evidence reaches z = 3, estimated from few pairs of labels, counts as p = 1, which is valid and
-    conservative; the others are tested in full. Neurons in another order are not matched here: that needs two
-    checkpoints.
+    A base none of whose evidence reaches a z (:func:`screening_threshold`), estimated from few pairs of labels, counts
+    as p = 1, which is valid and conservative; the others are tested in full. Neurons in another order are not matched
+    here: that needs two checkpoints.
 
     Args:
         suspect: a checkpoint or a file of a fingerprint.
@@ -170,12 +172,13 @@ def scan(
     stored_suspect = load_fingerprint(path) if is_fingerprint(path) else None
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
+    threshold = screening_threshold(alpha, len(bases))
     compared: list[tuple[str, str, WeightsComparison | None, dict[str, float]]] = []
     for base, stored, of_suspect, screening in _screen(bases, suspect_as):
         # Test in full where the screen lets through.
         z_by_evidence = screening.result()
         is_same = stored.weights_digest == of_suspect.weights_digest
-        passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= SCREEN
+        passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
         comparison = compare_weights(stored, of_suspect, options) if passes else None
         compared.append((base.name, stored.weights_digest, comparison, z_by_evidence))
         advance(1)
@@ -189,6 +192,17 @@ def scan(
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
     num_tested = sum(comparison is not None for *_, comparison, _ in compared)
     return ScanResult(suspect, of_suspect.weights_digest, alpha, tuple(order), num_tested)
+
+
+def screening_threshold(alpha: float, num_bases: int) -> float:
+    """Return the estimated z from which on a base is tested in full.
+
+    Corrected for so many bases, a z that is smaller by one standard deviation or more could not be found.
+
+    >>> screening_threshold(1e-4, 1), round(screening_threshold(1e-4, 1000), 2)
+    (3.0, 4.2)
+    """
+    return max(SCREEN, float(norm.isf(alpha / max(1, num_bases))) - 1.0)
 
 
 class _Screening(NamedTuple):

@@ -13,7 +13,7 @@ from bornbiased_jax.lineage.battery import ALPHA
 from bornbiased_jax.lineage.mixture import ILL_CONDITIONED, Coefficient, Mixture, check_checkpoint
 from bornbiased_jax.lineage.mixture import mixture as fit_mixture
 from bornbiased_jax.lineage.permutation import check_alpha
-from bornbiased_jax.lineage.scan import Match, ScanResult
+from bornbiased_jax.lineage.scan import Match, ScanResult, screening_threshold
 from bornbiased_jax.lineage.verdict import format_p
 from bornbiased_jax.lineage.weights_compare import check_count
 from bornbiased_jax.report import figures
@@ -88,7 +88,11 @@ class Scan(Result):
         """List the bases that agree most, then the components of those that match."""
         matches = self.result.matches
         top = [match for index, match in enumerate(matches) if match.verdict == "same-lineage" or index < _SHOWN]
-        note = f"{self.result.num_tested} of {len(matches)} bases passed the screen at z = 3; p is corrected for all."
+        threshold = screening_threshold(self.result.alpha, len(matches))
+        note = (
+            f"{self.result.num_tested} of {len(matches)} bases passed the screen at z = {threshold:.2g}; p is "
+            "corrected for all."
+        )
         title = f"{self.result.suspect} against {len(matches)} bases"
         components = [
             listing(f"Components of {match.base}", {"component": "component", **_COLUMNS}, match.components)

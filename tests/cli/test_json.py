@@ -49,7 +49,7 @@ CHECKPOINT = SimpleNamespace(
 CHECKPOINT.info, CHECKPOINT.digest, CHECKPOINT.tensor_digests = {}, lambda: "ab", dict
 CHECKPOINT.close = CHECKPOINT.params = lambda: None
 CHECKPOINT.config, CHECKPOINT.tensors = CHECKPOINT.cfg, list
-CHECKPOINT.by_role = lambda: None
+CHECKPOINT.by_role = lambda: SimpleNamespace(config=None)
 RECORD = {"seed": 0, "seq_len": 8, "num_inputs": 4, "preference": {"top1_id": 1, "top1_count": 2, "top1_share": 0.5}}
 RECORD["preference"] |= {"ratio_to_uniform": 2.0, "log10_p": 0.0}
 RECORD["contraction"] = {"inter_cosine_by_layer": [0.5], "intra_cosine_by_layer": [0.5], "inter_cosine_final": 0.5}

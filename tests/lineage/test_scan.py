@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, load_fingerprint, payload_digest, save_fingerprint
-from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan
+from bornbiased_jax.lineage.evidence import SCREEN
+from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan, screening_threshold
 from bornbiased_jax.lineage.trace import trace
 
 SMALL = "llama-tiny,num_layers=2,num_heads=2,d_model=32,d_ff=48,vocab_size=128"
@@ -38,6 +40,13 @@ def test_the_related_base_is_found_and_the_others_are_screened(store):
     assert first.log10_p < -50 and second.log10_p == 0
     assert {row["component"] for row in first.components} >= {"all", "blocks/1", "blocks/2"}
     assert result.num_tested <= 3
+
+
+@pytest.mark.parametrize("num_bases", [1, 10, 1000, 100_000])
+def test_a_screened_z_that_correction_would_leave_undecided_is_not_tested(num_bases):
+    # The bound on p is no less than the normal tail: this z is needed.
+    needed = stats.norm.isf(1e-4 / num_bases)
+    assert SCREEN <= screening_threshold(1e-4, num_bases) <= max(SCREEN, needed - 1)
 
 
 def test_the_correction_counts_every_base(store):

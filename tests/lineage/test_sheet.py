@@ -179,7 +179,7 @@ def test_the_sheet_stands_at_the_end_of_a_page_and_changes_no_verdict(tmp_path, 
     assert run([*pair, "--json", str(tmp_path / "page.json"), "--page", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out == plain
     first, second = (json.loads((tmp_path / name).read_text()) for name in ("plain.json", "page.json"))
-    assert first["verdict"] == second["verdict"] == "unrelated" and first.keys() == second.keys()
+    assert first["verdict"] == second["verdict"] == "unrelated" and first.keys() | {"sheet"} == second.keys()
     page = (tmp_path / "page.html").read_text()
     assert "What is this evidence worth?" in page and STATISTICS["norm_cosine"].worth in page
     assert "Other sizes have other ranges" in page and "two releases (synthetic)" in page
