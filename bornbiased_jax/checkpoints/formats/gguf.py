@@ -1,6 +1,6 @@
-"""A GGUF file; quantized tensors are dequantized one by one.
+"""Models in GGUF files: what fields and tensors mean, by architecture.
 
-Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and llama.cpp's convert_hf_to_gguf.py, which
+Source: llama.cpp's convert_hf_to_gguf.py, which
 
 - interleaves query and key rows for llama, granite, smollm3 and olmo, and leaves them as they lie for the others;
 - keeps Gemma's norm scales as they multiply, not less one;
@@ -10,24 +10,20 @@ Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md) and llam
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
-import gguf
 import numpy as np
 
-from bornbiased_jax import hardware, progress
+from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
+from bornbiased_jax.checkpoints.formats.gguf_file import GGUFFile, read_file, refuse_parts
 from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, FileEntry, Form, Shapes, file_shapes, make_entries
 from bornbiased_jax.checkpoints.tensors import (
     FLOAT_TYPES,
     NamedTensors,
     StoredModel,
-    Tensor,
     check_entries,
     file_pieces,
 )
@@ -36,12 +32,8 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
 from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.schema import shown
-from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT, unreadable
+from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT
 
-# What the reader raises on files that are cut or damaged.
-_DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDecodeError, struct.error, MemoryError)
-# Numbers dequantized together.
-_CHUNK = 1 << 20
 # Files of Llama 3.1 and later give the scaled frequencies as divisors, without the settings that made them.
 ROPE_DIVISORS = "rope_freqs.weight"
 # Tables of other scalings, of which Phi-3 has two.
@@ -62,59 +54,9 @@ _COMPARED: dict[str, FieldValue] = {
 }
 
 
-def _tensors(
-    path: Path,
-) -> tuple[gguf.GGUFReader, dict[str, gguf.ReaderTensor], dict[str, tuple[int, ...]]]:
-    """Open a file, and list its tensors and their shapes by name.
-
-    Raises:
-        InputError: it is corrupted.
-    """
-    try:
-        reader = gguf.GGUFReader(path)
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
-    except _DAMAGE as error:
-        raise unreadable(path) from error
-    # Shapes are written fastest axis first.
-    shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
-    # The gate of a shared expert, a matrix of one row, is written as a vector.
-    gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
-    return reader, tensors, shapes | {name: (1, *shapes[name]) for name in gates}
-
-
-def _decoding(path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], kind: str = "F32") -> Tensor:
-    """Return a tensor that is dequantized when it is read, whole or its first rows or columns."""
-
-    def first(axis: int, count: int) -> np.ndarray:
-        return _dequantized(path, tensor, shape, rows=count if axis == 0 else None, columns=axis * count)
-
-    return Tensor(kind, shape, partial(_dequantized, path, tensor, shape), first)
-
-
-def _fields(reader: gguf.GGUFReader, path: Path, *, is_run: bool = True) -> Fields:
-    """Read the key-value pairs of a file, but for the tokenizer's; names of its architecture are asked for alone.
-
-    Raises:
-        InputError: one cannot be read, or the architecture is to be run and not known.
-    """
-    values: dict[str, object] = {}
-    for name, field in reader.fields.items():
-        if not name.startswith(("tokenizer.", "GGUF.")):
-            try:
-                value = field.contents()
-            except _DAMAGE as error:
-                raise InputError(f"{path} has a field {shown(name)} that cannot be read: {HOW_TO_CONVERT}") from error
-            # float32 in the file: 9.999999747378752e-06 is 1e-05 there.
-            values[name] = float(str(np.float32(value))) if isinstance(value, float) else value
-    architecture = Fields(values, str(path), HOW_TO_CONVERT).get("general.architecture")
-    if is_run and architecture not in GGUF:
-        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
-    return Fields(values, str(path), HOW_TO_CONVERT, prefix=f"{architecture}.")
-
-
-def _compared_fields(fields: Fields, shapes: Shapes) -> Fields:
+def _compared_fields(file: GGUFFile) -> Fields:
     """Return the fields of a file that sizes and layouts depend on, with something sound in place of the others."""
-    family = GGUF[fields.prefix.removesuffix(".")]
+    fields, shapes, family = file.fields, file.shapes, GGUF[file.architecture]
     names = _SIZES if family.rope is None or family.rope.rotated is None else [*_SIZES, "rope.dimension_count"]
     values = {name: fields.values[name] for name in (fields.prefix + name for name in names) if name in fields.values}
     settings = dict(_COMPARED)
@@ -136,23 +78,13 @@ def _check_sizes(fields: Fields) -> None:
             )
 
 
-def _refuse_parts(fields: Fields) -> None:
-    """Refuse one of several files that a model was split into."""
-    name = "split.count"
-    if (count := fields.values.get(name, 0)) not in (0, 1):
-        raise InputError(
-            f"{fields.where} has {name!r} = {shown(count)}, as one of several files of a model: join them with "
-            "llama.cpp's llama-gguf-split"
-        )
-
-
 def is_known(path: Path) -> bool:
     """Tell whether a file is of an architecture that this package runs.
 
     Raises:
         InputError: it is corrupted.
     """
-    return _fields(_tensors(path)[0], path, is_run=False).prefix.removesuffix(".") in GGUF
+    return read_file(path).architecture in GGUF
 
 
 def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path, ...]]:
@@ -161,9 +93,9 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
     Raises:
         InputError: it is corrupted, or one of several.
     """
-    reader, tensors, shapes = _tensors(path)
-    fields = _fields(reader, path, is_run=False)
-    _refuse_parts(fields)
+    file = read_file(path)
+    fields, shapes = file.fields, file.shapes
+    refuse_parts(fields)
 
     def size(*names: str) -> int | None:
         values = (fields.values.get(fields.prefix + name) for name in names)
@@ -171,7 +103,7 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
 
     head_dim, rotary_dim = size("attention.key_length_mla", "attention.key_length"), size("rope.dimension_count")
     config: dict[str, object] = {
-        "model_type": f"{fields.prefix.removesuffix('.')} (GGUF)",
+        "model_type": f"{file.architecture} (GGUF)",
         "num_attention_heads": size("attention.head_count"),
         "num_key_value_heads": size("attention.head_count_kv"),
         "head_dim": head_dim,
@@ -183,12 +115,7 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
     for name, field in ((_RMS_EPSILON, "rms_norm_eps"), ("attention.layer_norm_epsilon", "layer_norm_eps")):
         if fields.prefix + name in fields.values:
             config[field] = 1e-5
-    located = {name: _decoding(path, tensors[name], shapes[name], tensors[name].tensor_type.name) for name in shapes}
-    return NamedTensors(str(path), located), config, _tokenizer_files(reader, path)
-
-
-def _tokenizer_files(reader: gguf.GGUFReader, path: Path) -> tuple[Path, ...]:
-    return (path,) if "tokenizer.ggml.model" in reader.fields else ()
+    return NamedTensors(str(path), file.decoding(are_types_kept=True)), config, file.tokenizer_files
 
 
 def read_headers(path: Path, window: int | None = None, *, is_compared: bool = False) -> StoredModel:
@@ -202,22 +129,21 @@ def read_headers(path: Path, window: int | None = None, *, is_compared: bool = F
     Raises:
         InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
     """
-    reader, tensors, shapes = _tensors(path)
-    fields = _fields(reader, path)
-    _refuse_parts(fields)
+    file = read_file(path)
+    fields, shapes, architecture = file.fields, file.shapes, file.architecture
+    if architecture not in GGUF:
+        raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
+    refuse_parts(fields)
     if is_compared:
-        fields = _compared_fields(fields, shapes)
+        fields = _compared_fields(file)
         shapes = {name: shape for name, shape in shapes.items() if name not in _ROPE_TABLES}
-    architecture = fields.prefix.removesuffix(".")
     _check_sizes(fields)
     # Mixtral calls itself llama.
     has_experts = fields.get("expert_count", 0) > 0
     family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
-    has_qkv_bias = "blk.0.attn_q.bias" in tensors or "blk.0.attn_qkv.bias" in tensors
-    biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in tensors, "blk.0.ffn_up.bias" in tensors)
-
-    decoded = {name: _decoding(path, tensors[name], shape) for name, shape in shapes.items()}
-    kinds = {tensor.tensor_type.name for tensor in tensors.values()}
+    has_qkv_bias = "blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes
+    biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in shapes, "blk.0.ffn_up.bias" in shapes)
+    decoded = {name: tensor for name, tensor in file.decoding().items() if name in shapes}
     # The architecture, then where each of its parameters lies.
     cfg = _with_window(_config(fields, family, shapes, biases), fields, family, window)
     lacking = _lacking_window(fields, family, window)
@@ -234,54 +160,10 @@ def read_headers(path: Path, window: int | None = None, *, is_compared: bool = F
         f"{architecture} model of GGUF file {path}",
         file_pieces(cfg, source, entries),
         files=(path,),
-        tokenizer_files=_tokenizer_files(reader, path),
-        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in kinds})),
+        tokenizer_files=file.tokenizer_files,
+        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in file.types})),
         notes=(lacking,) if lacking else (),
     )
-
-
-def _dequantized(
-    path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], *, rows: int | None = None, columns: int = 0
-) -> np.ndarray:
-    """Read a tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.
-
-    The bytes are read from the file: a mapping of it would stay in the resident set.
-    """
-    kind, stored = tensor.tensor_type, tensor.data.shape
-    if len(stored) != 2:
-        numbers = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
-        return _decoded(path, tensor, numbers.reshape(stored)).reshape(shape)
-    height, width = min(rows or stored[0], stored[0]), stored[1]
-    num_columns = min(columns or shape[1], shape[1])
-    if columns:
-        # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantized) as hold the columns.
-        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-        width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
-    decoded = np.empty((height, num_columns), np.float32)
-
-    def decode(start: int) -> None:
-        stop = min(start + step, height)
-        offset = tensor.data_offset + start * stored[1] * tensor.data.dtype.itemsize
-        numbers = np.fromfile(path, tensor.data.dtype, (stop - start) * stored[1], offset=offset)
-        decoded[start:stop] = _decoded(path, tensor, numbers.reshape(-1, stored[1])[:, :width])[:, :num_columns]
-
-    step = max(1, _CHUNK // shape[1])
-    with ThreadPoolExecutor(hardware.cores()) as threads:
-        for _ in threads.map(decode, range(0, height, step)):
-            pass
-    return decoded
-
-
-def _decoded(path: Path, tensor: gguf.ReaderTensor, stored: np.ndarray) -> np.ndarray:
-    try:
-        # A damaged scale gives NaN or infinity, which the caller names; NumPy's warning would name nothing.
-        with np.errstate(invalid="ignore", over="ignore"):
-            return gguf.dequantize(stored, tensor.tensor_type)
-    except NotImplementedError as error:
-        raise InputError(
-            f"tensor {tensor.name} of {path} is of type {tensor.tensor_type.name}, which cannot be dequantized: "
-            "use a file with another quantization"
-        ) from error
 
 
 def _config(fields: Fields, family: Family, shapes: Mapping[str, tuple[int, ...]], biases: Biases) -> ModelConfig:
