@@ -197,7 +197,8 @@ def scan(
 def screening_threshold(alpha: float, num_bases: int) -> float:
     """Return the estimated z from which on a base is tested in full.
 
-    Corrected for so many bases, a z that is smaller by one standard deviation or more could not be found.
+    Corrected for so many bases, a z that is smaller by one standard deviation or more is not found: the proven bound on
+    p is no less than the normal tail, but for exact copies in fewer than twenty labels.
 
     >>> screening_threshold(1e-4, 1), round(screening_threshold(1e-4, 1000), 2)
     (3.0, 4.2)

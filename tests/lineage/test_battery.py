@@ -265,13 +265,14 @@ def test_zero_padding_is_no_evidence():
     assert verdict.detail["agreement"] < 0.1
 
 
-@pytest.mark.parametrize("structure", ["identity", "shifted", "hadamard", "cosine"])
+@pytest.mark.parametrize("structure", ["identity", "shifted", "reversed", "hadamard", "cosine"])
 def test_structure_that_a_formula_decided_is_left_out(structure):
     """Two unrelated models whose value and output matrices begin alike; a real relation is found beside it."""
     rows = np.arange(64)
     fixed = {
         "identity": np.eye(64),
         "shifted": np.roll(np.eye(64), 16, axis=1),
+        "reversed": np.eye(64)[::-1],
         "hadamard": np.array([[(-1) ** bin(i & j).count("1") for j in rows] for i in rows]) / 8,
         "cosine": np.cos(np.pi * (rows[:, None] + 0.5) * rows / 64) / np.sqrt(32),
     }[structure]
