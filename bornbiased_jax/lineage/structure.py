@@ -110,11 +110,13 @@ def _formula(sketches: Sequence[np.ndarray], axis: _Axis) -> str | None:
     """Return the formula that the sketches of a kind agree with, each or all together."""
     sketches_MD2 = np.stack(sketches)
     width = sketches_MD2.shape[1]
-    # Diagonals at any shift: each matrix by itself, or all of the kind together.
-    for name, z_MS in zip(("the identity", "the reversed identity"), _shifted_z(sketches_MD2, axis), strict=True):
-        together = np.abs(z_MS.sum(axis=0)).max() / math.sqrt(len(z_MS))
-        if max(float(np.abs(z_MS).max()), float(together)) >= STRUCTURED:
-            return name
+    # Diagonals at any shift: each matrix by itself, or all of the kind together. One resembles its mirror image a bit.
+    largest = [
+        max(float(np.abs(z_MS).max()), float(np.abs(z_MS.sum(axis=0)).max()) / math.sqrt(len(z_MS)))
+        for z_MS in _shifted_z(sketches_MD2, axis)
+    ]
+    if max(largest) >= STRUCTURED:
+        return ("the identity", "the reversed identity")[largest.index(max(largest))]
     # Fixed bases, whose sketch is known.
     for name, expected_D2 in _bases(axis, width):
         agreement = np.einsum("dx,mdx->m", expected_D2, sketches_MD2[:, : len(expected_D2)]) / math.sqrt(width / 2)

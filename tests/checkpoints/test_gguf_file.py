@@ -13,6 +13,7 @@ from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_c
 from bornbiased_jax.checkpoints.by_role import read_by_role, read_gguf_by_names
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats import gguf as gguf_format
+from bornbiased_jax.checkpoints.formats import gguf_file
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
@@ -401,7 +402,7 @@ def test_reading_tensor_by_tensor_dequantizes_and_unpairs(tmp_path):
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_the_first_rows_need_the_first_blocks_alone(tmp_path, monkeypatch, kind):
     """Along either axis of the file, for a matrix that is decoded a few rows at a time."""
-    monkeypatch.setattr(gguf_format, "_CHUNK", 200)
+    monkeypatch.setattr(gguf_file, "_CHUNK", 200)
     cfg, params = initial("llama-tiny")
     reader = open_checkpoint(write(tmp_path / "model.gguf", cfg, params, tmp_path / "hf", kind=kind))
     for path, layer in (("embed/embedding", None), ("head/kernel", None), ("blocks/attention/query/kernel", 1)):

@@ -286,6 +286,9 @@ def test_structure_that_a_formula_decided_is_left_out(structure):
     verdict = auto_verdict(*prints, QUICK)
     assert verdict.verdict == "unrelated", verdict.reason
     assert verdict.detail["left_out"].keys() == {"value", "output"}
+    names = {"shifted": "the identity", "hadamard": "a Hadamard matrix", "cosine": "a cosine basis"}
+    names |= {"identity": "the identity", "reversed": "the reversed identity"}
+    assert set(verdict.detail["left_out"].values()) == {names[structure]}
     cfg, arrays = pair[0]
     noise = np.random.default_rng(5)
     tuned = {path: leaf + 0.01 * noise.standard_normal(leaf.shape, np.float32) for path, leaf in arrays.items()}
