@@ -128,7 +128,7 @@ CONVENTIONS: tuple[Convention, ...] = (
     ),
     Convention(f"(?:{_A})?(q_norm|q_layernorm|query_norm|q_ln|query_layernorm|norm_q)", "norm:query_norm"),
     Convention(f"(?:{_A})?(k_norm|k_layernorm|key_norm|k_ln|key_layernorm|norm_k)", "norm:key_norm"),
-    Convention(_A + r"[qk]_layernorm\.norms\.\d+", "other", axes="head_dim"),
+    Convention(_A + r"[qk]_layernorm\.norms\.\d+", "other:*", axes="head_dim"),
     Convention(_A + "(sinks|sink|softmax_offset|attention_sink)", "sink_logit"),
     # The choice of keys in DeepSeek V3.2's sparse attention.
     Convention(r"self_attn\.indexer\.(wk|weights_proj)", "other:*", axes="residual channel"),
@@ -270,7 +270,7 @@ TABLES: tuple[Convention, ...] = (
         "norm:final_norm",
     ),
     Convention(
-        r"(word_embeddings_layernorm|embeddings\.LayerNorm|embeddings\.norm|embed_norm|embedding_norm|emb_norm|layernorm_embedding)",
+        r"(word_embeddings_layernorm|embeddings\.LayerNorm|embeddings\.norm|embed_norm|embedding_norm|emb_norm|emb_ln|layernorm_embedding)",
         "norm:embedding_norm",
     ),
     Convention(OTHER_HEADS, "other:*", axes="residual channel"),

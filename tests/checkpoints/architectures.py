@@ -163,8 +163,44 @@ MODELS = {
 # Encoders, and what is made of their parts: before the logits they have layers that no convention names.
 ENCODERS = {
     "bert": ("Bert", ALL_HEADS),
+    "nomic_bert": ("NomicBert", ALL_HEADS),
     "modernbert": ("ModernBert", dict(**ALL_HEADS, pad_token_id=0)),
     "modernbert-decoder": ("ModernBertDecoder", dict(**ALL_HEADS, pad_token_id=0)),
+}
+
+# Architectures with names that none of the others has.
+FURTHER = {
+    "stablelm, norms of heads": ("StableLm", dict(**SIZES, qk_layernorm=True)),
+    "doge": ("Doge", SIZES),
+    "bart": (
+        "Bart",
+        dict(
+            d_model=32,
+            decoder_layers=2,
+            encoder_layers=2,
+            decoder_attention_heads=4,
+            encoder_attention_heads=4,
+            decoder_ffn_dim=64,
+            encoder_ffn_dim=64,
+            vocab_size=64,
+            max_position_embeddings=64,
+        ),
+    ),
+    "recurrent_gemma": (
+        "RecurrentGemma",
+        dict(**SIZES, lru_width=32, attention_window_size=8, block_types=["recurrent", "attention"]),
+    ),
+    "kimi_linear": (
+        "KimiLinear",
+        {
+            **SIZES,
+            **dict(pad_token_id=0, bos_token_id=1, eos_token_id=2),
+            **dict(layer_types=["linear_attention", "full_attention"], linear_head_dim=8, linear_num_heads=4),
+            **dict(num_key_value_heads=4, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6),
+            **dict(num_experts=4, num_experts_per_token=2, moe_intermediate_size=24, head_dim=4),
+        },
+    ),
+    "deepseek_v32": ("DeepseekV32", {**SIZES, **LATENT}),
 }
 
 
@@ -188,7 +224,7 @@ _WIDTHS = {
 
 def transformers_config(name, *, scale=1):
     """The configuration of a tiny model of this name, ``scale`` times as wide as 32."""
-    kind, sizes = (MODELS | ENCODERS)[name]
+    kind, sizes = (MODELS | ENCODERS | FURTHER)[name]
     sizes = dict(sizes)
     if name == "llava":
         sizes["vision_config"] = {**VISION, "projection_dim": 16, "model_type": "clip_vision_model"}
@@ -218,7 +254,7 @@ def _scaled(sizes, scale):
 
 def auto_class(name):
     """The class of transformers that opens the model with its head."""
-    if name in ("bert", "modernbert"):
+    if name in ("bert", "nomic_bert", "modernbert"):
         return transformers.AutoModelForMaskedLM
     several = name in ("llava", "qwen2_vl")
     return transformers.AutoModelForImageTextToText if several else transformers.AutoModelForCausalLM

@@ -1,6 +1,7 @@
 """Roles by names: every tensor that transformers writes has a role, and its axes are symmetries of the model."""
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,21 @@ import pytest
 import safetensors.numpy
 
 from bornbiased_jax.checkpoints import conventions, open_checkpoint
+from bornbiased_jax.checkpoints import names as name_parser
 from bornbiased_jax.checkpoints.by_role import read_by_names, read_by_role
 from bornbiased_jax.checkpoints.naming import NamedRoles
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
 from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage.fingerprint_pass import weights_digests
-from tests.checkpoints.architectures import ENCODERS, MODELS, auto_class, named_as_internlm2, transformers_config
+from tests.checkpoints.architectures import (
+    ENCODERS,
+    FURTHER,
+    MODELS,
+    auto_class,
+    named_as_internlm2,
+    transformers_config,
+)
 from tests.checkpoints.published_names import PUBLISHED, llama_tensors, published_tensors
 
 torch = pytest.importorskip("torch")
@@ -31,8 +40,8 @@ def rng():
     return np.random.default_rng(0)
 
 
-# The position of a head is in ALiBi's slope, so that heads are not exchangeable.
-FIXED_HEADS = {"mpt", "bloom"}
+# The position of a head is in ALiBi's slope, or a norm of its own has its number: heads are not exchangeable.
+FIXED_HEADS = {"mpt", "bloom", "stablelm, norms of heads"}
 
 
 def _write_model(name, folder):
@@ -136,20 +145,23 @@ def _key(role):
     return role.component, role.block, role.group, role.leaf, role.module, role.is_shared
 
 
+# A decoder's attention to an encoder has two residual streams.
+NOT_READ = re.compile(r"\.encoder_attn")
 FAST = ("phi3", "gpt_neox", "gpt_oss", "llava", "olmoe", "opt", "mamba")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS | FURTHER]
 )
 def test_permuting_the_axes_of_roles_leaves_the_logits_of_transformers(tmp_path, name):
     tensors, config = _write_model(name, tmp_path)
     symmetry = _Symmetry(tensors, config, name)
     source = symmetry.source
     # Every tensor has a role, every role a path of its own and the shape that it says.
-    assert source.unread == ()
+    unread = {name for name in tensors if NOT_READ.search(name)}
+    assert set(source.unread) == unread
     parts = {part for role in source.roles for part in role.name.split("+")}
-    assert parts == {name for name in tensors if not conventions.BUFFER.fullmatch(name)}
+    assert parts == {name for name in tensors if not conventions.BUFFER.fullmatch(name)} - unread
     assert len({role.path for role in source.roles}) == len(source.roles)
     assert all(source.read(role).shape == source.array_shape(role) for role in source.roles)
     before = _logits(name, tmp_path)
@@ -220,6 +232,8 @@ def test_scaling_a_norm_and_dividing_what_reads_through_it_leaves_the_logits(tmp
 BESIDE = {
     "bert": {"bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"}
     | {f"cls.predictions.transform.{name}.{leaf}" for name in ("dense", "LayerNorm") for leaf in ("weight", "bias")},
+    "nomic_bert": {"nomic_bert.embeddings.token_type_embeddings.weight", "cls.predictions.bias"}
+    | {f"cls.predictions.transform.{name}.{leaf}" for name in ("dense", "layer_norm") for leaf in ("weight", "bias")},
     "modernbert": {"head.dense.weight", "head.norm.weight", "decoder.bias"},
     "modernbert-decoder": {"lm_head.dense.weight", "lm_head.norm.weight", "decoder.bias"},
 }
@@ -486,3 +500,73 @@ def test_names_of_published_code_give_the_roles_of_those_of_transformers(rng, co
         np.testing.assert_array_equal(published.read(mine), expected.read(other), err_msg=mine.path)
         scales = [source.norm_scale(role) for source, role in ((published, mine), (expected, other))]
         assert (scales[0] is None) == (scales[1] is None) and (scales[0] is None or np.array_equal(*scales)), mine.path
+
+
+def test_visual_experts_of_cogvlm_lie_as_linear_maps(rng):
+    place, width, hidden = "model.layers.0", 8, 12
+    maps = {"self_attn.vision_expert_query_key_value": (3 * width, width), "self_attn.vision_expert_dense": (width, 10)}
+    maps |= {f"mlp.vision_mlp.{name}_proj": (hidden, width) for name in ("gate", "up")}
+    maps |= {"mlp.vision_mlp.down_proj": (width, hidden)}
+    tensors = {f"{place}.{name}.weight": rng.normal(size=shape).astype(np.float32) for name, shape in maps.items()}
+    source = _source(tensors | _tiny(rng), {"num_attention_heads": 2})
+    assert source.unread == ()
+    roles = [role for role in source.roles if "vision" in role.name]
+    assert {role.name for role in roles} == tensors.keys()
+    for role in roles:
+        np.testing.assert_array_equal(source.read(role), tensors[role.name].T)
+        writes = "dense" in role.name or "down" in role.name
+        assert role.axes == ((("channel",), ("residual",)) if writes else (("residual",), ("channel",)))
+
+
+def test_experts_of_nomic_lie_one_after_the_other(rng):
+    """Along the first axis, the second matrix as [in, out]: nomic-ai/nomic-bert-2048 modeling_hf_nomic_bert.py."""
+    experts, width, hidden = 3, 8, 12
+    tensors = {
+        f"encoder.layers.0.mlp.experts.mlp.{name}": rng.normal(size=(experts * hidden, width)).astype(np.float32)
+        for name in ("w1", "w2")
+    }
+    router = rng.normal(size=(experts, width)).astype(np.float32)
+    tensors["encoder.layers.0.mlp.router.layer.weight"] = router
+    tensors["embeddings.word_embeddings.weight"] = rng.normal(size=(11, width)).astype(np.float32)
+    source = _source(tensors, {"model_type": "nomic_bert", "num_attention_heads": 2})
+    assert source.unread == ()
+    arrays = {(role.group, role.expert): source.read(role) for role in source.roles}
+    for expert in range(experts):
+        up_FD, down_FD = (
+            tensors[f"encoder.layers.0.mlp.experts.mlp.{name}"].reshape(experts, hidden, width)[expert]
+            for name in ("w1", "w2")
+        )
+        np.testing.assert_array_equal(arrays["up", expert + 1], up_FD.T)
+        np.testing.assert_array_equal(arrays["down", expert + 1], down_FD)
+    np.testing.assert_array_equal(arrays["router", None], router.T)
+
+
+# Names that the two tests above and that of classifiers have.
+OF_TESTS = {"model.layers.0.self_attn.vision_expert_query_key_value.weight": "cogvlm2"}
+OF_TESTS |= {"model.layers.0.self_attn.vision_expert_dense.weight": "cogvlm2"}
+OF_TESTS |= {f"model.layers.0.mlp.vision_mlp.{name}_proj.weight": "cogvlm2" for name in ("gate", "down")}
+OF_TESTS |= {"encoder.layers.0.mlp.experts.mlp.w1": "nomic_bert", "score.weight": "llama"}
+
+
+@pytest.mark.slow
+def test_every_row_of_the_table_is_read_by_a_test(tmp_path, rng, monkeypatch):
+    """By those of architectures of transformers, by those of published code, or by one of its own."""
+    rows, look_up = set(), name_parser._look_up
+
+    def observed(*place):
+        tensor = look_up(*place)
+        rows.update(() if tensor is None else {tensor.row})
+        return tensor
+
+    monkeypatch.setattr(name_parser, "_look_up", observed)
+    for number, name in enumerate(MODELS | ENCODERS | FURTHER):
+        tensors, config = _write_model(name, tmp_path / str(number))
+        name_parser.parse_names({key: array.shape for key, array in tensors.items()}, config["model_type"], ())
+    for convention in PUBLISHED.values():
+        tensors = published_tensors(convention, llama_tensors(convention.kind, rng))
+        family = convention.config.get("model_type", "")
+        name_parser.parse_names({key: array.shape for key, array in tensors.items()}, family, ())
+    for name, family in OF_TESTS.items():
+        name_parser.parse_names({name: (1, 1)}, family, ())
+    table = {*conventions.CONVENTIONS, *conventions.TABLES, *conventions.TOWERS}
+    assert sorted(table - rows) == []
