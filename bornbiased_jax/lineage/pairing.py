@@ -63,7 +63,8 @@ def unit_rows(sketch: np.ndarray) -> np.ndarray:
     """Scale rows of a sketch to unit norm; rows of zeros stay: [..., n, k] float32."""
     rows = sketch.astype(np.float32)
     norm = np.sqrt(np.einsum("...k,...k->...", rows, rows))[..., None]
-    return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
+    rows /= np.where(norm > 0, norm, 1)
+    return rows
 
 
 def _distances(

@@ -28,8 +28,8 @@ from bornbiased_jax.lineage.pairing import NeuronPair, unit_rows
 Space = Literal["token", "coordinates"]
 Inner = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From vectors [n, k] of the base and [n', k] of the suspect to the inner products of some of their pairs."""
-# Random partners that a label has where its null is sampled.
-_PARTNERS = 8
+# Labels of a random group where the null is sampled: each meets the others of its group.
+_GROUP = 8
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -313,7 +313,8 @@ def _strata(is_live_DP2: np.ndarray, period: int | None) -> list[np.ndarray]:
     period = width if period is None or width < period else period
     labels_nR = np.arange(width // period * period).reshape(-1, period).T
     is_live_nRP2 = is_live_DP2[labels_nR]
-    _, place_n = np.unique(is_live_nRP2.reshape(len(labels_nR), -1), axis=0, return_inverse=True)
+    packed_nB = np.packbits(is_live_nRP2.reshape(len(labels_nR), -1), axis=1)
+    _, place_n = np.unique(packed_nB, axis=0, return_inverse=True)
     # Coordinates without a part that has numbers in both models score nothing and leave.
     has_score_n = np.logical_or.reduce(np.logical_and.reduce(is_live_nRP2, axis=-1), axis=(1, 2))
     place_n = np.where(has_score_n, place_n.ravel(), -1)
@@ -343,7 +344,7 @@ def _weight(base_nK: np.ndarray, suspect_nK: np.ndarray) -> np.float32:
 
 @dataclasses.dataclass
 class SampledZ:
-    """z of summed traces without a score matrix, its moments estimated from a few random partners of each label.
+    """z of summed traces without a score matrix, its moments estimated in small random groups of labels.
 
     The screen needs no more: a p that is set to 1 below any threshold on anything is valid.
     """
@@ -351,13 +352,19 @@ class SampledZ:
     excess: float = 0.0
     variance: float = 0.0
 
-    def add(self, scores_Sn: np.ndarray, is_live_n: np.ndarray, partners_Sn: np.ndarray) -> None:
-        """Add one set of labels: scores of each with itself, then with its random partners."""
-        is_live_Sn = is_live_n & is_live_n[partners_Sn]
-        null, size = scores_Sn[1:][is_live_Sn[1:]].astype(np.float64), int(is_live_n.sum())
-        if len(null):
-            self.excess += float(scores_Sn[0][is_live_n].sum(dtype=np.float64)) - size * float(null.mean())
-            self.variance += float(null.var()) * size * (1 + size / len(null))
+    def add(self, scores_Gmm: np.ndarray, is_live_Gm: np.ndarray) -> None:
+        """Add one set of labels: scores of each with itself, on the diagonals, and with the others of its group."""
+        is_live_Gmm = is_live_Gm[:, :, None] & is_live_Gm[:, None, :]
+        is_own_mm = np.eye(is_live_Gm.shape[1], dtype=bool)
+        own, other = (scores_Gmm[is_live_Gmm & is_chosen].astype(np.float64) for is_chosen in (is_own_mm, ~is_own_mm))
+        if not len(other):
+            return
+        # A permutation gives a label itself once in n times.
+        size = len(own)
+        difference = float(own.mean() - other.mean())
+        variance = other.var() + (own.var() - other.var() + difference**2 * (1 - 1 / size)) / size
+        self.excess += (size - 1) * difference
+        self.variance += float(variance) * size * (1 + size / len(other))
 
     @property
     def z(self) -> float:
@@ -369,14 +376,13 @@ def sampled_neurons(pairs: Sequence[NeuronPair], space: Space, shape: Shape) -> 
     """Estimate z of all neurons; see :func:`neuron_terms`, whose pairs without scores are left out here too."""
     sampled = SampledZ()
     for pair in pairs:
-        size = min(mlp.stored for mlps in pair.pairs for mlp in mlps)
-        partners_Sn = _partners(size)
-        inner = partial(_partner_products, partners_Sn=partners_Sn)
+        groups_Gm, is_label_Gm = _groups(min(mlp.stored for mlps in pair.pairs for mlp in mlps))
+        inner = partial(_group_products, groups_Gm=groups_Gm)
         with contextlib.suppress(EvidenceError):
             scores = [neuron_scores(*mlps, space, shape, inner) for mlps in pair.pairs]
-            is_live = [live[:size] for score in scores for live in (score.is_live_base, score.is_live_suspect)]
-            combined_Sn = np.sum([score.combined for score in scores], axis=0)
-            sampled.add(combined_Sn, np.logical_and.reduce(is_live), partners_Sn)
+            is_live = [live[groups_Gm] for score in scores for live in (score.is_live_base, score.is_live_suspect)]
+            combined_Gmm = np.sum([score.combined for score in scores], axis=0)
+            sampled.add(combined_Gmm, np.logical_and.reduce([is_label_Gm, *is_live]))
     return sampled
 
 
@@ -385,20 +391,21 @@ def sampled_coordinates(base: Sequence[np.ndarray], suspect: Sequence[np.ndarray
     base_DK, suspect_DK, strata = _coordinate_rows(base, suspect)
     signed, signless = SampledZ(), SampledZ()
     for labels_n in (labels_nR[:, 0] for labels_nR in strata):
-        partners_Sn, is_live_n = _partners(len(labels_n)), np.ones(len(labels_n), bool)
-        scores_Sn = _partner_products(base_DK[labels_n], suspect_DK[labels_n], partners_Sn)
-        signed.add(scores_Sn, is_live_n, partners_Sn)
-        signless.add(np.square(scores_Sn), is_live_n, partners_Sn)
+        groups_Gm, is_label_Gm = _groups(len(labels_n))
+        scores_Gmm = _group_products(base_DK, suspect_DK, labels_n[groups_Gm])
+        signed.add(scores_Gmm, is_label_Gm)
+        signless.add(np.square(scores_Gmm), is_label_Gm)
     return signed, signless
 
 
 @functools.lru_cache(maxsize=64)
-def _partners(size: int) -> np.ndarray:
-    """Return each label itself, then random partners of it: [1 + partners, n]."""
-    rng = np.random.default_rng(size)
-    return np.stack([np.arange(size), *(rng.permutation(size) for _ in range(_PARTNERS))])
+def _groups(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels in random groups, [G, m], and which of them count: the last group is filled up from the first."""
+    order_n = np.random.default_rng(size).permutation(size)
+    groups_Gm = np.resize(order_n, (math.ceil(size / _GROUP), min(size, _GROUP)))
+    return groups_Gm, np.arange(groups_Gm.size).reshape(groups_Gm.shape) < size
 
 
-def _partner_products(base_nK: np.ndarray, suspect_nK: np.ndarray, partners_Sn: np.ndarray) -> np.ndarray:
-    products_Sn: np.ndarray = np.einsum("nk,snk->sn", base_nK[: partners_Sn.shape[1]], suspect_nK[partners_Sn])
-    return products_Sn
+def _group_products(base_nK: np.ndarray, suspect_nK: np.ndarray, groups_Gm: np.ndarray) -> np.ndarray:
+    products_Gmm: np.ndarray = base_nK[groups_Gm] @ suspect_nK[groups_Gm].swapaxes(1, 2)
+    return products_Gmm
