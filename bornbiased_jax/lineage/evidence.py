@@ -164,7 +164,16 @@ class Term:
     @_Cached
     def rows(self) -> Rows:
         """Sorted rows for the certified bound."""
-        return sorted_rows(self.scores_nn, top=_TOP if len(self.scores_nn) > 4 * _TOP else None)
+        return sorted_rows(self.scores_nn, top=self._top)
+
+    @_Cached
+    def quick_rows(self) -> Rows:
+        """Rows as they are, for a bound that is as certain, larger, and takes a fifth of the time."""
+        return sorted_rows(self.scores_nn, top=self._top, scale=False, columns=False)
+
+    @property
+    def _top(self) -> int | None:
+        return _TOP if len(self.scores_nn) > 4 * _TOP else None
 
     @property
     def log_order(self) -> float:
@@ -203,11 +212,12 @@ def z_from(facts: Iterable[TraceFacts]) -> float:
     return (statistic - mean) / math.sqrt(variance) if variance > 1e-12 * scale else math.nan
 
 
-def bound_of(terms: Sequence[Term]) -> float:
+def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
     """Bound log₁₀ p of the summed traces; 0 below z = :data:`SCREEN`.
 
     Args:
         terms: all plain, or all nested in one number of groups.
+        is_quick: take the rows of plain terms as they are.
 
     Raises:
         ValueError: terms of several kinds of permutations.
@@ -223,7 +233,8 @@ def bound_of(terms: Sequence[Term]) -> float:
     if num_groups is None:
         # Rows of wide terms take seconds to sort, which threads share.
         with ThreadPoolExecutor(cores()) as pool:
-            return min(0.0, joint_bound(list(pool.map(attrgetter("rows"), terms))).log10_p)
+            rows = list(pool.map(attrgetter("quick_rows" if is_quick else "rows"), terms))
+            return min(0.0, joint_bound(rows).log10_p)
     return min(0.0, nested_bound([term.scores_nn for term in terms], num_groups).log10_p)
 
 

@@ -179,7 +179,7 @@ def scan(
         z_by_evidence = screening.result()
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
-        comparison = compare_weights(stored, of_suspect, options) if passes else None
+        comparison = _compared(stored, of_suspect, options) if passes else None
         compared.append((base.name, stored.weights_digest, comparison, z_by_evidence))
         advance(1)
     # Holm over all bases, each with the least p of its own corrected cells.
@@ -204,6 +204,14 @@ def screening_threshold(alpha: float, num_bases: int) -> float:
     (3.0, 4.2)
     """
     return max(SCREEN, float(norm.isf(alpha / max(1, num_bases))) - 1.0)
+
+
+def _compared(base: Fingerprint, suspect: Fingerprint, options: Options) -> WeightsComparison:
+    """Test a base by quick bounds, and where these do not decide by close ones and permutations."""
+    comparison = compare_weights(base, suspect, dataclasses.replace(options, is_quick=True))
+    if comparison.is_identical or comparison.is_significant(comparison.adjusted()):
+        return comparison
+    return compare_weights(base, suspect, options)
 
 
 class _Screening(NamedTuple):

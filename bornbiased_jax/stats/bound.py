@@ -125,7 +125,7 @@ def joint_bound(groups: Sequence[Rows]) -> Bound:
     return Bound(log_p / LN10 * (1 - 4 * _EPS), tilt, orientation)
 
 
-def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = True) -> Rows:
+def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = True, columns: bool = True) -> Rows:
     """Sort one group's rows for the bound: by rows or by columns, scaled or not, whichever gives the least bound.
 
     A group's own best choice is made at its own λ; in a sum it is valid at any. No bound is below 1/n!, so that of wide
@@ -136,6 +136,7 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
         scores_nn: [n, n], of any float type; centered here, in float64, a few rows at a time.
         top: as in :func:`tail_bound`.
         scale: try Sinkhorn's scaling too (a float32 copy of the scores is held).
+        columns: try columns too.
 
     Returns:
         Its statistic is already less by what ties and rounding could add.
@@ -151,9 +152,12 @@ def sorted_rows(scores_nn: np.ndarray, *, top: int | None = None, scale: bool = 
     size = len(scores_nn)
     if top is None:
         top = size if size <= FULL_WIDTH else TOP
+    if not (scale or columns):
+        return _sort(_Centered(scores_nn), np.zeros(size), min(top, size), "rows", scaled=False)
     best: Rows | None = None
     least, floor = math.inf, -math.lgamma(size + 1)
-    for orientation, oriented_nn in (("rows", scores_nn), ("columns", scores_nn.T)):
+    oriented = (("rows", scores_nn), ("columns", scores_nn.T))
+    for orientation, oriented_nn in oriented if columns else oriented[:1]:
         centered = _Centered(oriented_nn)
         plain = _sort(centered, np.zeros(size), min(top, size), orientation, scaled=False)
         log_p, tilt = _minimized([plain])

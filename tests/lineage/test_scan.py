@@ -13,6 +13,7 @@ from bornbiased_jax.checkpoints import find_smollm2, open_checkpoint
 from bornbiased_jax.cli.main import run
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import fingerprint, load_fingerprint, payload_digest, save_fingerprint
+from bornbiased_jax.lineage.battery import Options, compare_weights
 from bornbiased_jax.lineage.evidence import Term, bound_of, z_of
 from bornbiased_jax.lineage.scan import BUILTIN, INDEX, find_bases, scan, screening_threshold
 from bornbiased_jax.lineage.trace import trace
@@ -40,6 +41,17 @@ def test_the_related_base_is_found_and_the_others_are_screened(store):
     assert first.log10_p < -50 and second.log10_p == 0
     assert {row["component"] for row in first.components} >= {"all", "blocks/1", "blocks/2"}
     assert result.num_tested <= 3
+
+
+def test_close_bounds_decide_where_quick_ones_do_not(store):
+    """At a level between the two p, and at one that the quick bound reaches: what it finds is no stronger."""
+    base, suspect = load_fingerprint(store / "store" / "seed-3.fingerprint"), fingerprint(str(store / "suspect"))
+    quick, close = (compare_weights(base, suspect, Options(is_quick=is_quick)).adjusted() for is_quick in (True, False))
+    assert -300 < close < quick < -50
+    for log10_alpha, expected in (((close + quick) / 2, close), (quick + 1, quick)):
+        bases = find_bases([str(store / "store" / "seed-3.fingerprint")])
+        (match,) = scan(str(store / "suspect"), bases, alpha=10.0**log10_alpha).matches
+        assert (match.verdict, match.log10_p) == ("same-lineage", pytest.approx(expected))
 
 
 @pytest.mark.parametrize("num_bases", [1000, 100_000])

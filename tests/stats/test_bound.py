@@ -195,6 +195,10 @@ def test_both_orientations_are_tried():
     actual, transposed = tail_bound(scores, scale=False), tail_bound(scores.T.copy(), scale=False)
     assert actual.log10_p == pytest.approx(transposed.log10_p, rel=1e-9)
     assert {actual.orientation, transposed.orientation} == {"rows", "columns"}
+    # The quick bound takes rows as they are: no smaller, and a bound all the same.
+    for scores_nn in (scores, scores.T.copy()):
+        quick = joint_bound([sorted_rows(scores_nn, scale=False, columns=False)])
+        assert quick.orientation == "rows" and quick.log10_p >= actual.log10_p * (1 + 1e-9)
 
 
 def test_rounding_is_outward():
