@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +19,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance
 
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
+
+
+Space = Literal["token", "coordinates"]
+"""What the sketches of neurons are products with: the token table, or residual coordinates."""
 
 
 class BlockPair(NamedTuple):
@@ -78,7 +82,8 @@ def _distances(
         tokens_only: leave out Grams in residual coordinates.
     """
     total_LL = np.zeros((len(base), len(suspect)))
-    for space in ("token",) if tokens_only else ("token", "coordinates"):
+    spaces: tuple[Space, ...] = ("token",) if tokens_only else ("token", "coordinates")
+    for space in spaces:
         base_LG, suspect_LG = (_grams(blocks, space) for blocks in (base, suspect))
         if base_LG is None or suspect_LG is None or base_LG.shape[1] != suspect_LG.shape[1]:
             continue
@@ -89,7 +94,7 @@ def _distances(
     return total_LL
 
 
-def _grams(blocks: Sequence[Sequence[Neurons]], space: str) -> np.ndarray | None:
+def _grams(blocks: Sequence[Sequence[Neurons]], space: Space) -> np.ndarray | None:
     """Compute the Grams of gate and of concatenated up and down, per neuron: a row for each block, None without any."""
     rows = []
     for block in blocks:
@@ -101,22 +106,35 @@ def _grams(blocks: Sequence[Sequence[Neurons]], space: str) -> np.ndarray | None
 
 
 # A model is often compared with many others.
-_GRAMS: WeakKeyDictionary[Neurons, dict[str, np.ndarray | None]] = WeakKeyDictionary()
+_GRAMS: WeakKeyDictionary[Neurons, dict[Space, np.ndarray | None]] = WeakKeyDictionary()
+_UNITS: WeakKeyDictionary[Neurons, dict[Space, dict[str, np.ndarray]]] = WeakKeyDictionary()
 
 
-def _gram(mlp: Neurons, space: str) -> np.ndarray | None:
-    """Compute the Grams of one MLP as a row; None without sketches in this space."""
-    by_space = _GRAMS.setdefault(mlp, {})
+def unit_parts(mlp: Neurons, space: Space) -> dict[str, np.ndarray]:
+    """Scale the rows of an MLP's sketches to unit norm: [n, k] float32 by matrix, empty without sketches."""
+    sketches = mlp.token if space == "token" else mlp.coordinates
+    if mlp.is_complete:
+        # All neurons of a large model are many times what a fingerprint holds by default: they are not kept.
+        return {name: unit_rows(rows) for name, rows in sketches.items()}
+    by_space = _UNITS.setdefault(mlp, {})
     if space not in by_space:
-        sketches = mlp.token if space == "token" else mlp.coordinates
-        by_space[space] = _gram_of(sketches) if sketches else None
+        by_space[space] = {name: unit_rows(rows) for name, rows in sketches.items()}
     return by_space[space]
 
 
-def _gram_of(sketches: Mapping[str, np.ndarray]) -> np.ndarray:
+def _gram(mlp: Neurons, space: Space) -> np.ndarray | None:
+    """Compute the Grams of one MLP as a row; None without sketches in this space."""
+    by_space = _GRAMS.setdefault(mlp, {})
+    if space not in by_space:
+        units = unit_parts(mlp, space)
+        by_space[space] = _gram_of(units) if units else None
+    return by_space[space]
+
+
+def _gram_of(units: Mapping[str, np.ndarray]) -> np.ndarray:
     # Signs that up and down share leave these Grams as they are.
-    pieces = [unit_rows(sketches["gate"])] if "gate" in sketches else []
-    pieces.append(np.concatenate([unit_rows(sketches["up"]), unit_rows(sketches["down"])], axis=1))
+    pieces = [units["gate"]] if "gate" in units else []
+    pieces.append(np.concatenate([units["up"], units["down"]], axis=1))
     return np.concatenate([(piece_NK.T @ piece_NK).ravel() / max(1, len(piece_NK)) for piece_NK in pieces])
 
 
