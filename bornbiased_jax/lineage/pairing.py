@@ -20,7 +20,6 @@ from scipy.spatial import distance
 
 from bornbiased_jax.lineage.fingerprints import Component, Neurons
 
-
 Space = Literal["token", "coordinates"]
 """What the sketches of neurons are products with: the token table, or residual coordinates."""
 
