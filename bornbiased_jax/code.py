@@ -23,8 +23,13 @@ SILENT = (
     *("bornbiased_jax.report", "bornbiased_jax.cli", "bornbiased_jax.progress", "bornbiased_jax.record"),
     *("bornbiased_jax.code", "bornbiased_jax.executors", "bornbiased_jax.store", "bornbiased_jax.chunk_store"),
     *("bornbiased_jax.experiments.base", "bornbiased_jax.experiments.runner"),
+    "bornbiased_jax.experiments.birth.settings",
 )
-"""Modules that no number depends on: display, the command line, and the machinery that keeps records."""
+"""Modules that no number depends on: display, the command line, the machinery that keeps records, and settings.
+
+Settings that functions read from their context alone are stated by records and by the keys of caches. A chapter whose
+functions read constants of its settings is not listed.
+"""
 # "bornbiased_jax.lineage.paper:paper_test" in a table of functions that are imported when first used.
 _LOADED_BY_NAME = re.compile(rf"{PACKAGE}(\.\w+)+(:\w+)?$")
 _NO_CODE = ("ctx", "kind", "type_comment")

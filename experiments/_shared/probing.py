@@ -219,17 +219,3 @@ def inputs_of(group: Group) -> str:
     """Name the kind of inputs, for a table."""
     spec: str = group["inputs"]
     return KINDS[spec].title if spec in KINDS else spec
-
-
-# The groups that several experiments share. Sizes of the paper: N = 2,000 for GPT-2 and 10,000 for LLaMA
-# are those with which its printed p-values agree (theory/ERRATA.md).
-SMOKE: Entry = dict(num_layers=2, vocab_size=256)
-GPT2_SMOKE = group("gpt2-tiny", [42, 43], 16, 64, **SMOKE)
-LLAMA_SMOKE = group("llama-tiny", [42, 43], 16, 64, **SMOKE)
-PROSE_SMOKE = group("gpt2-tiny", [42, 43], 16, 32, inputs="builtin:code", **SMOKE)
-GPT2_LAPTOP = group("gpt2-nano", [42, 43], 64, 2_000)
-LLAMA_LAPTOP = group("llama-nano", [42, 43], 64, 500)
-PROSE_LAPTOP = group("gpt2-tiny", [42, 43], 64, 1_000, inputs="builtin:prose")
-GPT2_PAPER = [group("gpt2-nano", [42, 43], length, 2_000) for length in (64, 256, 1024)]
-LLAMA_PAPER = [group("llama-nano", [42, 43], length, 10_000) for length in (64, 256, 1024)]
-LARGE_PAPER = [group("gpt2-1.2b", [42, 43], length, 2_000) for length in (64, 256, 1024)]

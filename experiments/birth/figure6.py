@@ -10,7 +10,8 @@ from scipy.special import ndtr
 from bornbiased_jax import progress
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.probes.activation import preactivation
 from bornbiased_jax.probes.inputs import gaussian
@@ -180,13 +181,7 @@ EXPERIMENT = Experiment(
         "0.02·√D, wide enough to meet the bend; on bare embeddings they are fifty times narrower and "
         "contract almost nothing."
     ),
-    settings=by_scale(
-        model=("gpt2-tiny", "gpt2-nano", "gpt2-nano"),
-        changes=({"num_layers": 2, "vocab_size": 256}, ..., ...),
-        seq_len=2,
-        num_inputs=(64, 500, 2000),
-        seeds=([42, 43], [42], [42, 123]),
-    ),
+    settings=settings.FIGURE6,
     cost={"laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,

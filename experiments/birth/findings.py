@@ -10,6 +10,7 @@ import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, percent, significant, times
 from bornbiased_jax.report.tables import Cells, Claim, Table, tabulate
 from bornbiased_jax.stats.intervals import binomial_interval
@@ -66,22 +67,6 @@ def findings1_claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-def _grid(num_seeds: int, num_inputs: int) -> list[probing.Group]:
-    """Vary depth, width, length and architecture, one at a time."""
-    return [
-        probing.group(model, range(num_seeds), seq_len, num_inputs, d_model=width, d_ff=d_ff, num_layers=depth)
-        for model, seq_len, width, d_ff, depth in (
-            ("gpt2-tiny", 32, 256, 1024, 6),
-            ("gpt2-tiny", 32, 256, 1024, 2),
-            ("gpt2-tiny", 32, 64, 256, 6),
-            ("gpt2-tiny", 128, 256, 1024, 6),
-            ("gpt2-tiny", 8, 256, 1024, 6),
-            ("llama-tiny", 32, 256, 704, 6),
-            ("qwen-tiny", 32, 256, 704, 6),
-        )
-    ]
-
-
 FINDINGS1 = Experiment(
     name="findings1",
     title="The preference by architecture, size and length",
@@ -92,11 +77,7 @@ FINDINGS1 = Experiment(
         "width alone. Different seeds have different top-1 tokens, but from "
         "counts so small (3 to 7 of 500 at the laptop scale) that different inputs would change them too."
     ),
-    settings=probing.settings(
-        smoke=[probing.group(f"{family}-tiny", range(3), 8, 64, **probing.SMOKE) for family in ("gpt2", "qwen")],
-        laptop=_grid(8, 500),
-        paper=_grid(64, 10_000),
-    ),
+    settings=settings.FINDINGS1,
     cost={"laptop": "3 min 30 s of CPU on two cores", "paper": "needs a GPU"},
     run=probing.run_groups,
     takes_precision=True,
@@ -177,11 +158,7 @@ FINDING2 = Experiment(
         "predict should be the one that is predicted most often. The paper finds so in 76% of its seeds; theory says "
         "how often it is here."
     ),
-    settings=probing.settings(
-        smoke=[probing.group("gpt2-tiny", range(4), 16, 64, **probing.SMOKE)],
-        laptop=[probing.group("gpt2-tiny", range(16), 64, 500, vocab_size=1024, num_layers=8, d_model=256, d_ff=1024)],
-        paper=[probing.group("gpt2-nano", range(100), 1024, 2_000)],
-    ),
+    settings=settings.FINDING2,
     cost={"laptop": "40 seconds on two cores", "paper": "needs a GPU"},
     run=probing.run_groups,
     takes_precision=True,
@@ -198,10 +175,7 @@ EXPERIMENTS = {
         name="finding2_64",
         title="The direction of contraction and the top-1 token, T = 64",
         description="As finding2, with the paper's model and its hundred seeds at T = 64 in place of 1,024.",
-        settings=probing.settings(
-            smoke=[probing.group("gpt2-tiny", range(4), 16, 64, **probing.SMOKE)],
-            paper=[probing.group("gpt2-nano", range(100), 64, 2_000)],
-        ),
+        settings=settings.FINDING2_64,
         cost={"paper": "a minute on an H100, with --precision bf16x3"},
     ),
     "finding2_nano": dataclasses.replace(
@@ -212,10 +186,7 @@ EXPERIMENTS = {
             "As finding2, with GPT-2 nano and a hundred seeds. The length is 16 in place of 1,024: theory gives the "
             "overlap for either, and the measurement stands next to theory's value for its own length."
         ),
-        settings=probing.settings(
-            smoke=[probing.group("gpt2-tiny", range(4), 16, 64, **probing.SMOKE)],
-            paper=[probing.group("gpt2-nano", range(100), 16, 2_000)],
-        ),
+        settings=settings.FINDING2_NANO,
         cost={"paper": "about an hour and a quarter on two cores"},
     ),
 }

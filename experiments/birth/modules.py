@@ -10,6 +10,7 @@ from scipy import stats
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Entry, Experiment, Record
+from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import from_log10, integer, percent, significant
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Quantity, Row, Table, tabulate
@@ -26,23 +27,6 @@ HEADS = ["mode", "model", "N", "T", "seed"]
 """Heads of the columns that name one seed of a variant."""
 
 PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
-
-
-def groups(
-    model: str, seeds: Sequence[int], seq_len: int, num_inputs: int, mlp_inputs: int | None = None, **changes: object
-) -> list[probing.Group]:
-    """Build one group of initializations for each variant, in the order of ``VARIANTS``.
-
-    Positions meet nowhere in a model without attention, so there the last position is the whole sequence:
-    MLP-only models run at T = 1, which is any T, and can afford more inputs (``mlp_inputs``).
-    """
-    variant_groups = []
-    shared: Entry = {"inputs": "gaussian", **changes}
-    for fields in VARIANTS.values():
-        alone = fields.get("attention") is False
-        length, count = (1, mlp_inputs or num_inputs) if alone else (seq_len, num_inputs)
-        variant_groups.append(probing.group(model, seeds, length, count, **shared, **fields))
-    return variant_groups
 
 
 def variant(group: probing.Group) -> str:
@@ -77,17 +61,6 @@ def same_configuration(group: probing.Group) -> bool:
         and (name == "MLP only" or group["seq_len"] == PAPER_LENGTH)
     )
 
-
-# Seeds are many and have embeddings of their own, because it costs nothing here and the theory's test of fit
-# shares these initializations.
-_SMALL: Entry = dict(num_layers=2, vocab_size=256, d_ff=512, activation="relu")
-SMOKE = groups("gpt2-tiny", range(64), 8, 200, fix_embeddings=False, **_SMALL)
-SETTINGS = probing.settings(
-    smoke=SMOKE,
-    laptop=groups("gpt2-nano", [42, 43], 16, 500, mlp_inputs=PAPER_INPUTS),
-    paper=groups(PAPER_MODEL, [42, 43], PAPER_LENGTH, PAPER_INPUTS),
-)
-"""Settings of the experiments that look at all three variants; their initializations are computed once."""
 
 COST = {
     "laptop": "1 min 20 s on two cores (3.1 GB); table2 and figures 3, 4 and 7 share it",
@@ -209,7 +182,7 @@ TABLE2 = Experiment(
         "In a model without attention positions never meet, so one position gives exactly what any length "
         "would."
     ),
-    settings=SETTINGS,
+    settings=settings.MODULES,
     cost=COST,
     run=probing.run_groups,
     tables=table2_tables,
@@ -269,7 +242,7 @@ FIGURE3 = Experiment(
         "The initializations of Table 2, asked for their next token: the model of self-attention alone answers "
         "nearly as evenly as chance, MLPs alone have preferences, and both together favor them most."
     ),
-    settings=SETTINGS,
+    settings=settings.MODULES,
     cost=COST,
     run=probing.run_groups,
     tables=figure3_tables,

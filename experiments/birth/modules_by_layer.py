@@ -9,7 +9,8 @@ import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
-from bornbiased_jax.experiments.birth.modules import COST, SETTINGS, by_variant
+from bornbiased_jax.experiments.birth import settings
+from bornbiased_jax.experiments.birth.modules import COST, by_variant
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, significant
 from bornbiased_jax.report.tables import Cells, Claim, Panel, Table, tabulate
@@ -76,7 +77,7 @@ FIGURE4 = Experiment(
         "between different inputs rises from block to block, while its standard deviation from pair to pair "
         "hardly does. No length enters, so this is the paper's own configuration at the cost of one position."
     ),
-    settings={scale: {**values, "groups": values["groups"][-1:]} for scale, values in SETTINGS.items()},
+    settings=settings.FIGURE4,
     cost={"laptop": "27 s on two cores; shared with table2", "paper": "the same"},
     run=probing.run_groups,
     tables=figure4_tables,
@@ -154,7 +155,7 @@ FIGURE7 = Experiment(
         "together with MLPs it contracts more than they do alone, although its own update has no preferred "
         "direction."
     ),
-    settings=SETTINGS,
+    settings=settings.MODULES,
     cost=COST,
     run=probing.run_groups,
     tables=figure7_tables,

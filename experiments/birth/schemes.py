@@ -43,7 +43,8 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.training import held_out_rows, in_memory, loss_of, train_with_snapshots
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked
+from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.experiments.birth.scheme_tables import claims, headline, panels, tables
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import distribution
@@ -220,7 +221,6 @@ def _predicted(cfg: ModelConfig, settings: Entry) -> Entry:
     return predicted
 
 
-_SMOKE_ROWS = [REFERENCE, "ReLU", "ReLU balanced"]
 EXPERIMENT = Experiment(
     name="scheme_matrix",
     title="Initialization schemes, predicted, measured and trained",
@@ -231,35 +231,7 @@ EXPERIMENT = Experiment(
         "The analysis is stated in the module before any number; a difference that the seeds do not decide is said to "
         "be undecided."
     ),
-    settings=by_scale(
-        model="gpt2-tiny",
-        changes={
-            "vocab_size": 256,
-            "tie_embeddings": False,
-            "num_layers": (2, 4, 6),
-            "d_model": (32, 64, 256),
-            "d_ff": (64, 256, 1024),
-            "num_heads": (2, 4, 8),
-            "head_dim": (16, 16, 32),
-            "max_seq_len": (16, 32, 128),
-        },
-        rows=(_SMOKE_ROWS, None, None),
-        seeds=([0, 1], [0, 1, 2, 3, 4], list(range(16))),
-        data="builtin:prose",
-        schedule={
-            "context": (16, 32, 128),
-            "steps": (6, 300, 3000),
-            "batch_size": (4, 8, 32),
-            "learning_rate": 1e-3,
-            "min_learning_rate": 1e-4,
-            "warmup": (2, 20, 100),
-        },
-        loss_steps=([2, 4], [10, 30, 100], [10, 30, 100, 300, 1000]),
-        held_out=(8, 256, 512),
-        traced=(2, 2, 16),
-        num_inputs=(64, 512, 2000),
-        gradient_sequences=(4, 32, 32),
-    ),
+    settings=settings.SCHEME_MATRIX,
     cost={
         "smoke": "about a minute of one core",
         "laptop": "21 min on two cores; resumes",

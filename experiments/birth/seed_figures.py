@@ -9,6 +9,7 @@ from typing import Any
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
+from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, integer, significant
 from bornbiased_jax.report.tables import Claim, Panel, Table, tabulate
@@ -63,11 +64,7 @@ FIGURE1 = Experiment(
         "The same initializations as in Table 1, drawn: how often each of the most predicted tokens is predicted, and "
         "how far the last-token states of different random sequences point the same way."
     ),
-    settings=probing.settings(
-        smoke=[probing.GPT2_SMOKE],
-        laptop=[probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP, probing.PROSE_LAPTOP],
-        paper=[probing.GPT2_PAPER[-1], probing.LLAMA_PAPER[-1]],
-    ),
+    settings=settings.FIGURE1,
     cost={"laptop": "shared with table1", "paper": "shared with table1"},
     run=probing.run_groups,
     figures=figure1_panels,
@@ -150,11 +147,7 @@ FIGURE2 = Experiment(
         "Last-token states of different random sequences become more alike from block to block. The dashed line is "
         "mean-field theory: it knows the architecture, not the seed, and nothing in it is fitted."
     ),
-    settings=probing.settings(
-        smoke=[probing.GPT2_SMOKE],
-        laptop=[probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP],
-        paper=[probing.GPT2_PAPER[-1], probing.LLAMA_PAPER[-1]],
-    ),
+    settings=settings.FIGURE2,
     cost={"laptop": "shared with table1", "paper": "shared with table1"},
     run=probing.run_groups,
     tables=figure2_tables,
@@ -234,11 +227,7 @@ FIGURE10 = Experiment(
         "The same preference one step before the logits: which hidden dimension of the last-token state is the "
         "largest, after every block and after the final norm."
     ),
-    settings=probing.settings(
-        smoke=[probing.GPT2_SMOKE],
-        laptop=[probing.GPT2_LAPTOP, probing.LLAMA_LAPTOP],
-        paper=[probing.group("gpt2-nano", [42], 1024, 10_000)],
-    ),
+    settings=settings.FIGURE10,
     cost={"laptop": "shared with table1", "paper": "needs a GPU"},
     run=probing.run_groups,
     tables=figure10_tables,
@@ -249,7 +238,7 @@ FIGURE10_64 = dataclasses.replace(
     FIGURE10,
     name="figure10_64",
     title="Hidden dimensions have preferences in every layer: the paper's model and N, T = 64",
-    settings=probing.settings(smoke=[probing.GPT2_SMOKE], paper=[probing.group("gpt2-nano", [42], 64, 10_000)]),
+    settings=settings.FIGURE10_64,
     cost={"paper": "about a quarter of an hour on two cores"},
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Experiment, Record
-from bornbiased_jax.experiments.birth import seed_figures
+from bornbiased_jax.experiments.birth import seed_figures, settings
 from bornbiased_jax.report.numbers import fixed, from_log10, identifier, percent, times
 from bornbiased_jax.report.tables import Cells, Claim, Quantity, Table, tabulate
 
@@ -159,16 +159,7 @@ EXPERIMENT = Experiment(
         "as often as any other. Embeddings and head are shared between seeds, so that only the blocks differ.\n\n"
         "Token ids are those of this implementation's weights: the same seed means other numbers in another framework."
     ),
-    settings=probing.settings(
-        smoke=[probing.GPT2_SMOKE, probing.LLAMA_SMOKE, probing.PROSE_SMOKE],
-        laptop=[
-            probing.GPT2_LAPTOP,
-            probing.LLAMA_LAPTOP,
-            probing.group("gpt2-tiny", [42, 43], 64, 1_000),
-            probing.PROSE_LAPTOP,
-        ],
-        paper=[*probing.GPT2_PAPER, *probing.LLAMA_PAPER, *probing.LARGE_PAPER],
-    ),
+    settings=settings.TABLE1,
     cost={
         "laptop": "about 5 minutes on two cores",
         "paper": "needs a GPU: 1.7e18 floating-point operations, most of them in the 1.2B rows",
@@ -238,8 +229,8 @@ def row_claims(record: Record) -> Sequence[Claim]:
 
 def _row(part: str, seq_len: int, seed: int) -> Experiment:
     model = PARTS[part]
-    smallest = probing.LLAMA_SMOKE if model.startswith("llama") else probing.GPT2_SMOKE
-    probed = probing.group(model, [seed], seq_len, PAPER_INPUTS[model])
+    row_settings = settings.table1_row(model, seq_len, seed)
+    (group,) = row_settings["paper"]["groups"]
     return Experiment(
         name=name_of(part, seq_len, seed),
         title=f"{model}, T = {seq_len:,}, seed {seed}",
@@ -248,8 +239,8 @@ def _row(part: str, seq_len: int, seed: int) -> Experiment:
             "One row of Table 1 with as many inputs as its p-values ask for, and what Figures 1, 2 and 10 draw of the "
             "same initialization. Token ids are those of this implementation's weights."
         ),
-        settings=probing.settings(smoke=[{**smallest, "seeds": [seed]}], paper=[probed]),
-        cost={"paper": f"{operations(probed):.1e} floating-point operations"},
+        settings=row_settings,
+        cost={"paper": f"{operations(group):.1e} floating-point operations"},
         run=probing.run_groups,
         takes_precision=True,
         tables=row_tables,

@@ -19,7 +19,8 @@ import numpy as np
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.birth import settings
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import probe
 from bornbiased_jax.probes.subject import untrained
@@ -128,12 +129,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return statements
 
 
-def _group(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: object) -> Entry:
-    return {"model": model, "changes": changes, "seeds": list(seeds), "num_inputs": num_inputs, "longest": longest}
-
-
-_SMALL: Entry = dict(num_layers=6, d_model=256, d_ff=1024, init="normal-0.02")
-
 EXPERIMENT = Experiment(
     name="top1_inputs",
     title="One seed's top-1 token changes with inputs and length",
@@ -144,16 +139,7 @@ EXPERIMENT = Experiment(
         "The most predicted tokens that two sets share say what a seed does decide: the direction of the contraction, "
         "and with it the set of tokens that lie along it."
     ),
-    settings=by_scale(
-        groups=(
-            [_group("gpt2-tiny", [42, 43], 64, 16, **probing.SMOKE)],
-            [_group("gpt2-tiny", [42, 43], 1_000, 64, **_SMALL)],
-            [_group("gpt2-nano", range(42, 58), 2_000, 1_024)],
-        ),
-        lengths=([4, 8], [16, 64], [16, 64, 256, 1_024]),
-        num_input_sets=(2, 8, 8),
-        num_ranked=5,
-    ),
+    settings=settings.TOP1_INPUTS,
     cost={
         "laptop": "not measured: about 2e13 floating-point operations",
         "paper": "not measured: 2e16 operations, for a GPU",

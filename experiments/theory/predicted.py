@@ -12,7 +12,7 @@ from scipy import stats
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
-from bornbiased_jax.experiments.birth import findings, modules
+from bornbiased_jax.experiments.birth import settings as birth
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, p_value, percent, significant
@@ -376,7 +376,7 @@ _SCHEMES_LAPTOP = [
 _UNSEEN_LAPTOP = [*_SCHEMES_LAPTOP, *_NANO_LAPTOP]
 _WIDE: Entry = dict(d_model=256, d_ff=1024, num_layers=6)
 # What findings1 measures in any case, so that both together cost no more than one.
-_LAPTOP_GRID: list[probing.Group] = findings.FINDINGS1.settings["laptop"]["groups"]
+_LAPTOP_GRID: list[probing.Group] = birth.FINDINGS1["laptop"]["groups"]
 _LAPTOP_FITS = [
     _fit_group("gpt2-tiny", 64, 1, 2_000, attention=False, activation="relu", **_WIDE),
     _fit_group("gpt2-tiny", 64, 4, 1_000, **_WIDE),
@@ -407,7 +407,11 @@ EXPERIMENT = Experiment(
     ),
     settings=by_scale(
         seeds=(list(range(64)), list(range(8)), list(range(16))),
-        groups=(modules.SMOKE, [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP], [*_PAPER_GRID, *_PAPER_FITS]),
+        groups=(
+            birth.MODULES["smoke"]["groups"],
+            [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP],
+            [*_PAPER_GRID, *_PAPER_FITS],
+        ),
         fits=(
             [2],
             list(range(len(_LAPTOP_GRID), len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + len(_UNSEEN_LAPTOP))),

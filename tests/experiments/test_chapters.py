@@ -1,10 +1,12 @@
 """The template runs, and the chapters' pages name what is in them."""
 
+import ast
+import importlib
 from pathlib import Path
 
 import pytest
 
-from bornbiased_jax import experiments, io
+from bornbiased_jax import code, experiments, io
 from bornbiased_jax.experiments import runner
 
 ROOT = Path(experiments.__file__).parent
@@ -30,3 +32,21 @@ def test_a_chapters_page_names_its_modules_and_no_other(chapter):
         assert f"`{module}`" in text or f"`{module}.py`" in text, f"{chapter}/README.md does not name {module}"
     named = {name for name in experiments.MODULES if f"| `{name}` |" in text}
     assert named == {name for name, module in experiments.MODULES.items() if module.split(".")[2] == chapter}
+
+
+SETTINGS = [name for name in code.SILENT if name.endswith(".settings")]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_outside_the_digest_are_read_where_experiments_are_declared_alone(name):
+    package, chapter = name.removesuffix(".settings"), name.split(".")[2]
+    settings = importlib.import_module(name)
+    for path in {*(ROOT / chapter).glob("*.py")} - {ROOT / chapter / "settings.py"}:
+        text = path.read_text()
+        assert f"{name} import" not in text, f"{path}: write from {package} import settings"
+        assert name not in code.closure(f"{package}.{path.stem}")
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef) and ast.unparse(function.returns or function) != "Experiment":
+                attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+                read = {node.attr for node in attributes if ast.unparse(node.value) == "settings"}
+                assert not read & set(vars(settings)), f"{path}: {function.name} reads {read}"
