@@ -1,8 +1,4 @@
-"""Settings of the chapter: the models and inputs of each table and figure, by scale.
-
-They reach what computes through :attr:`.base.Context.settings` alone: a record states them, and the digest of the code
-(:data:`bornbiased_jax.code.SILENT`) leaves this file out.
-"""
+"""Settings of the chapter by scale; functions read them from their context alone (``bornbiased_jax.code.SILENT``)."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.theory import settings
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report.numbers import percent, significant
 from bornbiased_jax.report.tables import Table, tabulate
@@ -98,17 +99,7 @@ EXPERIMENT = Experiment(
         "not uniform, the norms' ε and terms of first order in 1/D are added to it. Here each is left out in turn. "
         "Nothing is measured or sampled."
     ),
-    settings={
-        "smoke": {"cases": [["gpt2-tiny", 16], ["llama-tiny", 16]]},
-        "laptop": {"cases": [["gpt2-nano", 64], ["gpt2-nano", 1024], ["gpt2-1.2b", 1024], ["llama-nano", 1024]]},
-        "paper": {
-            "cases": [
-                [model, length]
-                for model in ("gpt2-nano", "gpt2-1.2b", "llama-nano", "qwen-nano")
-                for length in (64, 256, 1024)
-            ]
-        },
-    },
+    settings=settings.ABLATION,
     cost={"smoke": "a second", "laptop": "a minute on two cores", "paper": "two minutes on two cores"},
     run=run,
     precision="float64",

@@ -23,8 +23,8 @@ import numpy as np
 from bornbiased_jax import keys, progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked, spans
-from bornbiased_jax.experiments.theory import predicted
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked, spans
+from bornbiased_jax.experiments.theory import predicted, settings
 from bornbiased_jax.model.layers import ACTIVATIONS
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant
@@ -37,17 +37,6 @@ EXACT = "Y₁₁ and Y₁₂"
 LIMIT = 0.02
 """Largest error of a mean cosine, beyond two standard errors."""
 NETWORKS_A_CHUNK = 4
-BETAS = (0.5, 1.0, 1.4, 2.0, 3.0)
-
-
-def decoder(beta: float, num_heads: int, seeds: Sequence[int]) -> probing.Group:
-    """Return seeds of a decoder without positions whose logits have variance β² ln T."""
-    length, width = 40, 256
-    std = (beta**2 * math.log(length)) ** 0.25 / math.sqrt(width)
-    sizes: Entry = dict(num_layers=3, num_heads=num_heads, d_model=width, d_ff=2 * width, vocab_size=2048)
-    fields: Entry = dict(positions="none", tie_embeddings=False, norm="rmsnorm", activation="relu", init="lecun")
-    schemes: Entry = {f"init.{group}": f"normal:{std:.6f}" for group in ("query", "key")}
-    return probing.group("gpt2-tiny", seeds, length, 24, fix_embeddings=False, **sizes, **fields, **schemes)
 
 
 @functools.partial(jax.jit, static_argnames=("encoder", "width", "num_layers"))
@@ -261,8 +250,6 @@ def panels(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-_DECODERS = [(beta, num_heads) for num_heads in (1, 4) for beta in BETAS]
-
 EXPERIMENT = Experiment(
     name="entropy_transition",
     title="Attention that is not uniform",
@@ -272,25 +259,7 @@ EXPERIMENT = Experiment(
         "and the recursion for T → ∞, against networks; and decoders with such logits, seed by seed against intervals."
         "\n\nAt T = 512 the overlap matters as much as the participation."
     ),
-    settings=by_scale(
-        variants=(
-            {"post-norm": {}},
-            {"post-norm": {}, "pre-norm": {"norm_position": "pre"}, "post-norm, centered": {"centered": True}},
-            {"post-norm": {}, "pre-norm": {"norm_position": "pre"}, "post-norm, centered": {"centered": True}},
-        ),
-        betas=([2.0], list(BETAS), list(BETAS)),
-        length=(64, 512, 512),
-        width=(128, 720, 720),
-        num_layers={"post-norm": (5, 50, 50), "pre-norm": (..., 20, 50), "post-norm, centered": (..., 20, 50)},
-        networks=(4, 32, 32),
-        cosine=0.1,
-        decoders=(_DECODERS[:1], _DECODERS, _DECODERS),
-        groups=(
-            [decoder(*_DECODERS[0], [5000, 5001])],
-            [decoder(beta, num_heads, range(5000, 5032)) for beta, num_heads in _DECODERS],
-            [decoder(beta, num_heads, range(5000, 5032)) for beta, num_heads in _DECODERS],
-        ),
-    ),
+    settings=settings.ENTROPY_TRANSITION,
     cost={"laptop": "about half an hour of CPU", "paper": "about an hour of CPU"},
     run=run,
     tables=tables,

@@ -14,6 +14,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.theory import settings
 from bornbiased_jax.experiments.theory.table3 import mlp0_theory
 from bornbiased_jax.model.model import mlp0_config
 from bornbiased_jax.prediction import stack_of
@@ -209,11 +210,7 @@ EXPERIMENT = Experiment(
         "representations do vanish, but their cosine does not feel it: the drop appears only when the cosine "
         "is divided by no less than some ε."
     ),
-    settings={
-        "smoke": {"seeds": [42, 43], "num_layers": 12, "d_model": 128, "num_inputs": 128},
-        "laptop": {"seeds": [42, 43], "num_layers": 12, "d_model": 768, "num_inputs": 2_000},
-        "paper": {"seeds": list(range(42, 58)), "num_layers": 12, "d_model": 768, "num_inputs": 2_000},
-    },
+    settings=settings.FIGURE5,
     cost={
         "laptop": "half a minute on two cores, the paper's configuration",
         "paper": "minutes on two cores, more seeds of the same",

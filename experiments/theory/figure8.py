@@ -14,7 +14,8 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked, spans
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked, spans
+from bornbiased_jax.experiments.theory import settings
 from bornbiased_jax.model.model import attn0
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -240,14 +241,7 @@ EXPERIMENT = Experiment(
         "overlap is that of the first two; the residual of the standard block keeps tokens apart for longer, "
         "and a norm lets the weak late tokens count as much as the first."
     ),
-    settings=by_scale(
-        seeds=[42],
-        num_layers=(6, 12, 12),
-        num_heads=(4, 12, 12),
-        d_model=(64, 768, 768),
-        lengths=([16], [16, 512], [16, 512]),
-        num_inputs=([16], [128, 16], [2_000, 2_000]),
-    ),
+    settings=settings.FIGURE8,
     cost={"laptop": "52 s on two cores", "paper": "about an hour and a half on two cores"},
     run=run,
     tables=tables,

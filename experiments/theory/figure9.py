@@ -9,8 +9,9 @@ import numpy as np
 
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
 from bornbiased_jax.experiments.sinks.settings import MITIGATIONS
+from bornbiased_jax.experiments.theory import settings
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes.inputs import gaussian
@@ -197,13 +198,7 @@ EXPERIMENT = Experiment(
         "initialization are not exactly zero: at width D they have variance (0.02²·D)², 0.094 at D = 768, which "
         "lifts the curve above σ/√i by a few per cent at later positions. The mean-field line includes it."
     ),
-    settings=by_scale(
-        model=("llama-tiny", "llama-nano", "llama-nano"),
-        changes=({"d_model": 64}, ..., ...),
-        seq_len=(16, 32, 32),
-        num_inputs=(64, 256, 2000),
-        seeds=([42, 123], [42, 123], [42, 123, 1000, 2000]),
-    ),
+    settings=settings.FIGURE9,
     cost={"laptop": "half a minute on two cores", "paper": "minutes on two cores"},
     run=run,
     tables=tables,

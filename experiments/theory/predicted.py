@@ -11,8 +11,8 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
-from bornbiased_jax.experiments.birth import settings as birth
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.theory import settings
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.report import figures
 from bornbiased_jax.report.numbers import fixed, integer, mean_std, p_value, percent, significant
@@ -355,46 +355,6 @@ def headline(record: Record) -> str:
     )
 
 
-def _fit_group(model: str, num_seeds: int, seq_len: int, num_inputs: int, **changes: object) -> probing.Group:
-    fields: Entry = {"inputs": "gaussian", "fix_embeddings": False, **changes}
-    return probing.group(model, range(1000, 1000 + num_seeds), seq_len, num_inputs, **fields)
-
-
-_NANO: Entry = dict(inputs="gaussian", fix_embeddings=False, vocab_size=1_024)
-# Seeds and configurations that nothing here was looked at for. A few tokens are enough to see many seeds at full size.
-_NANO_LAPTOP = [
-    probing.group("gpt2-nano", range(300, 316), 8, 64, **_NANO),
-    probing.group("llama-nano", range(300, 312), 4, 128, **_NANO),
-]
-_UNFIXED: Entry = dict(inputs="gaussian", fix_embeddings=False, init="normal-0.02")
-_SCHEMES_LAPTOP = [
-    probing.group("gpt2-tiny", range(300, 316), 16, 200, norm="rmsnorm", activation="relu", **_UNFIXED),
-    probing.group("llama-tiny", range(300, 316), 24, 200, norm="layernorm", num_layers=8, **_UNFIXED),
-    probing.group("gpt2-tiny", range(300, 316), 48, 100, num_layers=9, d_model=96, d_ff=480, num_heads=3, **_UNFIXED),
-    probing.group("olmo2-tiny", range(300, 316), 12, 200, **_UNFIXED),
-]
-_UNSEEN_LAPTOP = [*_SCHEMES_LAPTOP, *_NANO_LAPTOP]
-_WIDE: Entry = dict(d_model=256, d_ff=1024, num_layers=6)
-# What findings1 measures in any case, so that both together cost no more than one.
-_LAPTOP_GRID: list[probing.Group] = birth.FINDINGS1["laptop"]["groups"]
-_LAPTOP_FITS = [
-    _fit_group("gpt2-tiny", 64, 1, 2_000, attention=False, activation="relu", **_WIDE),
-    _fit_group("gpt2-tiny", 64, 4, 1_000, **_WIDE),
-    _fit_group("gpt2-tiny", 64, 8, 500, norm="rmsnorm", activation="silu", num_layers=3, d_model=192, d_ff=768),
-]
-_PAPER_FITS = [
-    _fit_group("gpt2-nano", 256, 1, 2_000, attention=False),
-    _fit_group("gpt2-nano", 256, 64, 2_000),
-    _fit_group("llama-nano", 256, 64, 2_000),
-    _fit_group("gpt2-tiny", 256, 32, 2_000, norm="rmsnorm", activation="relu", **_WIDE),
-]
-_PAPER_SHAPES: list[tuple[Entry, int, int]] = [({}, 4, 64), ({"d_model": 256}, 4, 64), ({}, 12, 64), ({}, 4, 512)]
-_PAPER_GRID = _LAPTOP_GRID + [
-    probing.group(model, range(16), length, 2_000, num_layers=depth, **width)
-    for model in ("gpt2-tiny", "llama-tiny", "qwen3-tiny", "neox-tiny", "olmo2-tiny")
-    for width, depth, length in _PAPER_SHAPES
-]
-
 EXPERIMENT = Experiment(
     name="predicted",
     title="Theory predicts untrained models, and is tested for it",
@@ -405,20 +365,7 @@ EXPERIMENT = Experiment(
         "from it the distribution over seeds of the top-1 token's fraction. Here both meet measurements: "
         "many architectures, depths, widths and lengths, and many seeds of a few."
     ),
-    settings=by_scale(
-        seeds=(list(range(64)), list(range(8)), list(range(16))),
-        groups=(
-            birth.MODULES["smoke"]["groups"],
-            [*_LAPTOP_GRID, *_LAPTOP_FITS, *_UNSEEN_LAPTOP],
-            [*_PAPER_GRID, *_PAPER_FITS],
-        ),
-        fits=(
-            [2],
-            list(range(len(_LAPTOP_GRID), len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + len(_UNSEEN_LAPTOP))),
-            list(range(len(_PAPER_GRID), len(_PAPER_GRID) + len(_PAPER_FITS))),
-        ),
-        unseen=(..., [len(_LAPTOP_GRID) + len(_LAPTOP_FITS) + place for place in range(len(_UNSEEN_LAPTOP))], ...),
-    ),
+    settings=settings.PREDICTED,
     cost={
         "laptop": "about 5 minutes on two cores (4.5 GB), of it 3 for initializations that it shares with findings1",
         "paper": "needs a GPU: 1e16 floating-point operations",

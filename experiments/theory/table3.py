@@ -13,6 +13,7 @@ from bornbiased_jax import model as models
 from bornbiased_jax import progress
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.theory import settings
 from bornbiased_jax.model.model import attn0, mlp0_config
 from bornbiased_jax.prediction import stack_of
 from bornbiased_jax.probes import contraction
@@ -169,10 +170,6 @@ def claims(record: Record) -> Sequence[Claim]:
     return page_claims
 
 
-def _group(seeds: Sequence[int], seq_len: int, num_inputs: int, d_model: int = 768) -> Entry:
-    return dict(seeds=list(seeds), d_model=d_model, d_ff=4 * d_model, num_inputs=num_inputs, seq_len=seq_len)
-
-
 EXPERIMENT = Experiment(
     name="table3",
     title="Averaging amplifies a contraction more than another MLP does",
@@ -182,11 +179,7 @@ EXPERIMENT = Experiment(
         "that to 0.494; averaging over T positions keeps what they share, divides the rest by T, and takes "
         "it to T/(T + π − 1)."
     ),
-    settings={
-        "smoke": {"seeds": list(range(12)), "groups": [_group(range(12), 16, 64, 64)]},
-        "laptop": {"seeds": list(range(8)), "groups": [_group([0, 1], 128, 2_000), _group(range(16), 1, 2_000)]},
-        "paper": {"seeds": list(range(64)), "groups": [_group(range(64), 128, 2_000)]},
-    },
+    settings=settings.TABLE3,
     cost={"laptop": "41 s on two cores", "paper": "about 20 minutes on two cores"},
     run=run,
     tables=tables,

@@ -2,7 +2,7 @@
 
 Stated before the numbers:
 
-- **Cells.** Nine schemes (``SCHEMES``) at three shapes (``SHAPES``), eight seeds each: 216 models. Neither a scheme
+- **Cells.** Nine schemes at three shapes (``settings.py``), eight seeds each: 216 models. Neither a scheme
   nor a shape among them was measured while formulas were made (those were: ``theory/test_schemes.py``, ``predicted``).
   A cell counts as predicted if its cosine after the last block lies in the 99% interval; at least 97% should.
 - **Depth.** The standard deviation over seeds was once reported as too small by 1.14 at 12 blocks, from a hundred seeds
@@ -21,56 +21,10 @@ from typing import Any
 import numpy as np
 
 from bornbiased_jax.experiments._shared import probing
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale
-from bornbiased_jax.experiments.theory import predicted
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.theory import predicted, settings
 from bornbiased_jax.report.numbers import fixed, mean_std, percent, significant
 from bornbiased_jax.report.tables import Claim, Table, tabulate
-
-SCHEMES: dict[str, Entry] = {
-    "kaiming": {"init": "kaiming"},
-    "kaiming-balanced": {"init": "kaiming-balanced"},
-    "kaiming, leaky ReLU, RMSNorm": {"init": "kaiming", "activation": "leaky_relu", "norm": "rmsnorm"},
-    "gemma-jax": {"init": "gemma-jax", "activation": "gelu_tanh"},
-    "modded-nanogpt": {"init": "modded-nanogpt", "activation": "relu_squared", "tie_embeddings": False},
-    "rezero": {"init": "rezero"},
-    "gpt2-scaled-mirrored": {"init": "gpt2-scaled-mirrored"},
-    "xavier, SiLU less its mean": {"init": "xavier", "activation": "silu_centered"},
-    "orthogonal MLPs": {"init": "normal-0.02", "init.up": "orthogonal:0.05", "init.down": "orthogonal:0.03"},
-}
-SHAPES: dict[str, tuple[Entry, int]] = {
-    "5 × 80, T = 12": (dict(num_layers=5, d_model=80, d_ff=320, num_heads=5), 12),
-    "7 × 112, T = 20": (dict(num_layers=7, d_model=112, d_ff=300, num_heads=7), 20),
-    "3 × 144, T = 40": (dict(num_layers=3, d_model=144, d_ff=576, num_heads=4), 40),
-}
-NARROW = 128
-
-
-def cells(seeds: Sequence[int], num_inputs: int, schemes: Sequence[str], shapes: Sequence[str]) -> list[probing.Group]:
-    """Return a group for each scheme and shape, with embeddings of each seed's own."""
-    return [
-        probing.group(
-            "gpt2-tiny",
-            seeds,
-            SHAPES[shape][1],
-            num_inputs,
-            fix_embeddings=False,
-            **SHAPES[shape][0],
-            **SCHEMES[scheme],
-        )
-        for shape in shapes
-        for scheme in schemes
-    ]
-
-
-def narrowed(width: int, num_layers: int, seeds: Sequence[int], seq_len: int, num_inputs: int) -> probing.Group:
-    """Return a model 128 wide with the pre-activations of a wide one drawn by ``gpt2-scaled``."""
-    std = 0.02 * math.sqrt(width / NARROW)
-    readers: Entry = {f"init.{group}": f"normal:{std:.6g}" for group in ("embedding", "query", "key", "value", "up")}
-    writers: Entry = {f"init.{group}": f"normal:{std / math.sqrt(2 * num_layers):.6g}" for group in ("output", "down")}
-    shape: Entry = dict(num_layers=num_layers, d_model=NARROW, d_ff=4 * NARROW, num_heads=4, vocab_size=256)
-    return probing.group(
-        "gpt2-tiny", seeds, seq_len, num_inputs, inputs="gaussian", fix_embeddings=False, **shape, **readers, **writers
-    )
 
 
 def run(context: Context) -> Entry:
@@ -125,7 +79,7 @@ def tables(record: Record) -> Sequence[Table]:
         tabulate("Cosine between sequences, schemes and shapes not seen before", ["scheme", "shape"], rows, note)
     ]
     if depth:
-        note = f"Models {NARROW} wide with the pre-activations of 768 (12 blocks) and 2,048 (24 blocks) dimensions."
+        note = "Models 128 wide with the pre-activations of 768 (12 blocks) and 2,048 (24 blocks) dimensions."
         listings.append(
             tabulate("Standard deviation over seeds by depth", ["blocks", "T", "seeds", "after block"], depth, note)
         )
@@ -147,15 +101,6 @@ def claims(record: Record) -> Sequence[Claim]:
     ]
 
 
-_SMOKE = (["kaiming", "rezero"], ["5 × 80, T = 12"])
-_ALL = (list(SCHEMES), list(SHAPES))
-_DEPTH = [narrowed(768, 12, range(700, 796), 16, 60), narrowed(2048, 24, range(700, 748), 32, 40)]
-
-
-def _names(schemes: Sequence[str], shapes: Sequence[str]) -> list[list[str]]:
-    return [[scheme, shape] for shape in shapes for scheme in schemes]
-
-
 EXPERIMENT = Experiment(
     name="unseen_schemes",
     title="Theory on schemes and shapes not seen before",
@@ -163,14 +108,7 @@ EXPERIMENT = Experiment(
         "Predicted 99% intervals of the cosine against nine initialization schemes at three shapes, none of which was "
         "measured while the theory was made; and the standard deviation over seeds after 1 to 24 blocks."
     ),
-    settings=by_scale(
-        cells=(_names(*_SMOKE), _names(*_ALL), _names(*_ALL)),
-        groups=(
-            [*cells([700, 701], 16, *_SMOKE), narrowed(768, 2, range(700, 704), 4, 16)],
-            [*cells(list(range(700, 708)), 100, *_ALL), *_DEPTH],
-            [*cells(list(range(700, 708)), 100, *_ALL), *_DEPTH],
-        ),
-    ),
+    settings=settings.UNSEEN_SCHEMES,
     cost={"laptop": "about 15 minutes on two busy cores", "paper": "as at laptop"},
     run=run,
     tables=tables,
