@@ -26,8 +26,6 @@ VARIANTS: dict[str, Entry] = {
 HEADS = ["mode", "model", "N", "T", "seed"]
 """Heads of the columns that name one seed of a variant."""
 
-PAPER_MODEL, PAPER_LENGTH, PAPER_INPUTS = "gpt2-nano", 1024, 2_000
-
 
 def variant(group: probing.Group) -> str:
     """Return the name of a group's variant."""
@@ -54,11 +52,11 @@ def same_configuration(group: probing.Group) -> bool:
     """Check whether Section 4.1 measured just this: 12 layers, 768 wide, 2,000 Gaussian inputs of 1,024 positions."""
     name = variant(group)
     return (
-        group["model"] == PAPER_MODEL
+        group["model"] == "gpt2-nano"
         and group["changes"] == VARIANTS[name]
         and group["inputs"] == "gaussian"
-        and group["num_inputs"] == PAPER_INPUTS
-        and (name == "MLP only" or group["seq_len"] == PAPER_LENGTH)
+        and group["num_inputs"] == 2_000
+        and (name == "MLP only" or group["seq_len"] == 1024)
     )
 
 

@@ -11,8 +11,7 @@ _TINY: Entry = dict(num_layers=2, vocab_size=256)
 GPT2_SMOKE = probing.group("gpt2-tiny", [42, 43], 16, 64, **_TINY)
 _LLAMA_SMOKE = probing.group("llama-tiny", [42, 43], 16, 64, **_TINY)
 _PROSE_SMOKE = probing.group("gpt2-tiny", [42, 43], 16, 32, inputs="builtin:code", **_TINY)
-_GPT2_LAPTOP = probing.group("gpt2-nano", [42, 43], 64, 2_000)
-_LLAMA_LAPTOP = probing.group("llama-nano", [42, 43], 64, 500)
+_LAPTOP = [probing.group("gpt2-nano", [42, 43], 64, 2_000), probing.group("llama-nano", [42, 43], 64, 500)]
 _PROSE_LAPTOP = probing.group("gpt2-tiny", [42, 43], 64, 1_000, inputs="builtin:prose")
 # N = 2,000 for GPT-2 and 10,000 for LLaMA are those with which the paper's printed p-values agree (theory/ERRATA.md).
 _PAPER = [
@@ -20,11 +19,11 @@ _PAPER = [
     for model, num_inputs in (("gpt2-nano", 2_000), ("llama-nano", 10_000), ("gpt2-1.2b", 2_000))
     for length in (64, 256, 1024)
 ]
-_GPT2_PAPER, _LLAMA_PAPER = _PAPER[2], _PAPER[5]
+_LONGEST = [_PAPER[2], _PAPER[5]]
 
 TABLE1 = probing.settings(
     smoke=[GPT2_SMOKE, _LLAMA_SMOKE, _PROSE_SMOKE],
-    laptop=[_GPT2_LAPTOP, _LLAMA_LAPTOP, probing.group("gpt2-tiny", [42, 43], 64, 1_000), _PROSE_LAPTOP],
+    laptop=[*_LAPTOP, probing.group("gpt2-tiny", [42, 43], 64, 1_000), _PROSE_LAPTOP],
     paper=_PAPER,
 )
 
@@ -36,10 +35,8 @@ def table1_row(model: str, seq_len: int, seed: int) -> dict[str, Entry]:
     return probing.settings(smoke=[{**smoke, "seeds": [seed]}], paper=[{**paper, "seeds": [seed]}])
 
 
-FIGURE1 = probing.settings(
-    smoke=[GPT2_SMOKE], laptop=[_GPT2_LAPTOP, _LLAMA_LAPTOP, _PROSE_LAPTOP], paper=[_GPT2_PAPER, _LLAMA_PAPER]
-)
-FIGURE2 = probing.settings(smoke=[GPT2_SMOKE], laptop=[_GPT2_LAPTOP, _LLAMA_LAPTOP], paper=[_GPT2_PAPER, _LLAMA_PAPER])
+FIGURE1 = probing.settings(smoke=[GPT2_SMOKE], laptop=[*_LAPTOP, _PROSE_LAPTOP], paper=_LONGEST)
+FIGURE2 = probing.settings(smoke=[GPT2_SMOKE], laptop=_LAPTOP, paper=_LONGEST)
 FIGURE10 = {**FIGURE2, **probing.settings(paper=[probing.group("gpt2-nano", [42], 1024, 10_000)])}
 FIGURE10_64 = probing.settings(smoke=[GPT2_SMOKE], paper=[probing.group("gpt2-nano", [42], 64, 10_000)])
 
@@ -120,16 +117,12 @@ FIGURE6 = by_scale(
 )
 
 
-def _by_length(model: str, seeds: Sequence[int], num_inputs: int, longest: int, **changes: object) -> list[Entry]:
-    """Build the group of models that are probed at several lengths, up to their longest."""
-    return [{"model": model, "changes": changes, "seeds": list(seeds), "num_inputs": num_inputs, "longest": longest}]
-
-
+_SIX_BLOCKS: Entry = dict(num_layers=6, d_model=256, d_ff=1024, init="normal-0.02")
 TOP1_INPUTS = by_scale(
     groups=(
-        _by_length("gpt2-tiny", [42, 43], 64, 16, **_TINY),
-        _by_length("gpt2-tiny", [42, 43], 1_000, 64, num_layers=6, d_model=256, d_ff=1024, init="normal-0.02"),
-        _by_length("gpt2-nano", range(42, 58), 2_000, 1_024),
+        [{"model": "gpt2-tiny", "changes": _TINY, "seeds": [42, 43], "num_inputs": 64, "longest": 16}],
+        [{"model": "gpt2-tiny", "changes": _SIX_BLOCKS, "seeds": [42, 43], "num_inputs": 1_000, "longest": 64}],
+        [{"model": "gpt2-nano", "changes": {}, "seeds": list(range(42, 58)), "num_inputs": 2_000, "longest": 1_024}],
     ),
     lengths=([4, 8], [16, 64], [16, 64, 256, 1_024]),
     num_input_sets=(2, 8, 8),

@@ -97,19 +97,12 @@ _PAPER = [
     ),
     *_PAPER_FITS,
 ]
-
-
-def _places(groups: Sequence[probing.Group], count: int) -> list[int]:
-    """List the places of the last groups."""
-    return list(range(len(groups)))[-count:]
-
-
 PREDICTED = by_scale(
     seeds=(list(range(64)), list(range(8)), list(range(16))),
     groups=(birth.MODULES["smoke"]["groups"], _LAPTOP, _PAPER),
     # Places of the groups whose fit is tested, and of those that nothing was looked at for.
-    fits=([2], _places(_LAPTOP, len(_LAPTOP_FITS) + len(_LAPTOP_UNSEEN)), _places(_PAPER, len(_PAPER_FITS))),
-    unseen=(..., _places(_LAPTOP, len(_LAPTOP_UNSEEN)), ...),
+    fits=([2], [*range(len(_LAPTOP_GRID), len(_LAPTOP))], [*range(len(_PAPER) - len(_PAPER_FITS), len(_PAPER))]),
+    unseen=(..., [*range(len(_LAPTOP) - len(_LAPTOP_UNSEEN), len(_LAPTOP))], ...),
 )
 
 
