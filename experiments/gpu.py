@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bornbiased_jax import io, progress
 from bornbiased_jax.experiments.birth import table1
-from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.lineage import settings as lineage
 from bornbiased_jax.experiments.wheels import wheels
 from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.record import git_revision
@@ -45,7 +45,7 @@ RATE = "training_rate --goal 0.45 --model llama-nano --context 2048 --batch-size
 BY_PRECISION = "--precision PRECISION"
 # The rows of Table 1 that two cores take longest for come first.
 ROWS = sorted(table1.ROWS, key=lambda name: -int(name.split("_")[2]) * (1 + "abc".index(name.split("_")[1])))
-PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in table4a.PAIRS["llama"])
+PAIRS = tuple(f"table4a_llama_1024_{base}_{suspect}" for base, suspect in lineage.PAIRS["llama"])
 STEPS = [
     Step("self_test", 40, "self_test", "--draws 20000"),
     Step("parity", 75, "parity --families gpt2,llama,qwen3,gemma3_text,mixtral,gpt_neox", "--families llama"),

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments._shared.lineage import row
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
-from bornbiased_jax.experiments.lineage.table4a import PAIRS, TINY, initial_outputs
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.lineage import settings
+from bornbiased_jax.experiments.lineage.table4a import initial_outputs
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.outputs import embedding_moments
 from bornbiased_jax.lineage.paper import paper_test
@@ -83,15 +84,7 @@ EXPERIMENT = Experiment(
         "The paper states m, the number of coordinates that Algorithm 1 takes from each model, twice and differently. "
         "Its p for pairs of initializations that share nothing, by m; a large p is the right answer."
     ),
-    settings=by_scale(
-        model=("llama-tiny", "llama-nano", "llama-nano"),
-        changes=(TINY, {}, {}),
-        num_inputs=(64, 2_000, 10_000),
-        seq_len=(4, 16, 1_024),
-        m=([8, 16], [50, 200, 400], [50, 200, 400]),
-        seeds=([42, 2000], [42, 123, 2000], [42, 123, 1000, 2000]),
-        pairs=(PAIRS["llama"][:1], PAIRS["llama"][:2], PAIRS["llama"]),
-    ),
+    settings=settings.ALGORITHM1_M,
     cost={"laptop": "minutes on two cores", "paper": "a GPU, as table4a"},
     run=run,
     claims=claims,

@@ -13,7 +13,8 @@ from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.experiments._shared import calibration
 from bornbiased_jax.experiments._shared.calibration import summarize, summarize_verdicts
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.lineage.paper import iclr_test, paper_test
 from bornbiased_jax.lineage.population import population_test
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
@@ -348,10 +349,6 @@ def headline(record: Record) -> str:
     )
 
 
-_MODELS = ["gpt2-tiny", "llama-tiny", "qwen-tiny"]
-_INITS = ["gpt2-scaled", "normal-0.02"]
-_SMALL = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 64, "d_ff": 128, "vocab_size": 256}
-
 EXPERIMENT = Experiment(
     name="calibration",
     title="False-positive rate and power of each lineage test",
@@ -367,31 +364,7 @@ EXPERIMENT = Experiment(
         "found again in itself turned towards another initialization, at the same sizes. Power of a miscalibrated test "
         "is not comparable: it always rejects."
     ),
-    settings=by_scale(
-        models=(["gpt2-tiny"], _MODELS, ["gpt2-nano", "llama-nano", "qwen-nano"]),
-        inits=(["gpt2-scaled"], _INITS, _INITS),
-        changes=({**_SMALL, "num_layers": 1, "d_model": 32, "d_ff": 48, "vocab_size": 128}, _SMALL, {}),
-        num_inputs=(32, 128, 2_000),
-        seq_len=(4, 8, 64),
-        pairs={
-            "permutation": {"tokens": (60, 850, 850), "gaussian": (12, 150, 100)},
-            "published": (12, 300, 100),
-            "population": (3, 40, 10),
-        },
-        num_references=100,
-        power={
-            "model": ("gpt2-tiny", "llama-tiny", "llama-nano"),
-            "init": ("gpt2-scaled", "normal-0.02", "normal-0.02"),
-            "drifts": ([0.9], [0.9, 0.97, 0.99, 0.997], [0.9, 0.97, 0.99, 0.997]),
-            "drift": (0.9, 0.997, 0.997),
-            "num_pairs": (6, 40, 40),
-            "sizes": {
-                "num_inputs": ([32], [32, 128, 512], [500, 2_000, 10_000]),
-                "seq_len": (..., [4, 16, 64], [16, 64, 256]),
-                "d_model": (..., [32, 64, 128], [192, 384, 768]),
-            },
-        },
-    ),
+    settings=settings.CALIBRATION,
     cost={
         "laptop": "eight minutes on two cores of an x86-64 virtual machine that did other work as well",
         "paper": "not measured: about 5e17 floating-point operations, for a GPU",

@@ -25,8 +25,8 @@ from scipy import stats
 
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.experiments._shared.baselines import phi_match
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked, once_a_process
-from bornbiased_jax.experiments.lineage import descendants_readings
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked, once_a_process
+from bornbiased_jax.experiments.lineage import descendants_readings, settings
 from bornbiased_jax.experiments.lineage.descendants_readings import (
     EVIDENCE,
     FamilyReading,
@@ -427,36 +427,7 @@ EXPERIMENT = Experiment(
         "Whether a test finds descendants, and changed ones, is another question; a test that never rejects keeps "
         "every level stated here."
     ),
-    settings=by_scale(
-        model="llama-tiny",
-        changes={
-            "num_layers": (2, 4, 6),
-            "num_heads": (2, 4, 8),
-            "num_kv_heads": (2, 4, 8),
-            "vocab_size": 260,
-            "max_seq_len": (64, 64, 256),
-        },
-        widths=([16], [64, 96], [256, 384]),
-        corpora=["builtin:prose", "builtin:code"],
-        seeds_an_order=(2, 8, 8),
-        schedule={
-            "steps": (3, 200, 5_000),
-            "batch_size": (4, 16, 32),
-            "context": (16, 32, 256),
-            "warmup": (1, 20, 200),
-            "learning_rate": (..., 4e-3, 1e-3),
-            "min_learning_rate": (..., 4e-4, 1e-4),
-        },
-        probe={
-            "num_inputs": (32, 256, 2_000),
-            "seq_len": (8, 16, 64),
-            "text": "builtin:prose",
-            "num_sentences": (16, 200, 200),
-            "num_matched": (8, 32, 64),
-            "sentence_len": (8, 16, 64),
-        },
-        num_permutations=(200, 1_000, 2_000),
-    ),
+    settings=settings.COURT,
     cost={"laptop": "see the record", "paper": "not measured: for a GPU"},
     run=run,
     claims=claims,

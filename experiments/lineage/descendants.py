@@ -46,8 +46,8 @@ import numpy as np
 
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
-from bornbiased_jax.experiments.lineage import descendants_tables
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
+from bornbiased_jax.experiments.lineage import descendants_tables, settings
 from bornbiased_jax.experiments.lineage.descendants_families import FREE, Change, Families, all_changes, make_families
 from bornbiased_jax.experiments.lineage.descendants_readings import (
     FamilyReading,
@@ -185,57 +185,7 @@ EXPERIMENT = Experiment(
         "A test is to be trusted after a change where it finds the descendants and does not reject the unrelated; no "
         "test finds all. A student that learned another model's predictions is no descendant of its initialization."
     ),
-    settings=by_scale(
-        model="llama-tiny",
-        changes={
-            "num_layers": (2, 3, 6),
-            "num_heads": (4, 4, 8),
-            "num_kv_heads": (2, 2, 4),
-            "d_model": (16, 32, 256),
-            "d_ff": (24, 64, 512),
-            "vocab_size": 260,
-            "max_seq_len": (64, 64, 256),
-        },
-        families=(4, 46, 46),
-        partners=(1, 46, 46),
-        corpora=["builtin:prose", "builtin:code"],
-        schedule={
-            "steps": (3, 400, 5_000),
-            "batch_size": (2, 8, 32),
-            "context": (16, 32, 256),
-            "warmup": (1, 40, 200),
-            "learning_rate": (..., 4e-3, 1e-3),
-            "min_learning_rate": (..., 4e-4, 1e-4),
-        },
-        further={
-            "tuned": ([2], [30, 100, 300], [100, 1_000, 5_000]),
-            "distilled": ([2], [100, 300], [1_000, 5_000]),
-            "learning_rate": (1e-3, 2e-3, 5e-4),
-        },
-        rank=(2, 4, 8),
-        strengths={
-            "noise": ([0.1], [0.1, 0.5, 2.0], [0.1, 0.5, 2.0]),
-            "prune": ([0.3], [0.3, 0.6, 0.9], [0.3, 0.6, 0.9]),
-            "round": ([8], [8, 4, 2], [8, 4, 2]),
-            "merge": ([0.5], [0.25, 0.5, 0.75], [0.25, 0.5, 0.75]),
-            "slerp": ([0.5], [0.25, 0.5, 0.75], [0.25, 0.5, 0.75]),
-            "drop-layers": (["2"], ["2", "1,3"], ["3", "2,5"]),
-            "repeat-layers": (["2-2"], ["2-3"], ["3-4"]),
-            "resize-vocab": ([256], [256, 320], [256, 320]),
-        },
-        probe={
-            "num_inputs": (32, 128, 1_000),
-            "seq_len": (4, 8, 64),
-            "vocab_size": 256,
-            "text": "builtin:prose",
-            "num_sentences": (16, 100, 200),
-            "num_matched": (4, 16, 64),
-            "sentence_len": (8, 16, 64),
-        },
-        num_offsets=(1, 3, 3),
-        num_born=(4, 10, 12),
-        birth_permutations=(199, 9_999, 9_999),
-    ),
+    settings=settings.DESCENDANTS,
     cost={"smoke": "seconds", "laptop": "half an hour on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     claims=descendants_tables.claims,

@@ -29,8 +29,8 @@ import numpy as np
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, by_scale, chunked, once_a_process
-from bornbiased_jax.experiments.lineage import disputes_tables
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, chunked, once_a_process
+from bornbiased_jax.experiments.lineage import disputes_tables, settings
 from bornbiased_jax.experiments.lineage.descendants_summary import Pairs, area, roc
 from bornbiased_jax.experiments.lineage.disputes_recipes import KINDS, Release, make_disputes
 from bornbiased_jax.lineage import spectra
@@ -291,34 +291,7 @@ EXPERIMENT = Experiment(
         "Scores of this package, of the statistics that disputes were argued with, and of published baselines on the "
         "same pairs."
     ),
-    settings=by_scale(
-        model="llama-tiny",
-        changes={
-            "num_layers": (2, 2, 6),
-            "num_heads": 8,
-            "num_kv_heads": 8,
-            "d_model": (16, 64, 256),
-            "d_ff": (32, 256, 1_024),
-            "vocab_size": 260,
-            "max_seq_len": (32, 64, 256),
-            "qkv_bias": True,
-        },
-        corpora=["builtin:prose", "builtin:code"],
-        models=(2, 10, 24),
-        others=(1, 4, 8),
-        schedule={
-            "steps": (3, 200, 5_000),
-            "batch_size": (4, 8, 32),
-            "context": (16, 32, 256),
-            "warmup": (1, 20, 200),
-            "learning_rate": (4e-3, 4e-3, 1e-3),
-            "min_learning_rate": (4e-4, 4e-4, 1e-4),
-        },
-        retraining={"steps": (2, 100, 2_000), "learning_rate": (1e-3, 1e-3, 3e-4)},
-        experts=(2, 4, 8),
-        rank=(2, 4, 16),
-        num_permutations=(99, 999, 9_999),
-    ),
+    settings=settings.DISPUTES,
     cost={
         "smoke": "a minute, most of it compilation",
         "laptop": "three quarters of an hour on two busy cores",

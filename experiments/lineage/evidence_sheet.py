@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.descendants_readings import FamilyReading, Origin
 from bornbiased_jax.experiments.lineage.unrelated_models import initializations, trained
 from bornbiased_jax.lineage.sheet import KINDS, QUANTILES, STATISTICS
@@ -132,31 +133,7 @@ EXPERIMENT = Experiment(
         "Several are near 1 between any two models. The sheet at the end of a verdict's page shows these ranges "
         "next to the values of its pair."
     ),
-    settings=by_scale(
-        model="llama-tiny",
-        changes={
-            "num_layers": (2, 2, 6),
-            "num_heads": (2, 4, 8),
-            "num_kv_heads": (2, 4, 8),
-            "vocab_size": 260,
-            "max_seq_len": (64, 64, 256),
-            "qkv_bias": True,
-        },
-        widths=([16, 24], [64, 96], [256, 384]),
-        corpora=["builtin:prose", "builtin:code"],
-        seeds_an_order=(1, 3, 8),
-        schedule={
-            "steps": (3, 200, 5_000),
-            "batch_size": (4, 8, 32),
-            "context": (16, 32, 256),
-            "warmup": (1, 20, 200),
-            "learning_rate": (..., 4e-3, 1e-3),
-            "min_learning_rate": (..., 4e-4, 1e-4),
-        },
-        num_pairs=(4, 72, 200),
-        num_documents=(20, 400, 400),
-        num_pieces=(300, 1_000, 4_000),
-    ),
+    settings=settings.EVIDENCE_SHEET,
     cost={"laptop": "three minutes on two cores", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,

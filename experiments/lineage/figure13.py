@@ -14,6 +14,7 @@ from scipy import stats
 
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.calibration import INPUTS
 from bornbiased_jax.lineage.untrained_outputs import final_outputs
 from bornbiased_jax.probes.inputs import random_inputs
@@ -147,22 +148,6 @@ def plots(record: Record) -> Sequence[Panel]:
     return [Panel(figure, caption)]
 
 
-def _groups(num_untrained: int, num_inputs: int, seq_len: int, sizes: Entry, model: str) -> Sequence[Entry]:
-    return [
-        {
-            "model": model,
-            "changes": {**sizes, "init": init},
-            "inputs": kind,
-            "num_births": num_untrained,
-            "num_inputs": num_inputs,
-            "seq_len": seq_len,
-        }
-        for init in ("gpt2-scaled", "normal-0.02")
-        for kind in ("tokens", "gaussian")
-    ]
-
-
-_TINY = {"num_layers": 1, "num_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 128}
 EXPERIMENT = Experiment(
     name="figure13",
     title="Correlations of unrelated models are not quite those of Gaussian noise",
@@ -172,12 +157,7 @@ EXPERIMENT = Experiment(
         "models. The published null takes the taus for those of Gaussian noise. Random tokens come near; Gaussian "
         "vectors that both models share leak their coordinates into both outputs."
     ),
-    settings={
-        "smoke": {"groups": _groups(4, 64, 4, _TINY, "llama-tiny")[:2]},
-        "laptop": {"groups": _groups(8, 1_000, 32, {"d_model": 256, "d_ff": 704}, "llama-tiny")},
-        # 72 initializations have 2,556 pairs.
-        "paper": {"groups": _groups(72, 10_000, 1_024, {}, "llama-nano")},
-    },
+    settings=settings.FIGURE13,
     cost={"laptop": "about two minutes on two cores", "paper": "not measured: for a GPU"},
     run=run,
     claims=claims,
@@ -195,10 +175,7 @@ EXPERIMENTS = {
             "As figure13, with 72 initializations and their 2,556 pairs for each initialization and kind of input. "
             "Models, N and T are those of figure13's laptop scale."
         ),
-        settings={
-            "smoke": EXPERIMENT.settings["smoke"],
-            "paper": {"groups": [{**group, "num_births": 72} for group in EXPERIMENT.settings["laptop"]["groups"]]},
-        },
+        settings=settings.FIGURE13_TINY,
         cost={"paper": "8 minutes on two cores"},
     ),
     "figure13_nano": dataclasses.replace(
@@ -206,10 +183,7 @@ EXPERIMENTS = {
         name="figure13_nano",
         title="Correlations of unrelated models of the paper's architecture",
         description="As figure13, with 72 initializations of llama-nano, N = 2,000 and T = 16.",
-        settings={
-            "smoke": EXPERIMENT.settings["smoke"],
-            "paper": {"groups": _groups(72, 2_000, 16, {}, "llama-nano")[:2]},
-        },
+        settings=settings.FIGURE13_NANO,
         cost={"paper": "see the record"},
     ),
 }

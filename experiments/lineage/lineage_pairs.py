@@ -16,7 +16,8 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.calibration import permutation_verdict, summarize_verdicts
 from bornbiased_jax.experiments._shared.lineage import compared, verdicts
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.lineage.baselines import intrinsic, pcs
 from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs
 from bornbiased_jax.lineage.outputs import last_outputs
@@ -260,7 +261,6 @@ def headline(record: Record) -> str:
     return "" if result["attempted"] else f"SmolLM2 not attempted: {result['reason']}."
 
 
-_CHANGES = {"noise": [0.01, 0.1, 0.3, 1.0, 2.0], "pruning": [0.2, 0.5, 0.8], "re-quantisation": [8, 4, 3, 2]}
 EXPERIMENT = Experiment(
     name="lineage_pairs",
     title="Real models: changed copies and unrelated models",
@@ -272,14 +272,7 @@ EXPERIMENT = Experiment(
         "and with fresh seeds of its own architecture: what a trained model that has nothing to do with a seed is "
         "taken for."
     ),
-    settings=by_scale(
-        num_inputs=(24, 200, 2_000),
-        num_inputs_small=(100, 2_000, 10_000),
-        seq_len=(4, 16, 64),
-        changes=({"noise": [0.1], "pruning": [0.5], "re-quantisation": [4]}, _CHANGES, _CHANGES),
-        fresh_seeds=([42], [42, 123], [42, 123, 1000, 2000]),
-        num_strangers=(6, 100, 1_000),
-    ),
+    settings=settings.LINEAGE_PAIRS,
     cost={
         "smoke": "a minute",
         "laptop": "five minutes on two cores of an x86-64 virtual machine that did other work as well",

@@ -25,7 +25,8 @@ import numpy as np
 from bornbiased_jax import model as models
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig, preset
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, each
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, each
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.descendants_families import batches_of, cached_fit, fit, tuning_loss
 from bornbiased_jax.experiments.lineage.sketched import matched, sketch
 from bornbiased_jax.lineage.battery import Options
@@ -207,17 +208,7 @@ EXPERIMENT = Experiment(
         "A formula with the measured effective rank of the token space and the measured cosine of neurons stands "
         "alongside."
     ),
-    settings=by_scale(
-        model="llama-tiny",
-        changes={"num_layers": (2, 2, 6), "num_heads": 4, "num_kv_heads": 4, "vocab_size": 260, "max_seq_len": 64},
-        widths=([[16, 64]], [[16, 64], [32, 128], [64, 256]], [[256, 1_024], [512, 2_048]]),
-        corpora=["builtin:prose", "builtin:code"],
-        seeds=(2, 4, 12),
-        dims=[4, 8, 16, 64],
-        marks=([1, 3], [10, 50, 150], [100, 1_000, 10_000]),
-        schedule={"batch_size": (4, 8, 32), "context": (16, 32, 64), "steps": (3, 150, 10_000)},
-        learning_rate=(1e-3, 4e-3, 1e-3),
-    ),
+    settings=settings.POWER,
     cost={"laptop": "twenty minutes on two busy cores", "paper": "not measured: for a GPU"},
     run=run,
     tables=tables,

@@ -20,6 +20,7 @@ from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, sentences, verdicts
 from bornbiased_jax.experiments._shared.probing import of_sequence
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.baselines import THRESHOLD
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments, last_outputs
@@ -206,28 +207,6 @@ def _claims(pairs: Sequence[Entry], statement: str, paper: float | None) -> list
     ]
 
 
-PAIRS = {
-    "llama": [[42, 2000], [123, 42], [1000, 123], [2000, 1000]],
-    "qwen": [[123, 1000], [1000, 123], [42, 2000], [2000, 42]],
-}
-"""Family -> base and suspect of the paper's comparisons."""
-
-
-def families(suffix: str, changes: Entry, only: Sequence[str] = tuple(PAIRS), **sizes: object) -> Entry:
-    """Return settings with a group for each family, its model the preset with this suffix."""
-    groups = [
-        {"model": f"{family}-{suffix}", "changes": dict(changes), "pairs": PAIRS[family], **sizes} for family in only
-    ]
-    return {"seeds": [42, 123, 1000, 2000], "groups": groups}
-
-
-def sentences_of(number: int, length: int, text: str = "builtin:prose") -> Entry:
-    """Return what REEF reads."""
-    return {"text": text, "num_sentences": number, "sentence_len": length}
-
-
-_SMOKE_REEF = sentences_of(12, 8, "builtin:code")
-TINY = {"num_layers": 2, "num_heads": 2, "num_kv_heads": 2, "d_model": 32, "d_ff": 48, "vocab_size": 260}
 EXPERIMENT = Experiment(
     name="table4a",
     title="Untrained models of different seeds under every test",
@@ -238,11 +217,7 @@ EXPERIMENT = Experiment(
         "The four published baselines see the same initializations. Their published threshold of 0.8 stands next to "
         "what unrelated initializations score: a score far below 0.8 can still be enormous, and one of 0.9 be nothing."
     ),
-    settings={
-        "smoke": families("tiny", TINY, num_inputs=64, seq_len=4, num_null=2, reef=_SMOKE_REEF),
-        "laptop": families("tiny", {}, num_inputs=2_000, seq_len=16, num_null=12, reef=sentences_of(200, 32)),
-        "paper": families("nano", {}, num_inputs=10_000, seq_len=1_024, num_null=12, reef=sentences_of(200, 64)),
-    },
+    settings=settings.TABLE4A,
     cost={
         "laptop": "three minutes on two cores of an x86-64 virtual machine that did other work as well",
         "paper": "not measured: about 6e16 floating-point operations, for a GPU",
@@ -253,9 +228,6 @@ EXPERIMENT = Experiment(
     tables=tables,
 )
 
-TOGETHER, APART = 16, (64, 1_024)
-"""Sequence length of a record of all pairs, and those of a record of one."""
-
 
 def operations(group: Entry) -> float:
     """Count what its forward passes need: tokens once for each seed, vectors for either side of each pair."""
@@ -264,12 +236,15 @@ def operations(group: Entry) -> float:
     return passes * group["num_inputs"] * sequence
 
 
-def _of_family(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_null: int) -> Experiment:
-    smoke = families("tiny", TINY, [family], num_inputs=64, seq_len=4, num_null=0, reef=_SMOKE_REEF, pairs=pairs)
-    reef = sentences_of(200, 64)
-    paper = families(
-        "nano", {}, [family], num_inputs=10_000, seq_len=seq_len, num_null=num_null, reef=reef, pairs=pairs
-    )
+def _variant(family: str, seq_len: int, pair: list[int] | None = None, num_inputs: int = 10_000) -> Experiment:
+    """Return a record of its own at the paper's sizes but for the length: one pair of a family, or all of them."""
+    sizes = settings.table4a(family, seq_len, num_inputs, pair)
+    name, title = f"table4a_{family}_{seq_len}", f"{family}-nano, T = {seq_len}"
+    if pair is not None:
+        name, title = f"{name}_{pair[0]}_{pair[1]}", f"{title}, seeds {pair[0]} and {pair[1]}"
+    # As two cores can afford.
+    if num_inputs != PAPER_SIZES[0]:
+        name, title = f"{name}_n{num_inputs}", f"{title}, N = {num_inputs:,}"
     length = ", and its length of sequences."
     if seq_len != PAPER_SIZES[1]:
         length = (
@@ -278,42 +253,20 @@ def _of_family(family: str, seq_len: int, pairs: Sequence[Sequence[int]], num_nu
         )
     return dataclasses.replace(
         EXPERIMENT,
-        name=f"table4a_{family}_{seq_len}",
-        title=f"Models of different seeds at initialization: {family}-nano, T = {seq_len}",
+        name=name,
+        title=f"Models of different seeds at initialization: {title}",
         paper="Table 4a" if family == "llama" else "Table 9",
         description="As table4a, with the paper's model, pairs of seeds and number of inputs" + length,
-        settings={"smoke": smoke, "paper": paper},
-        cost={"paper": f"{sum(map(operations, paper['groups'])):.1e} floating-point operations"},
+        settings=sizes,
+        cost={"paper": f"{sum(map(operations, sizes['paper']['groups'])):.1e} floating-point operations"},
+        claims=claims if pair is None else claims_of_pair,
     )
 
 
-def _with_fewer_inputs(experiment: Experiment, num_inputs: int) -> Experiment:
-    """Return an experiment of the paper's sizes with fewer inputs, as two cores can afford."""
-    (group,) = experiment.settings["paper"]["groups"]
-    fewer = {**group, "num_inputs": num_inputs}
-    return dataclasses.replace(
-        experiment,
-        name=f"{experiment.name}_n{num_inputs}",
-        title=f"{experiment.title}, N = {num_inputs:,}",
-        settings={**experiment.settings, "paper": {**experiment.settings["paper"], "groups": [fewer]}},
-        cost={**experiment.cost, "paper": f"{operations(fewer):.1e} floating-point operations"},
-    )
-
-
-def _of_pair(family: str, seq_len: int, pair: Sequence[int]) -> Experiment:
-    # Baselines read no inputs of this length: their null is in the record of all pairs.
-    experiment = _of_family(family, seq_len, [pair], num_null=0)
-    base, suspect = pair
-    return dataclasses.replace(
-        experiment,
-        name=f"{experiment.name}_{base}_{suspect}",
-        title=f"{experiment.title}, seeds {base} and {suspect}",
-        settings={scale: {**settings, "seeds": [base, suspect]} for scale, settings in experiment.settings.items()},
-        claims=claims_of_pair,
-    )
-
-
-_SIZES = [_of_family(family, TOGETHER, pairs, num_null=12) for family, pairs in PAIRS.items()]
-_SIZES += [_of_pair(family, seq_len, pair) for seq_len in APART for family, pairs in PAIRS.items() for pair in pairs]
-_SIZES.append(_with_fewer_inputs(_of_pair("llama", PAPER_SIZES[1], PAIRS["llama"][0]), 2_000))
-EXPERIMENTS = {experiment.name: experiment for experiment in [EXPERIMENT, *_SIZES]}
+# At the shortest length a record holds all pairs of a family, at the others a single one.
+_VARIANTS = [
+    *(_variant(family, 16) for family in settings.PAIRS),
+    *(_variant(family, T, pair) for T in (64, 1_024) for family, pairs in settings.PAIRS.items() for pair in pairs),
+    _variant("llama", 1_024, settings.PAIRS["llama"][0], num_inputs=2_000),
+]
+EXPERIMENTS = {experiment.name: experiment for experiment in [EXPERIMENT, *_VARIANTS]}

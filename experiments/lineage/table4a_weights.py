@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import preset
 from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked
-from bornbiased_jax.experiments.lineage import table4a
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.evidence import COORDINATES, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS
@@ -113,7 +113,7 @@ EXPERIMENT = Experiment(
         "The paper's models and pairs of seeds by the tests that read weights and no outputs: residual coordinates, "
         "hidden units as they lie and in token space, where a rotation is nothing."
     ),
-    settings={"smoke": table4a.families("tiny", table4a.TINY), "paper": table4a.families("nano", {})},
+    settings=settings.TABLE4A_WEIGHTS,
     cost={"paper": "minutes on two cores"},
     run=run,
     tables=tables,

@@ -15,7 +15,8 @@ from bornbiased_jax.checkpoints import Checkpoint, open_checkpoint
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments._shared.baselines import reef_features
 from bornbiased_jax.experiments._shared.lineage import BASELINES, baseline_scores, compared
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, split_data, where_attempted
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, split_data, where_attempted
+from bornbiased_jax.experiments.lineage import settings
 from bornbiased_jax.lineage.output_fingerprint import OutputFingerprint, fingerprint_outputs
 from bornbiased_jax.lineage.outputs import OutputOptions, embedding_moments
 from bornbiased_jax.probes.inputs import parse_inputs, random_inputs
@@ -169,12 +170,7 @@ EXPERIMENT = Experiment(
         "and one suspect are in memory. The paper's are LLaMA-2-7B and five models made from it, which have licences "
         "of their own and are not fetched."
     ),
-    settings=by_scale(
-        num_inputs=(100, 500, 2_000),
-        seq_len=(8, 32, 1_024),
-        dtype=("float32", "float32", "bfloat16"),
-        reef={"text": "builtin:prose", "num_sentences": (12, 100, 200), "sentence_len": (8, 32, 64)},
-    ),
+    settings=settings.TABLE6,
     cost={
         "smoke": "seconds for small models; nothing without --data",
         "laptop": "minutes for models below a billion parameters; nothing without --data",

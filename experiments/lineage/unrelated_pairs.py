@@ -46,35 +46,6 @@ CHANGES: dict[str, Callable[[Model, Model, int], Model]] = {
     "upcycled to experts": lambda model, _, place: upcycled(4, model, place),
 }
 """Changes of a suspect by name: functions of it, a third model and its number."""
-_SHAPE = {"num_layers": 2, "num_heads": 8, "num_kv_heads": 8, "vocab_size": 260, "max_seq_len": 64}
-_POPULATIONS: dict[str, dict[str, object]] = {
-    "D = 64": {"d_model": 64, "d_ff": 128},
-    "another text": {"d_model": 64, "d_ff": 128, "text": "builtin:code"},
-    "D = 96": {"d_model": 96, "d_ff": 192},
-    "4 blocks": {"d_model": 64, "d_ff": 128, "num_layers": 4},
-    "another vocabulary": {"d_model": 64, "d_ff": 128, "vocab_size": 384},
-    "tied": {"d_model": 64, "d_ff": 128, "tie_embeddings": True},
-    "LayerNorm, no gate": {"d_model": 64, "d_ff": 256, "norm": "layernorm", "gated_mlp": False, "activation": "gelu"},
-    "experts": {"d_model": 64, "d_ff": 64, "num_experts": 4},
-}
-SETTINGS: dict[str, object] = {
-    "shape": _SHAPE,
-    "populations": (
-        {name: {**_POPULATIONS[name], "d_model": 16, "d_ff": 16} for name in ("D = 64", "experts")},
-        _POPULATIONS,
-        _POPULATIONS,
-    ),
-    "seeds": (3, 12, 24),
-    "schedule": {
-        "steps": (3, 200, 2_000),
-        "batch_size": (4, 8, 32),
-        "context": (16, 32, 64),
-        "warmup": (1, 20, 200),
-        "learning_rate": (4e-3, 4e-3, 1e-3),
-        "min_learning_rate": (4e-4, 4e-4, 1e-4),
-    },
-}
-"""Settings by scale, as :func:`.base.by_scale` takes them."""
 _TEXT = "builtin:prose"
 # Pairs that are computed between two looks at the disk.
 _CHUNK = 25
@@ -136,7 +107,8 @@ def _possible(changes: Entry) -> Sequence[str]:
 
 def calibrate(context: Context) -> Entry:
     """Compare all pairs, and summarize by piece of evidence and by kind of pair."""
-    settings = {key: context.settings[key] for key in ("model", *SETTINGS, "num_permutations")}
+    names = ("model", "shape", "populations", "seeds", "schedule", "num_permutations")
+    settings = {name: context.settings[name] for name in names}
     train_populations(context)
     pairs = list(pairs_of(settings))
     rows = context.rows("unrelated_pairs/pairs", compute, settings, len(pairs), size=_CHUNK)

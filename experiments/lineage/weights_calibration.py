@@ -25,8 +25,8 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.chunk_store import Chunk
 from bornbiased_jax.config import FieldValue, ModelConfig, preset
 from bornbiased_jax.experiments._shared import calibration
-from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, by_scale, chunked
-from bornbiased_jax.experiments.lineage import unrelated_pairs
+from bornbiased_jax.experiments.base import Context, Entry, Experiment, Record, chunked
+from bornbiased_jax.experiments.lineage import settings, unrelated_pairs
 from bornbiased_jax.experiments.lineage.sketched import sketch
 from bornbiased_jax.experiments.lineage.unrelated_pairs import count_below
 from bornbiased_jax.lineage.battery import ALPHA, Options
@@ -206,11 +206,6 @@ def headline(record: Record) -> str:
     )
 
 
-# Eight heads: as many as have orders enough for a p.
-_HEADS = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 4}
-_TINY = {**_HEADS, "num_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 64}
-_LEAST = {**_TINY, "head_dim": 2, "d_model": 12, "d_ff": 16, "vocab_size": 24}
-
 EXPERIMENT = Experiment(
     name="weights_calibration",
     title="The level of the tests in the weights on untrained models",
@@ -220,14 +215,7 @@ EXPERIMENT = Experiment(
         "Then every piece of evidence and the verdict of all on pairs of models trained apart, of several widths, "
         "depths, vocabularies and texts, dense and with experts, as they are and quantized, pruned, merged or upcycled."
     ),
-    settings=by_scale(
-        model="llama-tiny",
-        changes=(_LEAST, _TINY, {**_TINY, "d_model": 96, "d_ff": 256, "vocab_size": 256}),
-        num_pairs=(40, 5_000, 20_000),
-        num_permutations=(200, 2_000, 2_000),
-        chunk=(40, 500, 500),
-        **unrelated_pairs.SETTINGS,
-    ),  # fmt: skip
+    settings=settings.WEIGHTS_CALIBRATION,
     cost={
         "smoke": "a minute, most of it compilation",
         "laptop": "1 h 39 min on one core of a busy machine",
