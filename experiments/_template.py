@@ -1,5 +1,7 @@
 """A template: copy it to ``experiments/CHAPTER/NAME.py`` and put the name into ``experiments/__init__.py``.
 
+The call of ``by_scale`` moves to the chapter's ``settings.py``, as a constant in upper case.
+
 It measures how often untrained models of several seeds answer random inputs with their most predicted token. The first
 paragraph of a real module says which table or figure of which paper it is.
 """
