@@ -114,7 +114,7 @@ class Update(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Adapter:
+class PeftAdapter:
     """An adapter of LoRA's kind.
 
     Attributes:
@@ -233,7 +233,7 @@ def weights_file(folder: Path) -> Path:
     return folder / (PICKLE if is_pickled else WEIGHTS)
 
 
-def read_adapter(folder: str | Path) -> Adapter:
+def read_adapter(folder: str | Path) -> PeftAdapter:
     """Read an adapter as ``save_pretrained`` of PEFT writes it.
 
     Raises:
@@ -270,7 +270,7 @@ def read_adapter(folder: str | Path) -> Adapter:
     if not updates and not tensors and not tokens:
         raise InputError(f"{weights} holds no matrix: save it with PEFT again")
     base = config.get("base_model_name_or_path") or ""
-    return Adapter(str(folder), base, updates, tensors, tokens, bool(config.get("fan_in_fan_out")))
+    return PeftAdapter(str(folder), base, updates, tensors, tokens, bool(config.get("fan_in_fan_out")))
 
 
 def _read(source: NamedTensors, name: str) -> np.ndarray:
@@ -371,7 +371,7 @@ def _read_config(path: Path) -> AdapterFile:
     return checked
 
 
-def adapt(base: NamedTensors, adapter: Adapter) -> NamedTensors:
+def adapt(base: NamedTensors, adapter: PeftAdapter) -> NamedTensors:
     """Wrap the tensors of a base, so that the adapter is merged into them when they are read.
 
     Raises:
@@ -390,7 +390,7 @@ def adapt(base: NamedTensors, adapter: Adapter) -> NamedTensors:
     return NamedTensors(f"{base.where} with {adapter.where}", {**base.tensors, **merged}, tuple(notes))
 
 
-def base_folder(folder: Path, adapter: Adapter) -> Path:
+def base_folder(folder: Path, adapter: PeftAdapter) -> Path:
     """Return the folder of an adapter's base, which its configuration names.
 
     Raises:

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from bornbiased_jax import progress
-from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, Adapter
+from bornbiased_jax.checkpoints.adapters import CONFIG, WEIGHTS, PeftAdapter
 from bornbiased_jax.checkpoints.export import MAKER as EXPORTER
 from bornbiased_jax.checkpoints.export import family_of
 from bornbiased_jax.checkpoints.formats.run import read_run, restore_adapter
@@ -17,12 +17,11 @@ from bornbiased_jax.checkpoints.reference import parse_ref
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.model.adapters import IN, OUT
-from bornbiased_jax.model.adapters import Adapter as Trained
+from bornbiased_jax.model.adapters import IN, OUT, Adapter
 from bornbiased_jax.parameters import Params, flatten, unflatten
 
 
-def merge_adapter(cfg: ModelConfig, params: Params, adapter: Adapter) -> Params:
+def merge_adapter(cfg: ModelConfig, params: Params, adapter: PeftAdapter) -> Params:
     """Merge an adapter into the weights, float32 NumPy.
 
     Args:
@@ -81,7 +80,7 @@ def export_adapter(reference: str, folder: str | Path, *, overwrite: bool = Fals
 
 
 def write_adapter(
-    cfg: ModelConfig, adapter: Trained, trained: Params, folder: str | Path, *, base: str, overwrite: bool = False
+    cfg: ModelConfig, adapter: Adapter, trained: Params, folder: str | Path, *, base: str, overwrite: bool = False
 ) -> None:
     """Write a LoRA adapter that was trained here as ``PeftModel.from_pretrained`` opens it on the exported base.
 

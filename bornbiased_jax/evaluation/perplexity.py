@@ -49,14 +49,14 @@ class Scores(TypedDict):
     context: int
 
 
-class RunPlace(TypedDict, total=False):
-    """The place of a checkpoint in a run; empty for models of other origin."""
+class SeedAndStep(TypedDict, total=False):
+    """Seed and step of a checkpoint of a run; empty for models of other origin."""
 
     seed: int
     step: int
 
 
-class CheckpointScores(Scores, RunPlace):
+class CheckpointScores(Scores, SeedAndStep):
     """The scores of a checkpoint."""
 
     checkpoint: str
@@ -187,7 +187,7 @@ def evaluate_checkpoint(
         quiet=quiet,
     )
     info = checkpoint.info
-    place: RunPlace = {"seed": info["seed"], "step": info["step"]} if "seed" in info else {}
+    place: SeedAndStep = {"seed": info["seed"], "step": info["step"]} if "seed" in info else {}
     return {
         **scores,
         "checkpoint": checkpoint.reference,

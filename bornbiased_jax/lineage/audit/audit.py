@@ -77,9 +77,9 @@ def audit_items(
     left_by_run: dict[Path | None, frozenset[str]] = {None: frozenset()}
     with progress.bar(len(items), "reading", "checkpoints") as advance:
         for item in items:
-            adapted = item.record.adapted if item.record is not None else None
+            adapted = item.origin.adapted if item.origin is not None else None
             try:
-                if item.record is not None and adapted is not None and adapted not in left_by_run:
+                if item.origin is not None and adapted is not None and adapted not in left_by_run:
                     left_by_run[adapted] = frozen_digests(adapted)
                 summaries[item.name] = summarize(item, frozen, left_by_run[adapted])
                 refusal = item.refusal and f"{item.refusal}; its files are digested alone"
@@ -108,9 +108,9 @@ def audit_items(
         aliases=aliases,
         file_digests={name: summary.file_digest for name, summary in summaries.items() if summary.file_digest},
         initial_seeds={
-            item.label.run: item.record.seed
+            item.label.run: item.origin.seed
             for item in items
-            if item.name in summaries and item.record is not None and item.record.is_initialized_here
+            if item.name in summaries and item.origin is not None and item.origin.is_initialized_here
         },
     )
     # Copies up to signed zeros or number format; their parts are not listed again.
@@ -199,8 +199,8 @@ def _run_rows(names: Mapping[str, Mapping[int, str]], summaries: Mapping[str, Ch
     """List runs with their steps, and which share their data as far as run records say."""
     data: dict[str, Mapping[str, object] | str] = {}
     for run, by_step in names.items():
-        records = [summaries[name].item.record for name in by_step.values() if name in summaries]
-        data[run] = next((record.data for record in records if record is not None), "not known")
+        origins = [summaries[name].item.origin for name in by_step.values() if name in summaries]
+        data[run] = next((origin.data for origin in origins if origin is not None), "not known")
     return [
         {
             "name": run,

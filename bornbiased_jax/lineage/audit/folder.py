@@ -38,8 +38,8 @@ _BESIDE = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class RunRecord:
-    """The contents of the record of a run of this package.
+class RunOrigin:
+    """The origin of a run of this package, as its record states it.
 
     Attributes:
         seed: the run's seed.
@@ -64,7 +64,7 @@ class Item:
         reference: what opens it; None where it may not be opened.
         files: those that hold its weights; none of a run, whose checkpoints share folders.
         note: why it is not opened, or "".
-        record: of a run of this package.
+        origin: of a run of this package.
         is_above: whether its folder also holds checkpoints of its run, as a trainer's final model does.
         file: which file of its folder, where the weights have a name of their own.
         refusal: why files that should hold weights are digested alone, or "".
@@ -75,7 +75,7 @@ class Item:
     reference: str | None
     files: tuple[Path, ...] = ()
     note: str = ""
-    record: RunRecord | None = None
+    origin: RunOrigin | None = None
     is_above: bool = False
     file: str | None = None
     refusal: str = ""
@@ -245,10 +245,10 @@ def _run(place: Path, name: str) -> Iterator[Item]:
         run = f"{name}@seed={seed}" if name else f"seed={seed}"
         for step in steps:
             where = f"seed={seed},step={step}"
-            record = RunRecord(
+            origin = RunOrigin(
                 int(seed), is_initialized_here, data, place if config.get("adapter") is not None else None
             )
-            yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", record=record)
+            yield Item(f"{name}@{where}" if name else where, Label(run, step), f"{place}@{where}", origin=origin)
 
 
 def _file(path: Path, root: Path, pattern: re.Pattern[str] | None) -> Iterator[Item | Finding]:

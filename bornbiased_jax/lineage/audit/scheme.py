@@ -68,7 +68,7 @@ class GroupScheme:
 
 
 @dataclasses.dataclass(frozen=True)
-class InitScheme:
+class ModelScheme:
     """The named scheme that an untrained model was drawn by.
 
     Attributes:
@@ -84,7 +84,7 @@ class InitScheme:
     fits: bool
 
 
-def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> InitScheme:
+def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> ModelScheme:
     """Score every named scheme on the moments of a checkpoint's tensors.
 
     Args:
@@ -110,7 +110,7 @@ def init_scheme(cfg: ModelConfig, moments: Mapping[str, TensorMoments]) -> InitS
     ranked = [name for name in sorted(totals, key=lambda name: -totals[name]) if totals[name] > -math.inf]
     nearest = ranked[0] if ranked and places else None
     fits = nearest is not None and all(row.fits and nearest in row.nearest for row in groups)
-    return InitScheme(groups, nearest, ranked[1] if len(ranked) > 1 else None, fits)
+    return ModelScheme(groups, nearest, ranked[1] if len(ranked) > 1 else None, fits)
 
 
 def log_likelihood(moments: TensorMoments, dist: Distribution, layer: int) -> float:
@@ -233,10 +233,10 @@ def _deviations(summary: CheckpointSummary) -> list[Deviation]:
     reader = summary.reader
     if reader is None:
         return []
-    if summary.item.record is not None and not summary.item.record.is_initialized_here:
+    if summary.item.origin is not None and not summary.item.origin.is_initialized_here:
         return []
     stated_std: float | None = None
-    if summary.item.record is None:
+    if summary.item.origin is None:
         if reader.kind != "huggingface":
             return []
         stated_std = io.read_json(reader.files[0].parent / "config.json").get("initializer_range", DEFAULT_STD)

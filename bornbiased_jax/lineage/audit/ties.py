@@ -301,7 +301,7 @@ def edges(
         if not tie.tied or not (tie.identical or firsts & key or key in adjacent or stepless):
             continue
         # The run's record gives a direction, from earlier to later; weights alone give none.
-        same_run = first.item.label.run == second.item.label.run and first.item.record is not None
+        same_run = first.item.label.run == second.item.label.run and first.item.origin is not None
         ordered = sorted((first, second), key=lambda summary: summary.item.label.step or 0)
         rows.append(
             {
