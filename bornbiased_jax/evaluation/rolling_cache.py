@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import ForwardOptions, logits_of
-from bornbiased_jax.model.cache import RollingCache
+from bornbiased_jax.model.layers import RollingCache
 from bornbiased_jax.model.limits import check_length, check_tokens
 from bornbiased_jax.model.model import head_path
 from bornbiased_jax.model.streaming import Reading

@@ -5,7 +5,7 @@ arrays, whose paths and shapes :mod:`bornbiased_jax.parameters` declares.
 """
 
 from bornbiased_jax.init import init, init_seed, parameter_shapes
-from bornbiased_jax.model.cache import Cache, empty_cache
+from bornbiased_jax.model.layers import Cache, empty_cache
 from bornbiased_jax.model.limits import check_length, check_sequences, check_tokens
 from bornbiased_jax.model.model import ForwardOptions, Outputs, apply, attn0, logits_of, mlp0_config
 from bornbiased_jax.parameters import Params, count_parameters, flatten, unflatten

@@ -19,9 +19,8 @@ from jax.typing import DTypeLike
 from bornbiased_jax.config import Activation, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.attention import Attention
-from bornbiased_jax.model.cache import Cache, Past, RollingCache
 from bornbiased_jax.model.interventions import NO_EDITS, Edit, Edits, apply_edit, as_edits, of_layer
-from bornbiased_jax.model.layers import MLP, STATIC, Activations, BlockContext, Experts, Norm
+from bornbiased_jax.model.layers import MLP, STATIC, Activations, BlockContext, Cache, Experts, Norm, Past, RollingCache
 from bornbiased_jax.model.limits import check_length, check_width
 from bornbiased_jax.parameters import Params
 

@@ -10,8 +10,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.evaluation.rolling_cache import streaming_losses
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.model import Cache, ForwardOptions, apply, empty_cache
-from bornbiased_jax.model.cache import RollingCache
-from bornbiased_jax.model.layers import frequencies
+from bornbiased_jax.model.layers import RollingCache, frequencies
 
 T, WINDOW = 14, 5
 SMALL = dict(num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, vocab_size=41, max_seq_len=12)
