@@ -12,7 +12,7 @@ from benchmarks.matmul import matmul_rate, product_error
 from benchmarks.recorded import Findings, command
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
-from bornbiased_jax.model.precision import PRECISIONS
+from bornbiased_jax.model.layers import PRECISIONS
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.observe import observe, unit
 

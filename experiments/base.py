@@ -23,7 +23,7 @@ from bornbiased_jax.code import code_digest
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.model.precision import HIGHEST
+from bornbiased_jax.model.layers import HIGHEST
 from bornbiased_jax.record import jsonable, library_versions
 from bornbiased_jax.report.tables import Claim, Panel, Table, Value
 from bornbiased_jax.store import Request, fulfill

@@ -31,7 +31,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments import front_figure, results, runner
 from bornbiased_jax.experiments.base import Record, relabel
 from bornbiased_jax.experiments.markdown import claims_text, table_text
-from bornbiased_jax.model.precision import HIGHEST, PRECISIONS
+from bornbiased_jax.model.layers import HIGHEST, PRECISIONS
 from bornbiased_jax.progress import duration
 from bornbiased_jax.report import numbers
 from bornbiased_jax.report.tables import Table

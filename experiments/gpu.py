@@ -21,7 +21,7 @@ from bornbiased_jax import io, progress
 from bornbiased_jax.experiments.birth import table1
 from bornbiased_jax.experiments.lineage import settings as lineage
 from bornbiased_jax.experiments.wheels import wheels
-from bornbiased_jax.model.precision import HIGHEST
+from bornbiased_jax.model.layers import HIGHEST
 from bornbiased_jax.record import git_revision
 
 ROOT = Path(__file__).resolve().parent.parent

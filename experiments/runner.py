@@ -21,7 +21,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.experiments.base import SCALES, Context, Entry, Experiment, Record, relabel, split_data
 from bornbiased_jax.folders import Folder
-from bornbiased_jax.model.precision import HIGHEST, precision_named
+from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.record import Measurement, content_digest, jsonable, library_versions, measure, provenance
 from bornbiased_jax.report import figures, page
 from bornbiased_jax.text.corpora import BUILDERS, corpus
@@ -43,7 +43,7 @@ class Computing(NamedTuple):
 
     Attributes:
         engine: who computes what they cut into chunks (:mod:`bornbiased_jax.executors`).
-        precision: how float32 matrices are multiplied (:data:`bornbiased_jax.model.precision.PRECISIONS`).
+        precision: how float32 matrices are multiplied (:data:`bornbiased_jax.model.layers.PRECISIONS`).
     """
 
     engine: Engine = local

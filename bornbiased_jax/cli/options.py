@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_SEEDS = 1_000_000
-# model.precision.PRECISIONS, named here because --help does not wait for jax; a test holds them together.
+# model.layers.PRECISIONS, named here because --help does not wait for jax; a test holds them together.
 PRECISIONS = ("highest", "tf32x3", "bf16x3")
 
 # probes.inputs.RANDOM_KINDS, and those of them that theory predicts, named here because --help does not wait

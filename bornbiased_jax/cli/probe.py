@@ -204,7 +204,7 @@ def _prepare(arguments: dict[str, Any]) -> _Prepared:
 
 def _run(arguments: dict[str, Any], part: Part) -> None:
     """Probe a checkpoint, or untrained models of each configuration, and show that part of the records."""
-    from bornbiased_jax.model.precision import precision_named
+    from bornbiased_jax.model.layers import precision_named
     from bornbiased_jax.results import Contraction, Preference
 
     prepared = _prepare(arguments)

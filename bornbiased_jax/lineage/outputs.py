@@ -15,9 +15,9 @@ from bornbiased_jax import hardware, parallel
 from bornbiased_jax import model as models
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.overflow import Overflow, check_overflow
-from bornbiased_jax.model.precision import HIGHEST, precision_named
 from bornbiased_jax.model.streaming import Reading, StreamedWeights, Weights, check_plain, forward_batches, parameter
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_by_tokens
@@ -39,7 +39,7 @@ class OutputOptions:
             several batches at once, one for each core, at most ``MAX_SHARDS``.
         mesh: devices that share the inputs (``data``) and the weights too (``fsdp``), of several processes too, which
             all call this alike; the parameters are on the host then.
-        precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.precision.PRECISIONS`.
+        precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.layers.PRECISIONS`.
     """
 
     moments: tuple[float, float] | None = None

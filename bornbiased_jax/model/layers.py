@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.lax import PrecisionLike
+from jax.lax import DotAlgorithmPreset, PrecisionLike
 
 from bornbiased_jax.config import Activation, ModelConfig
 from bornbiased_jax.errors import InputError
@@ -28,6 +28,16 @@ Activations = dict[str, jax.Array]
 
 Past = tuple[jax.Array, jax.Array, jax.Array]
 """Keys and values [B, S, G, K] of earlier positions of one block, and how many of them are filled."""
+
+HIGHEST = "highest"
+
+PRECISIONS: dict[str, PrecisionLike] = {
+    HIGHEST: "highest",
+    "tf32x3": DotAlgorithmPreset.TF32_TF32_F32_X3,
+    "bf16x3": DotAlgorithmPreset.BF16_BF16_F32_X3,
+}
+"""Name -> the products' algorithm. Those by three products split each number into two shorter ones and leave out the
+product of the two small parts: ``python -m benchmarks products`` measures what that changes in a probe."""
 
 # Fields that are no arrays are part of a pytree's structure: other values are another program.
 STATIC = {"static": True}
@@ -104,6 +114,30 @@ class BlockContext:
     capture: tuple[str, ...] = dataclasses.field(default=(), metadata=STATIC)
     precision: PrecisionLike = dataclasses.field(default="highest", metadata=STATIC)
     last_only: bool = dataclasses.field(default=False, metadata=STATIC)
+
+
+@cache
+def precision_named(name: str) -> PrecisionLike:
+    """Return the algorithm of float32 products of this name.
+
+    Raises:
+        InputError: no such name, or the device does not multiply so.
+
+    Example:
+        >>> precision_named("highest")
+        'highest'
+    """
+    if name not in PRECISIONS:
+        raise InputError(f"unknown precision {name!r}: choose {', '.join(PRECISIONS)}")
+    if name == HIGHEST:
+        return PRECISIONS[name]
+    square = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+    try:
+        jax.jit(partial(jnp.matmul, precision=PRECISIONS[name])).lower(square, square).compile()
+    except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as refusal:
+        device = jax.local_devices()[0].device_kind
+        raise InputError(f"{device} has no float32 products by {name}: leave --precision out") from refusal
+    return PRECISIONS[name]
 
 
 class Linear(nn.Module):

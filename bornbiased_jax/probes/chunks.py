@@ -12,7 +12,7 @@ import jax
 from bornbiased_jax.checkpoints.checkpoint import verified_checkpoint
 from bornbiased_jax.chunk_store import Chunk, Results, Settings
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.precision import HIGHEST, precision_named
+from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.inputs import Inputs
 from bornbiased_jax.probes.inputs.facts import facts_of, from_facts

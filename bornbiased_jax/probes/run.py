@@ -18,8 +18,8 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.keys import check_seed
+from bornbiased_jax.model.layers import HIGHEST
 from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.precision import HIGHEST
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs
@@ -51,7 +51,7 @@ class ProbeOptions:
         intra: also the cosines within sequences (computes every position of the last block).
         second_moment: also the standard deviation over pairs (D² numbers a layer).
         dtype: compute dtype, float32 unless given.
-        precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.precision.PRECISIONS`.
+        precision: how float32 matrices are multiplied, by :data:`bornbiased_jax.model.layers.PRECISIONS`.
         batch_size: sequences in one forward pass; chosen by their length unless given.
         mode, chunk: as of :class:`bornbiased_jax.sweep.SweepOptions`.
         range_size: sequences in a chunk of the store; chosen by the sizes of the model and the inputs unless given.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bornbiased_jax.config import FieldValue, ModelConfig, check_config
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.precision import HIGHEST
+from bornbiased_jax.model.layers import HIGHEST
 from bornbiased_jax.probes import ProbeOptions, ProbeRecord, run
 from bornbiased_jax.probes.inputs import Inputs, random_inputs
 from bornbiased_jax.probes.subject import untrained

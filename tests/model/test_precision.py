@@ -11,7 +11,7 @@ from bornbiased_jax.experiments.runner import Computing, reproduce
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.io import read_json
 from bornbiased_jax.lineage.outputs import OutputOptions, last_outputs
-from bornbiased_jax.model.precision import PRECISIONS, precision_named
+from bornbiased_jax.model.layers import PRECISIONS, precision_named
 from bornbiased_jax.probes import observe
 from bornbiased_jax.probes.inputs import random_tokens
 from bornbiased_jax.probes.run import ProbeOptions, probe

@@ -10,7 +10,7 @@ import pytest
 from bornbiased_jax import keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.errors import InputError
-from bornbiased_jax.model.precision import PRECISIONS
+from bornbiased_jax.model.layers import PRECISIONS
 from bornbiased_jax.probes import inputs
 from bornbiased_jax.probes.inputs import from_tokens, gaussian, kinds, parse_inputs, random_tokens, text
 from bornbiased_jax.text import ByteTokenizer, corpora, load_tokenizer, train_bpe
