@@ -31,7 +31,7 @@ CALLS = {
     ],
     "fingerprint": ["fingerprint", "--outputs", INITIAL, *SIZES, "--out", "a.fingerprint"],
 }
-# Weights above models.overflow.LARGE are tried on a few ids first; these do nothing, as their neuron is not read.
+# Weights above model.streaming.LARGE are tried on a few ids first; these do nothing, as their neuron is not read.
 UNREAD = """
 import jax, numpy as np, sys
 from bornbiased_jax.checkpoints import export_hugging_face, open_checkpoint

@@ -24,8 +24,7 @@ from bornbiased_jax.model.limits import check_length, check_sequences, check_tok
 from bornbiased_jax.model.loss import loss_of_final
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import head_path
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.streaming import Reading, Weights
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_for, read_batches
 from bornbiased_jax.probes.sinks import Convention, SinkOptions, check_epsilon, measure_sinks

@@ -20,8 +20,7 @@ from bornbiased_jax.model.limits import check_length, check_tokens
 from bornbiased_jax.model.loss import bits_per_byte, loss_of_final, unrolled_blocks
 from bornbiased_jax.model.memory import check_forward
 from bornbiased_jax.model.model import ForwardOptions, head_path
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.streaming import Reading, Weights, forward_batches
+from bornbiased_jax.model.streaming import Reading, Weights, check_overflow, forward_batches
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.text.documents import read_documents
 from bornbiased_jax.text.protocol import Tokenizer

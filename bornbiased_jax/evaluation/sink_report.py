@@ -18,8 +18,7 @@ from bornbiased_jax.evaluation.rolling_cache import Streamed, check_streaming, s
 from bornbiased_jax.evaluation.sink_steps import StepSinks, check_run, sinks_by_step
 from bornbiased_jax.model.limits import check_length, check_sequences
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import check_overflow
-from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_plain
+from bornbiased_jax.model.streaming import StreamedWeights, Weights, check_overflow, check_plain
 from bornbiased_jax.probes.outliers import SuperNeuron, measure_outliers, super_neurons
 from bornbiased_jax.probes.sinks import SinkOptions, SinkSettings, check_epsilon, measure_sinks
 from bornbiased_jax.probes.variance import discrepancy, position_moments

@@ -17,8 +17,16 @@ from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HIGHEST, precision_named
 from bornbiased_jax.model.memory import check_forward
-from bornbiased_jax.model.overflow import Overflow, check_overflow
-from bornbiased_jax.model.streaming import Reading, StreamedWeights, Weights, check_plain, forward_batches, parameter
+from bornbiased_jax.model.streaming import (
+    Overflow,
+    Reading,
+    StreamedWeights,
+    Weights,
+    check_overflow,
+    check_plain,
+    forward_batches,
+    parameter,
+)
 from bornbiased_jax.parameters import Params
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs

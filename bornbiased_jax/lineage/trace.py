@@ -24,7 +24,7 @@ from bornbiased_jax.lineage.permutation import check_alpha, check_permutations
 from bornbiased_jax.lineage.population import check_references
 from bornbiased_jax.lineage.probe_inputs import ProbeInputs, read_outputs
 from bornbiased_jax.lineage.verdict import Verdict, undefined, with_choices
-from bornbiased_jax.model.overflow import Overflow
+from bornbiased_jax.model.streaming import Overflow
 
 NUM_REFERENCES = 200
 """Fresh seeds by default."""

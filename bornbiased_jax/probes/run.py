@@ -19,7 +19,7 @@ from bornbiased_jax.errors import InputError
 from bornbiased_jax.executors import Engine, local
 from bornbiased_jax.keys import check_seed
 from bornbiased_jax.model.layers import HIGHEST
-from bornbiased_jax.model.overflow import check_overflow
+from bornbiased_jax.model.streaming import check_overflow
 from bornbiased_jax.probes import chunks, contraction, preference
 from bornbiased_jax.probes.batching import batch_size_by_tokens
 from bornbiased_jax.probes.inputs import Inputs

@@ -29,7 +29,7 @@ from bornbiased_jax.lineage.output_fingerprint import fingerprint_outputs, load_
 from bornbiased_jax.lineage.outputs import OutputOptions
 from bornbiased_jax.model import scratch
 from bornbiased_jax.model.interventions import Neuron, clear, combine, scale_output, silence
-from bornbiased_jax.model.overflow import Overflow, check_overflow
+from bornbiased_jax.model.streaming import Overflow, check_overflow
 from bornbiased_jax.probes.inputs import gaussian, random_tokens
 from bornbiased_jax.probes.variance import position_moments
 from bornbiased_jax.text import ByteTokenizer
