@@ -10,8 +10,8 @@ import numpy as np
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, check_config
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import fields_of
 from bornbiased_jax.init import distribution
-from bornbiased_jax.model.fields import fields_of
 from bornbiased_jax.model.layers import frequencies
 from bornbiased_jax.model.limits import check_length
 from bornbiased_jax.model.model import head_path

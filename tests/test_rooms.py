@@ -16,7 +16,7 @@ FLOORS: tuple[set[str], ...] = (
     {"theory"},
     {"errors"},
     {"code", "config", "folders", "hardware", "hub", "io", "keys", "progress", "ranges", "record", "schema", "schemes"},
-    {"parameters", "init", "parallel", "sweep"},
+    {"fields", "parameters", "init", "parallel", "sweep"},
     {"executors"},
     {"chunk_store", "store"},
     {"stats"},

@@ -24,7 +24,7 @@ from jax.extend.core import Primitive
 from jax.lax import PrecisionLike
 
 from bornbiased_jax.config import ModelConfig
-from bornbiased_jax.model.fields import fields_of
+from bornbiased_jax.fields import fields_of
 from bornbiased_jax.model.interventions import apply_edit
 from bornbiased_jax.model.layers import Activations, BlockContext, Linear, Norm, rotate
 

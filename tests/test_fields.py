@@ -12,9 +12,9 @@ from bornbiased_jax.checkpoints.export import config_json, family_of
 from bornbiased_jax.checkpoints.formats.hf_config import read_config
 from bornbiased_jax.config import FIELDS, ModelConfig, preset
 from bornbiased_jax.errors import InputError
+from bornbiased_jax.fields import TABLE
 from bornbiased_jax.init import distribution, parameter_shapes
 from bornbiased_jax.model import apply, attention
-from bornbiased_jax.model.fields import TABLE
 from bornbiased_jax.parameters import parameter_table
 from bornbiased_jax.theory import predict as whole_model
 
@@ -126,7 +126,7 @@ def changed(cfg: ModelConfig, name: str) -> ModelConfig | None:
 
 
 def test_every_field_has_an_entry_and_a_change():
-    assert tuple(TABLE) == FIELDS == tuple(CHANGES), "say in models/fields.py what a new field means to each reader"
+    assert tuple(TABLE) == FIELDS == tuple(CHANGES), "say in fields.py what a new field means to each reader"
     for name, entry in TABLE.items():
         for policy in entry:
             assert (policy.kind == "untouched") == bool(policy.reason), name
