@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.keys import check_seed, stream_key
-from bornbiased_jax.model import ForwardOptions, apply, empty_cache
+from bornbiased_jax.model import Cache, ForwardOptions, apply, empty_cache
 from bornbiased_jax.model.limits import check_tokens
 from bornbiased_jax.model.memory import cache_bytes, check_forward
 from bornbiased_jax.parameters import Params
@@ -143,6 +143,22 @@ def next_token(logits_V: jax.Array, key: jax.Array, sampling: Sampling) -> jax.A
     return order_V[jax.random.categorical(key, jnp.where(is_drawn_V, sorted_V, -jnp.inf))].astype(jnp.int32)
 
 
+class _DecodingState(NamedTuple):
+    """Tokens so far, as the loop carries them.
+
+    Attributes:
+        tokens: all [max_new_tokens], -1 where none is yet.
+        num_tokens: of those that are there.
+        last: the latest of them.
+        cache: keys and values of all tokens before the latest.
+    """
+
+    tokens: jax.Array
+    num_tokens: jax.Array
+    last: jax.Array
+    cache: Cache | None
+
+
 @functools.partial(jax.jit, static_argnames=("cfg", "max_new_tokens", "sampling"))
 def _decode(
     cfg: ModelConfig,
@@ -164,17 +180,15 @@ def _decode(
     token = choose(first.logits_BTV, 0)
     tokens = jnp.full((max_new_tokens,), -1, jnp.int32).at[0].set(token)
 
-    def is_unfinished(state: tuple[Any, ...]) -> jax.Array:
-        _, count, last, _ = state
-        goes_on: jax.Array = (count < max_new_tokens) & (last != stop)
+    def is_unfinished(state: _DecodingState) -> jax.Array:
+        goes_on: jax.Array = (state.num_tokens < max_new_tokens) & (state.last != stop)
         return goes_on
 
-    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        tokens, count, last, cache = state
-        out = apply(cfg, params, last[None, None], positions="last", options=ForwardOptions(cache=cache))
-        token = choose(out.logits_BTV, count)
-        return tokens.at[count].set(token), count + 1, token, out.cache
+    def step(state: _DecodingState) -> _DecodingState:
+        out = apply(cfg, params, state.last[None, None], positions="last", options=ForwardOptions(cache=state.cache))
+        token = choose(out.logits_BTV, state.num_tokens)
+        return _DecodingState(state.tokens.at[state.num_tokens].set(token), state.num_tokens + 1, token, out.cache)
 
-    state: tuple[Any, ...] = (tokens, jnp.asarray(1, jnp.int32), token, first.cache)
-    tokens, count, _, _ = jax.lax.while_loop(is_unfinished, step, state)
-    return tokens, count
+    state = _DecodingState(tokens, jnp.asarray(1, jnp.int32), token, first.cache)
+    generated = jax.lax.while_loop(is_unfinished, step, state)
+    return generated.tokens, generated.num_tokens

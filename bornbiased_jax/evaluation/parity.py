@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -92,7 +91,7 @@ def transformers_logits(folder: Path, tokens_BT: np.ndarray) -> tuple[np.ndarray
     # Nothing here takes long, and standard error is ours.
     transformers.utils.logging.disable_progress_bar()
     try:
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager", use_safetensors=True, local_files_only=True
         )
     except (OSError, ValueError, RuntimeError) as error:

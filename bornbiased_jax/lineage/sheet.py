@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from threadpoolctl import threadpool_limits
 
 from bornbiased_jax.checkpoints import Checkpoint
 from bornbiased_jax.checkpoints.roles import RoleSource
-from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.config import FieldValue, ModelConfig, preset
 from bornbiased_jax.lineage.sheet_fields import CONFIG, FieldComparison
 from bornbiased_jax.lineage.sheet_reading import (
     Records,
@@ -43,6 +43,30 @@ SYNTHETIC = "two releases (synthetic)"
 """The pair of norm scales that were drawn apart, with the variation of trained ones."""
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 CALIBRATION = Path(__file__).with_name("unrelated_models.json")
+
+
+class UnrelatedModels(TypedDict):
+    """The architecture of the unrelated models: a preset, the fields that are changed, and the widths D."""
+
+    model: str
+    changes: dict[str, FieldValue]
+    widths: list[int]
+
+
+class Calibration(TypedDict):
+    """Contents of ``unrelated_models.json``.
+
+    Attributes:
+        sizes: of the models, in words.
+        models: their architecture.
+        num_pairs: by kind of unrelated pair.
+        statistics: :data:`QUANTILES` of each statistic, by kind of unrelated pair.
+    """
+
+    sizes: str
+    models: UnrelatedModels
+    num_pairs: dict[str, int]
+    statistics: dict[str, dict[str, list[float]]]
 
 
 class Statistic(NamedTuple):
@@ -234,7 +258,7 @@ def evidence_sheet(
         checkpoints: the same, where this package runs both.
         records: of the tensors of each, where fingerprints were made.
     """
-    calibration = json.loads(CALIBRATION.read_text())
+    calibration: Calibration = json.loads(CALIBRATION.read_text())
     first, second = checkpoints or (None, None)
     is_calibrated = checkpoints is not None and all(_is_calibrated(model.config, calibration) for model in checkpoints)
     # Both models on the same tokens, then every statistic with its range.
@@ -264,13 +288,13 @@ def evidence_sheet(
     return Sheet(tuple(rows), calibration["sizes"], fields, profiles)
 
 
-def calibrated_config(calibration: Mapping[str, Any], width: int) -> ModelConfig:
+def calibrated_config(calibration: Calibration, width: int) -> ModelConfig:
     """Return the architecture of the unrelated models at one of their widths."""
     models = calibration["models"]
     return preset(models["model"], **{**models["changes"], "d_model": width, "d_ff": 2 * width})
 
 
-def _is_calibrated(cfg: ModelConfig, calibration: Mapping[str, Any]) -> bool:
+def _is_calibrated(cfg: ModelConfig, calibration: Calibration) -> bool:
     """Check whether a model has the parameters of the unrelated models, in shape, at one of their widths."""
     widths = calibration["models"]["widths"]
     return any(_shapes(cfg) == _shapes(calibrated_config(calibration, width)) for width in widths)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def prices(
         for granularity in granularities:
             weights = quantized_params(params, scheme.weights, granularity)
             edits = {count: quantized_edits(scheme, granularity, keep=count) for count in sorted(set(keep))}
-            measured: dict[int, list[Any]] = {count: [] for count in edits}
+            measured: dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {count: [] for count in edits}
             full: list[np.ndarray] = []
             for batch in batches(x, size):
                 # What full precision says is computed again for every group of cells: all of it does not fit.

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -41,7 +40,7 @@ _IN_FOLDER = (
 
 class _Model(TypedDict, total=False):
     # A list of pieces with scores for Unigram.
-    vocab: dict[str, TokenId] | list[Any]
+    vocab: dict[str, TokenId] | list[object]
 
 
 class _Added(TypedDict):
