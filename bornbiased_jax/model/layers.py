@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -66,9 +66,9 @@ class RollingCache(NamedTuple):
     Keys and values are those of the time when their token was read. Both numbers may be traced.
     """
 
-    keep: Any
+    keep: int | jax.Array
     """First tokens that are never dropped, 0 or more."""
-    window: Any
+    window: int | jax.Array
     """Latest tokens, the query's own among them, 1 or more."""
 
     def inside(self, positions_T: jax.Array) -> jax.Array:
@@ -162,8 +162,8 @@ class Linear(nn.Module):
         )
         # Low-rank factors, where an adapter put them next to the kernel.
         if self.has_variable("params", "lora_in"):
-            lora_in: Any = self.get_variable("params", "lora_in")
-            lora_out: Any = self.get_variable("params", "lora_out")
+            lora_in: jax.Array = self.get_variable("params", "lora_in")
+            lora_out: jax.Array = self.get_variable("params", "lora_out")
             low_NR = jnp.matmul(rows_NI, lora_in.astype(x.dtype), precision=self.precision)
             y_NO = y_NO + jnp.matmul(low_NR, lora_out.astype(x.dtype), precision=self.precision)
         y = y_NO.reshape(*x.shape[:-1], self.features)

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,12 @@ INTERRUPTED = ".interrupted.json"
 """Steps whose checkpoints a signal made; each goes when there is a newer one."""
 
 
+class _SavedStep(Protocol):
+    """A checkpoint, as Orbax describes it."""
+
+    step: int
+
+
 @dataclasses.dataclass
 class _Preservation:
     """The checkpoints that stay: those kept forever, the latest of those that are due, and the newest in any case.
@@ -47,7 +53,7 @@ class _Preservation:
     latest: int | None
     passing: frozenset[int]
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:  # noqa: ARG002 (Orbax names it)
+    def should_preserve(self, checkpoints: Sequence[_SavedStep], *, context: object) -> list[bool]:  # noqa: ARG002 (Orbax names it)
         """Answer for each checkpoint, ascending by step; Orbax asks after every save."""
         # The latest of the due ones, those kept for ever, and the newest in any case.
         steps = [checkpoint.step for checkpoint in checkpoints]

@@ -7,13 +7,13 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from bornbiased_jax import io, parallel, progress, record
 from bornbiased_jax.checkpoints.digests import digest
-from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, read_run, tokenizer_file
+from bornbiased_jax.checkpoints.formats.run import BASE, RUN_FILE, TOKENIZER, RunRecord, read_run, tokenizer_file
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.folders import Folder
 from bornbiased_jax.init import parameter_shapes
@@ -213,9 +213,13 @@ def _check_same(config: PretrainConfig, folder: Path, digests: Mapping[str, str 
         InputError: it is.
     """
     # Data and weights are known by their digests, not by their names.
-    before: Mapping[str, Any] = read_run(folder)
-    for name, field in (("tokens_digest", "data"), ("initial_digest", "init_from")):
-        if before[name] != digests[name]:
+    before = read_run(folder)
+    compared = (
+        ("data", before["tokens_digest"], digests["tokens_digest"]),
+        ("init_from", before["initial_digest"], digests["initial_digest"]),
+    )
+    for field, recorded, current in compared:
+        if recorded != current:
             raise InputError(
                 f"{folder} holds a run whose {field} had other content than {getattr(config, field)} has now: "
                 "restore it, or name another --out"
@@ -247,7 +251,7 @@ def _facts(config: PretrainConfig, data: Data, devices: int) -> dict[str, object
     return {**counts, "provenance": provenance}
 
 
-def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
+def _compare_versions(folder: Path, run: RunRecord) -> None:
     """Warn where a run resumes with other versions than it began with: the last digits may differ then."""
     if jax.process_index() > 0:
         return
@@ -258,9 +262,8 @@ def _compare_versions(folder: Path, run: Mapping[str, Any]) -> None:
         progress.warn(f"{folder} resumes with {changes}: losses may differ in their last digits")
 
 
-def _field(config: Mapping[str, Any], name: str) -> object:
+def _field(config: Mapping[str, object], name: str) -> object:
+    value: object = config
     for part in name.split("."):
-        config = config.get(part)  # type: ignore[assignment]
-        if config is None:
-            return None
-    return config
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import jax
 from jax.experimental import multihost_utils
@@ -16,6 +16,9 @@ from bornbiased_jax import progress
 
 # So many signals are answered by stopping in good order; after them Ctrl-C breaks off.
 PATIENCE = 3
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+"""What Python does at a signal: a function, one of ``signal.Handlers``, or None where it was set by another program."""
 
 
 class Stop:
@@ -26,7 +29,7 @@ class Stop:
         self.phase: Literal["before", "training", "saving"] = "before"
         self._num_signals = 0
         self._is_blocked = False
-        self._former: dict[int, Any] = {}
+        self._former: dict[int, Handler] = {}
 
     def asked(self, step: int) -> bool:
         """Return whether to stop before the next step; the same answer in every process."""

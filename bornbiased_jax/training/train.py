@@ -11,7 +11,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ NOTE_SECONDS = 30.0
 StateT = TypeVar("StateT")
 BatchT = TypeVar("BatchT")
 
-Hook = Callable[[int, Any, Metrics], None]
+Hook = Callable[[int, StateT, Metrics], None]
 """Called after an update with the number of updates made, the new state and what the step measured, by seed.
 
 Neither is waited for, so that the next step can follow at once; the next step may overwrite the state, of which
@@ -103,7 +103,7 @@ def fit(
     state: StateT,
     step: Callable[[StateT, BatchT], tuple[StateT, Metrics]],
     batches: Iterable[BatchT],
-    hooks: Sequence[Hook] = (),
+    hooks: Sequence[Hook[StateT]] = (),
     *,
     first: int = 0,
 ) -> tuple[StateT, int]:
@@ -136,7 +136,7 @@ def pretrain(
     initial: Sequence[Initial] | None = None,
     tokenizer: Tokenizer | None = None,
     *,
-    hooks: Sequence[Hook] = (),
+    hooks: Sequence[Hook[State | list[State]]] = (),
     loggers: Sequence[Logger] = (),
 ) -> TrainingSummary:
     """Train every seed of a run on the same data in the same order; resume where the run was stopped.
@@ -327,7 +327,7 @@ def _validation(
 @contextlib.contextmanager
 def _progress(
     config: PretrainConfig, log: MetricsLog, clock: TrainingClock, first: int, steps: int, windows: int
-) -> Iterator[Hook]:
+) -> Iterator[Hook[object]]:
     """Show a bar meanwhile, and give the hook that advances it and every half minute says where the run is."""
     count = len(config.seeds)
     label = f"pretrain seed {config.seeds[0]}" if count == 1 else f"pretrain {count} seeds"
