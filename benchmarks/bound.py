@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import entries
 from bornbiased_jax.stats.bound import tail_bound
 from bornbiased_jax.stats.permutations import moments
 from bornbiased_jax.stats.tails import LN10, log_normal_sf
@@ -84,5 +85,19 @@ def measure(widths: tuple[int, ...] = WIDTHS) -> Findings:
             )
     return {"rows": rows}
 
+
+tables = functools.partial(
+    entries,
+    title="log10 p of a sum over permutations of D labels",
+    each="rows",
+    columns={
+        "D": "{width:integer}",
+        "z": "{z:fixed:0}",
+        "certified": "{log10_p_bound_scaled:fixed:1}",
+        "normal tail (no p)": "{log10_p_normal:fixed:1}",
+        "1/D!": "{log10_floor:fixed:1}",
+        "seconds of processor time": "{cpu_s_scaled:fixed:2}",
+    },
+)
 
 main = functools.partial(command, measure, precision="float64")

@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from benchmarks.child import run_child
 from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES, write_model
+from benchmarks.tables import entries
 from bornbiased_jax import io, progress
 from bornbiased_jax.config import preset
 
@@ -114,5 +115,20 @@ def measure(layers: int = LAYERS, folder: str | None = None) -> Findings:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         return benchmark(SIZES, Path(place), layers=layers)
 
+
+tables = functools.partial(
+    entries,
+    title="`seedprint A B --page` at {layers} blocks of 7B shape (width {sizes[d_model]:integer}, "
+    "{sizes[d_ff]:integer} hidden units, {base_bytes:GB} in bfloat16)",
+    each="suspects",
+    columns={
+        "suspect": "{name}",
+        "time": "{wall_s:duration}",
+        "processor time": "{cpu_s:duration}",
+        "most memory": "{peak_bytes:GB}",
+        "verdict": "{verdict}",
+        "because": "{reason}",
+    },
+)
 
 main = functools.partial(command, measure, precision="float32")

@@ -10,6 +10,7 @@ Takes a few minutes on two cores. Exit status 0: equal; 1: not.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import facts
 from bornbiased_jax.training.metrics import read_metrics
 
 POLL_SECONDS = 0.001
@@ -133,6 +135,17 @@ def measure(kills: int = 20, steps: int = 400, seed: int = 0) -> Findings:
     """
     with tempfile.TemporaryDirectory() as folder:
         return compare(Path(folder), kills, steps, seed)
+
+
+tables = functools.partial(
+    facts,
+    title="A run killed with SIGKILL at random moments and resumed each time",
+    rows={
+        "kills, of them while a checkpoint was written": "{kills}, {kills_during_a_write}",
+        "losses of {steps} steps equal, bit for bit": "{losses_equal}",
+        "digests of the weights equal": "{digests_equal}",
+    },
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.child import run_child
 from benchmarks.recorded import Findings
 from benchmarks.recorded import command as run_command
+from benchmarks.tables import entries
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.model.memory import weights_bytes
 
@@ -75,5 +76,14 @@ def measure(checkpoint: str, text: str, command: tuple[str, ...] = ()) -> Findin
         "within": {name: row["peak_bytes"] <= limit for name, row in resources.items()},
     }
 
+
+OPTIONS = "--checkpoint FILE --text FILE "
+tables = functools.partial(
+    entries,
+    title="Memory of commands that read one checkpoint",
+    each="commands",
+    columns={"command": "{name}", "most memory": "{peak_bytes:GB}", "over its weights": "{over_weights:times:2}"},
+    note="{model}: {weights_bytes:GB} of weights in float32. Wanted: at most {goal_bytes:GB}.",
+)
 
 main = functools.partial(run_command, measure)

@@ -12,11 +12,10 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import Record
 from bornbiased_jax.checkpoints import export_hugging_face, find_smollm2, open_checkpoint
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.config import preset
@@ -112,7 +111,7 @@ def measure(families: tuple[str, ...] = tuple(MODELS), seed: int = 0) -> Finding
     return {"rows": rows if path is None else [*rows, compared_file(path)]}
 
 
-def tables(record: Mapping[str, Any]) -> list[Table]:
+def tables(record: Record) -> list[Table]:
     """Tabulate families in rows."""
     rows = [
         (

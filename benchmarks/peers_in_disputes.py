@@ -25,11 +25,12 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import Record
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.experiments.base import Context, Entry
-from bornbiased_jax.experiments.lineage import disputes
+from bornbiased_jax.experiments.lineage import disputes, disputes_tables
 from bornbiased_jax.experiments.lineage.disputes_recipes import (
     KINDS,
     VOCABULARY,
@@ -39,6 +40,8 @@ from bornbiased_jax.experiments.lineage.disputes_recipes import (
 )
 from bornbiased_jax.model import flatten, unflatten
 from bornbiased_jax.record import jsonable
+from bornbiased_jax.report.numbers import integer, significant
+from bornbiased_jax.report.tables import Table, tabulate
 
 CHILD = Path(__file__).with_name("peer_scores.py")
 RELATED = {
@@ -47,6 +50,7 @@ RELATED = {
     "weightscope (unchanged entries)": ("derived_from_base", "likely_descendant"),
 }
 """Scores by name, with the tool's decisions that call two models related."""
+OPTIONS = "--peers PEERS/bin "
 _EXPERTS = "blocks/mlp/"
 
 
@@ -201,6 +205,32 @@ def measure(peers: str, scale: str = "laptop", folder: str | None = None) -> Fin
     """
     with tempfile.TemporaryDirectory(dir=folder) as place:
         return benchmark(disputes.EXPERIMENT.settings[scale], Path(peers), Path(place))
+
+
+def tables(record: Record) -> list[Table]:
+    """Tabulate the scores of installed tools, what they decide, and the area under the curve by kind."""
+    tests, settings = record["tests"], record["settings"]
+    kinds, count = len(tests[0]["kinds"]), settings["models"]
+    guilty, innocent = kinds * count, kinds * count * (count - 1)
+    decisions = [
+        (
+            [test["test"]],
+            {
+                f"of {guilty} guilty pairs": (integer, sum(kind["guilty"] for kind in test["decisions"])),
+                f"of {innocent:,} innocent pairs": (integer, sum(kind["innocent"] for kind in test["decisions"])),
+                "least score of a guilty pair": (significant(2), test["least_guilty"]),
+                "largest of an innocent pair": (significant(2), test["largest_innocent"]),
+            },
+        )
+        for test in tests
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    note = (
+        f"{versions}. Called “Confirmed Match” or “High-Confidence Match” (weights alone: the second, by the "
+        "tool's own limit of 0.75); “derived_from_base” or “likely_descendant” by `weightscope lineage`."
+    )
+    called = tabulate("Pairs that installed tools call related", ["score"], decisions, note)
+    return [disputes_tables.scores(tests), called, disputes_tables.areas(tests)]
 
 
 main = functools.partial(command, measure, precision="float32")

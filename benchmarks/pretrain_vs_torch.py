@@ -28,11 +28,13 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import Findings, command, median_and_range
+from benchmarks.tables import Record, entries
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.parallel import build_mesh, parse_mesh, place_batch
+from bornbiased_jax.report.tables import Table
 from bornbiased_jax.training import PretrainConfig
 from bornbiased_jax.training.data.windows import batches
 from bornbiased_jax.training.optimizer import learning_rate, make_optimizer
@@ -212,6 +214,26 @@ def measure(pairs: int = 5, sizes: tuple[str, ...] = tuple(SIZES)) -> Findings:
         sizes: Separated by commas.
     """
     return {size: measure_size(size, pairs=pairs) for size in sizes}
+
+
+def tables(record: Record) -> list[Table]:
+    """Tabulate the compiled training step versus the loop, by model."""
+    return entries(
+        {"sizes": {size: measured for size, measured in record.items() if size != "provenance"}},
+        title="The training step versus a PyTorch loop",
+        each="sizes",
+        columns={
+            "layers × width (LLaMA blocks)": "{model[num_layers]} × {model[d_model]}",
+            "V": "{model[vocab_size]}",
+            "sequences × tokens": "{batch_size} × {context}",
+            "JAX, tokens/s": "{tokens_per_second_ours:integer}",
+            "PyTorch, tokens/s": "{tokens_per_second_torch:integer}",
+            "ratio, median (pair by pair)": "{speedup_median:times:2} ({speedup_range:times:2})",
+            "cores busy, JAX": "{cores_busy_ours:fixed:2}",
+            "cores busy, PyTorch": "{cores_busy_torch:fixed:2}",
+            "CPU seconds, PyTorch / JAX": "{cpu_seconds_ratio_median:fixed:2}",
+        },
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> Findings:

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.pretrain_vs_torch import TINY, JaxLoop, seconds
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import facts
 from bornbiased_jax.training import PretrainConfig
 
 
@@ -43,6 +44,16 @@ def measure(seeds: int = 4, pairs: int = 5, steps: int = 4, batch_size: int = 16
         "tokens_per_second_in_turn": tokens / statistics.median(pair[1] for pair in times),
     }
 
+
+tables = functools.partial(
+    facts,
+    title="{seeds} seeds at once (mode {mode})",
+    rows={
+        "time over that of runs of one seed": "{cost_at_once_over_in_turn:fixed:2} ({range:fixed:2})",
+        "tokens/s at once": "{tokens_per_second_at_once:integer}",
+        "tokens/s in turn": "{tokens_per_second_in_turn:integer}",
+    },
+)
 
 main = functools.partial(
     command, measure, about=lambda seeds, **_: {"seeds": range(seeds)}, config=TINY, precision="float32 highest"

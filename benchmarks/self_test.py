@@ -13,6 +13,7 @@ import numpy as np
 from scipy import special
 
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import facts
 from bornbiased_jax import keys
 from bornbiased_jax.model.attention import fused_attention
 
@@ -72,5 +73,18 @@ def measure(draws: int = 3_000_000) -> Findings:
     passed = all(check["passed"] is not False for check in checks.values())
     return {"passed": passed, "checks": checks, "platform_version": jax.devices()[0].client.platform_version}
 
+
+tables = functools.partial(
+    facts,
+    title="Self-test, {provenance[device][kind]}",
+    rows={
+        "key bits as on a CPU, bit for bit": "{checks[key_bits][passed]}",
+        "largest error of a normal, over its bound": "{checks[normals][largest_error_over_bound]:fixed:2}",
+        "relative error of fused attention in bfloat16, output and gradients": (
+            "{checks[attention][relative_errors]:significant:2} (bound {checks[attention][bound]:significant:2})"
+        ),
+    },
+    note="Errors of attention are against the plain formula in float32.",
+)
 
 main = functools.partial(command, measure, precision="float32 and bfloat16")

@@ -30,6 +30,7 @@ import numpy as np
 
 from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES
+from benchmarks.tables import Record, entries, facts
 from bornbiased_jax import progress
 from bornbiased_jax.lineage.battery import compare_weights, screening_z
 from bornbiased_jax.lineage.fingerprint_file import save_fingerprint
@@ -37,6 +38,7 @@ from bornbiased_jax.lineage.fingerprint_pass import fingerprint
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.scan import find_bases, scan
 from bornbiased_jax.lineage.sketches import quantize
+from bornbiased_jax.report.tables import Table
 
 LAYERS, BASES, RELATED = 32, 1000, 10
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guides" / "run_peers.py"
@@ -195,6 +197,31 @@ def measure(bases: int = BASES, folder: str | None = None, peers: str | None = N
     with tempfile.TemporaryDirectory(dir=folder) as place:
         findings = benchmark(sizes, Path(place), layers=LAYERS, bases=bases, related=RELATED)
         return findings if peers is None else findings | {"small_pair": compare_peer(Path(peers), Path(place))}
+
+
+def tables(record: Record) -> list[Table]:
+    """Tabulate seconds of work with stored fingerprints, and those of the peer where it was timed."""
+    work = entries(
+        record,
+        title="Stored fingerprints of {layers} blocks of 7B shape, {fingerprint_bytes:MB} each",
+        each="seconds",
+        columns={"work": "{name}", "seconds": "{wall_s:fixed:2}", "of processors": "{cpu_s:fixed:2}"},
+        note="Screen: z of every piece of evidence, estimated. Unrelated, full: the whole comparison of an unrelated "
+        "and of a related pair, with permutations and bounds. Scan: {bases:integer} stored fingerprints, of which "
+        "{tested} passed the screen; {found} of {related} relatives were found. Processes that wanted a core: "
+        "{load:fixed:1}.",
+    )
+    if "small_pair" not in record:
+        return work
+    peer = facts(
+        record,
+        title="Two unrelated models of 0.2 million parameters, compared by a process",
+        rows={
+            "`provenancekit compare`": "{small_pair[peer_s]:duration} ({small_pair[decisions][peer]})",
+            "`seedprint`": "{small_pair[seedprint_s]:duration} ({small_pair[decisions][seedprint]})",
+        },
+    )
+    return work + peer
 
 
 main = functools.partial(command, measure, precision="float32")

@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from benchmarks.child import run_child
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import Findings, command
+from benchmarks.tables import facts
 from bornbiased_jax import io, progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.export import config_json, family_of
@@ -139,6 +140,21 @@ def measure(
     with tempfile.TemporaryDirectory(dir=folder) as place:
         return benchmark(SIZES, Path(place), num_inputs=num_inputs, length=length, layers=layers)
 
+
+tables = functools.partial(
+    facts,
+    title="{num_inputs} sequences of {length} tokens through {layers} blocks of 7B shape "
+    "(width {sizes[d_model]:integer}, {sizes[d_ff]:integer} hidden units)",
+    rows={
+        "peak memory of the command": "{command[peak_bytes]:GB}",
+        "the weights in float32": "{weights_bytes:GB}",
+        "the pass, fraction of the rate of float32 products": "{fraction_of_products:percent:0}",
+        "time of the pass": "{pass[seconds]:duration}",
+        "{full_depth[layers]} blocks: weights in float32": "{full_depth[weights_bytes]:GB}",
+        "{full_depth[layers]} blocks: time of the pass, extrapolated": "{full_depth[seconds_extrapolated]:duration}",
+        "processor time and time of the whole command": "{command[cpu_s]:duration}, {command[wall_s]:duration}",
+    },
+)
 
 main = functools.partial(command, measure, precision="float32 highest")
 

@@ -15,6 +15,7 @@ The second line is meant for a GPU, which both programs then use, one after the 
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ import numpy as np
 
 from benchmarks.matmul import matmul_rate
 from benchmarks.recorded import Findings, command, median_and_range
+from benchmarks.tables import facts
 from bornbiased_jax import hardware
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.errors import InputError
@@ -216,6 +218,23 @@ def measure(
         "share_of_matmul_rate": statistics.median(fractions),
         "share_range": [min(fractions), max(fractions)],
     }
+
+
+tables = functools.partial(
+    facts,
+    title="A sweep over seeds versus a loop with PyTorch",
+    rows={
+        "sweep, loop": "{seconds_ours:fixed:2} s, {seconds_torch:fixed:2} s",
+        "loop over sweep, pair by pair": "{speedup_median:times:2} ({speedup_range:times:2})",
+        "the same for equal work": "{speedup_equal_work_median:times:2} ({speedup_equal_work_range:times:2})",
+        "needed operations per second": "{gflops_ours:fixed:0} GFLOP/s",
+        "products at the model's own shapes, same seconds": "{gflops_matmul:fixed:0} GFLOP/s",
+        "fraction of that rate": "{share_of_matmul_rate:percent:0} ({share_range:percent:0})",
+    },
+    note="Needed are all positions in every block but the last, there keys and values of all positions and one query, "
+    "output and MLP row; half of the causal square; the head at one position. The loop computes the last block at "
+    "every position; for equal work the sweep does so too.",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> Findings:

@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.matmul import Shape, rate_of
 from benchmarks.pretrain_vs_torch import JaxLoop, seconds
 from benchmarks.recorded import Findings, median_and_range, run
+from benchmarks.tables import facts
 from bornbiased_jax.config import ModelConfig, preset
 from bornbiased_jax.model.memory import linear_shapes
 from bornbiased_jax.training import PretrainConfig
@@ -75,6 +76,18 @@ def measure(config: PretrainConfig, *, turns: int, steps: int) -> Findings:
         "products_tflops_median": statistics.median(rates) / 1e12,
         **median_and_range("share_of_products_rate", fractions),
     }
+
+
+tables = functools.partial(
+    facts,
+    title="The training step, {tokens_per_step:integer} tokens a step",
+    rows={
+        "tokens/s": "{tokens_per_second:integer}",
+        "fraction of the rate of the step's own products": (
+            "{share_of_products_rate_median:percent:0} ({share_of_products_rate_range:percent:0})"
+        ),
+    },
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> Findings:

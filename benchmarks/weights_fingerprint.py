@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.child import run_child
 from benchmarks.recorded import Findings, command
 from benchmarks.streamed import SIZES, write_model
+from benchmarks.tables import facts
 from bornbiased_jax import progress
 from bornbiased_jax.checkpoints import open_checkpoint
 from bornbiased_jax.checkpoints.native_roles import NativeRoles
@@ -121,5 +122,23 @@ def measure(layers: int = LAYERS, rounds: int = ROUNDS, folder: str | None = Non
     with tempfile.TemporaryDirectory(dir=folder) as place:
         return benchmark(SIZES, Path(place), layers=layers, rounds=rounds)
 
+
+tables = functools.partial(
+    facts,
+    title="A fingerprint of the weights of {layers} blocks of 7B shape and their tables "
+    "(width {sizes[d_model]:integer}, {sizes[d_ff]:integer} hidden units, {file_bytes:GB} in bfloat16)",
+    rows={
+        "seconds of reading the files into float32": "{read_seconds:fixed:1}",
+        "seconds of the digest of all weights alone": "{digest_seconds:fixed:1}",
+        "seconds of the fingerprint, which includes it": "{fingerprint_seconds:fixed:1}",
+        "the fingerprint over reading, by their medians": "{ratio:fixed:2}",
+        "peak memory of the command beyond the two tables": "{beyond_tables_bytes:GB}",
+        "the two tables in float32": "{table_bytes:GB}",
+        "{full_depth[layers]} blocks: time, extrapolated, and size of the file": (
+            "{full_depth[seconds_extrapolated]:duration}, {full_depth[fingerprint_bytes]:MB}"
+        ),
+        "processor time and time of the whole command": "{command[cpu_s]:duration}, {command[wall_s]:duration}",
+    },
+)
 
 main = functools.partial(command, measure, precision="float32")

@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.child import run_child
 from benchmarks.recorded import Findings, command, median_and_range
+from benchmarks.tables import facts
 from bornbiased_jax import hardware, keys
 from bornbiased_jax.config import preset
 from bornbiased_jax.lineage import seed_search
@@ -103,5 +104,32 @@ def measure(num_seeds: int = NUM_SEEDS, steps: int = STEPS) -> Findings:
     sizes = {"model": MODEL, "steps": steps, "num_seeds": num_seeds}
     return {**sizes, **searches, "search": search_rate(), "goal_seconds": GOAL_SECONDS}
 
+
+tables = functools.partial(
+    facts,
+    title="{num_seeds:integer} seeds of {model} searched, {steps} steps",
+    rows={
+        "descendant of seed {descendant[born_from]:integer}: found": (
+            "{descendant[seed]:integer} (r = {descendant[best][correlation]:fixed:3}, "
+            "log10 p = {descendant[log10_p]:fixed:0})"
+        ),
+        "descendant: processor time and time of the whole command": (
+            "{descendant[process][cpu_s]:duration}, {descendant[process][wall_s]:duration}"
+        ),
+        "unrelated model of seed {stranger[born_from]:integer}: found": (
+            "{stranger[seed]:integer} (r = {stranger[best][correlation]:fixed:3}, "
+            "log10 p = {stranger[log10_p]:fixed:0})"
+        ),
+        "unrelated model: processor time and time of the whole command": (
+            "{stranger[process][cpu_s]:duration}, {stranger[process][wall_s]:duration}"
+        ),
+        "seeds a second of one core": "{search[seeds_per_cpu_second]:integer}",
+        "fraction of the rate of one large draw, in turn": (
+            "{search[fraction_of_draw_rate_cpu_median]:percent:0} ({search[fraction_of_draw_rate_cpu_range]:percent:0})"
+        ),
+        "all 2³² seeds at that rate on all cores": "{search[hours_of_all_seeds]:fixed:1} h",
+    },
+    note="{search[entries]} numbers of {search[matrices]} matrices are drawn of each seed.",
+)
 
 main = functools.partial(command, measure)

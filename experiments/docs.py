@@ -11,7 +11,7 @@ A number that was measured stands between two comments, and what is between them
 second); of a selection, ``claims`` are those of all its records and ``tables:1`` is the first table with the rows of
 all. ``value`` is a place in the record, written by ``format``: a function of ``report.numbers`` and its digits.
 ``scale`` is laptop unless given. A name ``benchmark/NAME`` is a record of ``benchmarks/results``, or with ``scale=gpu``
-of ``experiments/results/gpu``, shown by ``benchmarks/tables.py``. The last block of a section names the commands of all
+of ``experiments/results/gpu``, shown by ``benchmarks/NAME.py``. The last block of a section names the commands of all
 its records in one line. Where a record is missing, the block says which command makes it, or shows an ellipsis within a
 sentence.
 """
@@ -22,7 +22,7 @@ import dataclasses
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +64,19 @@ class RecordBlock:
     format: str = "significant:3"
 
     @property
+    def module(self) -> str:
+        """The module of a benchmark; benchmarks/ is not installed with the packages, it lies next to the documents."""
+        return f"benchmarks.{self.name.removeprefix('benchmark/')}"
+
+    @property
     def command(self) -> str:
         """The command that makes the record."""
         if self.name.startswith("benchmark/"):
             name = self.name.removeprefix("benchmark/")
             if self.scale == "gpu":
                 return f"python -m experiments.gpu --steps {name}"
-            commands = importlib.import_module("benchmarks.tables").COMMANDS
-            return commands.get(name, f"python -m benchmarks {name} --json benchmarks/results/{name}.json")
+            options = getattr(importlib.import_module(self.module), "OPTIONS", "")
+            return f"python -m benchmarks {name} {options}--json benchmarks/results/{name}.json"
         return f"bornbiased reproduce {self.name} --scale {self.scale}"
 
 
@@ -97,7 +102,8 @@ def parse(options: str) -> RecordBlock:
     of_several = kind == "claims" or fields.get("show", "").startswith("tables:")
     if name in experiments.SELECTIONS and of_several:
         return RecordBlock(name, **fields)
-    if not name.startswith("benchmark/") and name not in experiments.MODULES:
+    benchmarks = {f"benchmark/{path.stem}" for path in BENCHMARKS.parent.glob("*.py")}
+    if name not in experiments.MODULES and name not in benchmarks:
         raise InputError(f"the block {options!r} names no experiment: choose one of {', '.join(experiments.MODULES)}")
     return RecordBlock(name, **fields)
 
@@ -179,9 +185,7 @@ def _render(block: RecordBlock, records: Mapping[str, Record]) -> str:
     kind, _, number = block.show.partition(":")
     by_record: list[Sequence[Table]]
     if block.name.startswith("benchmark/"):
-        # benchmarks/ is not installed with the packages; it lies next to the documents.
-        renderers = importlib.import_module("benchmarks.tables").TABLES
-        by_record = [renderers[block.name.removeprefix("benchmark/")](records[block.name])]
+        by_record = [importlib.import_module(block.module).tables(records[block.name])]
     else:
         loaded = [(runner.load(name), record) for name, record in records.items()]
         if kind == "headline":
@@ -209,11 +213,10 @@ def _value(block: RecordBlock, record: Record) -> str:
             ) from error
     if isinstance(value, str):
         return value
-    kind, _, digits = block.format.partition(":")
-    make: Callable[..., Any] | None = getattr(numbers, kind, None)
-    if make is None:
-        raise InputError(f"the block of {block.value} has no format {kind!r}: it is a function of report.numbers")
-    return make(int(digits))(value) if digits else make(value)
+    try:
+        return numbers.format_named(block.format)(value)
+    except ValueError as error:
+        raise InputError(f"the block of {block.value} has {error}") from error
 
 
 def origins(named: Sequence[RecordBlock]) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -150,6 +152,23 @@ def from_log10(digits: int = 3) -> Format:
         return _power(mantissa, exponent, digits)
 
     return write
+
+
+def format_named(name: str) -> Format:
+    """Return the format that a text names: a function of this module, and its digits after a colon.
+
+    Raises:
+        ValueError: there is no such function.
+
+    Example:
+        >>> format_named("times:2")(1.37), format_named("integer")(50304)
+        ('1.37×', '50,304')
+    """
+    kind, _, digits = name.partition(":")
+    make: Callable[..., Any] | None = globals().get(kind)
+    if not inspect.isfunction(make) or kind.startswith("_"):
+        raise ValueError(f"no format {kind!r}: it is a function of report.numbers")
+    return make(int(digits)) if digits else make
 
 
 def _exponent(value: float, digits: int) -> int:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks import bound, tables
+from benchmarks import bound
 from benchmarks.child import run_child
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.stats.permutations import moments
@@ -24,7 +24,7 @@ def test_the_bound_is_reported_between_the_normal_tail_and_one(monkeypatch):
     monkeypatch.setattr(bound, "DISTANCES", (5.0,))
     row = bound.main(["--widths", "60"])["rows"][0]
     assert row["log10_floor"] < row["log10_p_normal"] < row["log10_p_bound_scaled"] <= row["log10_p_bound"] < 0
-    assert len(tables.bound({"rows": [row]})[0].rows) == 1
+    assert len(bound.tables({"rows": [row]})[0].rows) == 1
 
 
 @pytest.mark.nightly

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import document, tables
+from benchmarks import document
 
 
 @pytest.mark.slow
@@ -15,5 +15,5 @@ def test_documents_on_a_noisy_and_on_a_rounded_copy_are_timed(tmp_path):
     assert rounded["identity"] == "rounded" and "for each block of 128 × 128" in rounded["reason"]
     assert min(copy["page_bytes"] for copy in findings["suspects"].values()) > 10_000
     assert findings["base_bytes"] > 2 * (2 * 300 * 128 + 2 * (4 * 128 * 128 + 3 * 128 * 256))
-    (table,) = tables.document(findings)
+    (table,) = document.tables(findings)
     assert [row.settings for row in table.rows] == [[kind] for kind in document.CHANGES]

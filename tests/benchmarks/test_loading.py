@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import loading, streamed, tables
+from benchmarks import loading, streamed
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.config import preset
 from bornbiased_jax.init import init_seed
@@ -19,7 +19,7 @@ def test_memory_of_a_command_is_compared_with_its_weights(tmp_path):
     row = findings["commands"]["fingerprint"]
     assert row["over_weights"] == row["peak_bytes"] / findings["weights_bytes"]
     assert findings["within"] == {"fingerprint": row["peak_bytes"] <= 1.25 * findings["weights_bytes"] + 0.5e9}
-    assert len(tables.loading(findings)[0].rows) == 1
+    assert len(loading.tables(findings)[0].rows) == 1
 
 
 def test_the_calls_are_of_commands_that_there_are(tmp_path):
@@ -44,7 +44,7 @@ def test_a_streamed_fingerprint_is_compared_with_products(tmp_path):
     )
     assert findings["full_depth"]["seconds_extrapolated"] > findings["pass"]["seconds"] * 10
     assert [place.name for place in (tmp_path / "command").iterdir() if place.is_dir()] == []
-    assert len(tables.streamed(findings)[0].rows) == 7
+    assert len(streamed.tables(findings)[0].rows) == 7
 
 
 @pytest.mark.nightly

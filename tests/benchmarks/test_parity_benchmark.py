@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import parity, tables
+from benchmarks import parity
 from bornbiased_jax.checkpoints.families import FAMILIES
 from bornbiased_jax.errors import InputError
 
@@ -23,7 +23,7 @@ def test_a_family_is_compared(family, monkeypatch):
     findings = parity.measure((family,), 3)
     (row,) = findings["rows"]
     assert row["family"] == family and row["max_abs_error"] <= 1e-5 * row["logit_std"]
-    (table,) = tables.TABLES["parity"](findings)
+    (table,) = parity.tables(findings)
     assert table.rows[0].measured["GGUF"] == family
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from benchmarks import peers_in_disputes as peers
-from benchmarks import tables
 from benchmarks.peers_in_disputes import RELATED
 from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.errors import InputError
@@ -81,7 +80,7 @@ def test_scores_are_summarized_as_those_of_the_experiment(tmp_path, monkeypatch)
     assert all(kind["guilty"] == kind["innocent"] == 0 for kind in scope["decisions"])
     assert (kit["least_guilty"], kit["largest_innocent"]) == (0.004, 0.05)
     assert scope["least_guilty"] is scope["largest_innocent"] is None
-    shown = tables.peers_in_disputes(findings)
+    shown = peers.tables(findings)
     assert [len(table.rows) for table in shown] == [len(RELATED)] * 3
     pairs = len(list(disputes.pairs_of(count)))
     folders = list((tmp_path / "models").iterdir())

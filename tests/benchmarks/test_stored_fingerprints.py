@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import stored_fingerprints, tables
+from benchmarks import stored_fingerprints
 
 
 @pytest.mark.slow
@@ -14,7 +14,9 @@ def test_relatives_alone_pass_the_screen_of_the_benchmark(tmp_path):
     assert findings["found"] == 2 <= findings["tested"] < 6
     assert len(list((tmp_path / "store").iterdir())) == findings["bases"] == 6
     assert set(findings["within"]) == set(findings["goals"])
-    assert len(tables.stored_fingerprints(findings)[0].rows) == 6
+    (table,) = stored_fingerprints.tables(findings)
+    assert [row.settings for row in table.rows] == [["screen"], ["unrelated"], ["full"], ["scan"]]
+    assert "2 of 2 relatives" in table.note
 
 
 @pytest.mark.slow
@@ -30,4 +32,7 @@ def test_peer_is_timed_on_the_pair_that_seedprint_compares(tmp_path):
     assert pair["decisions"] == {"peer": "Not Matched, 0.25 (weights: 0.50)", "seedprint": "unrelated"}
     words = (tmp_path / "words").read_text().splitlines()
     assert words[:3] == ["compare", str(tmp_path / "base"), str(tmp_path / "another seed")]
+    fields = dict(layers=1, bases=1, tested=1, found=1, related=1, fingerprint_bytes=1, load=[1.0, 2.0], seconds={})
+    _, table = stored_fingerprints.tables({**fields, "small_pair": pair})
+    assert "(Not Matched, 0.25 (weights: 0.50))" in table.rows[0].measured["measured"]
     assert min(pair["peer_s"], pair["seedprint_s"]) > 0

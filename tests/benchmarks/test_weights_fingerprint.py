@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import tables, weights_fingerprint
+from benchmarks import weights_fingerprint
 
 
 @pytest.mark.slow
@@ -15,4 +15,4 @@ def test_fingerprint_is_timed_against_reading_the_same_files(tmp_path):
     assert findings["beyond_tables_bytes"] == findings["command"]["peak_bytes"] - findings["table_bytes"]
     assert findings["fingerprint_bytes"] == (tmp_path / "a.fingerprint").stat().st_size
     assert findings["full_depth"]["fingerprint_bytes"] > 4 * findings["fingerprint_bytes"]
-    assert len(tables.weights_fingerprint(findings)[0].rows) == 8
+    assert len(weights_fingerprint.tables(findings)[0].rows) == 8
