@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import jax
@@ -25,10 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.matmul import matmul_rate
-from benchmarks.recorded import Findings, command, median_and_range
+from benchmarks.recorded import Findings, command, median_and_range, seconds
 from benchmarks.tables import facts
 from bornbiased_jax import hardware
-from bornbiased_jax.config import ModelConfig, preset
+from bornbiased_jax.checkpoints import open_checkpoint
+from bornbiased_jax.config import ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model import apply, logits_of
 from bornbiased_jax.model.memory import needed_operations
@@ -39,18 +39,16 @@ from bornbiased_jax.probes.measure import initial_params, order_inputs, stream
 from bornbiased_jax.probes.observe import observe
 from bornbiased_jax.sweep import Probe, sweep
 
-SEEDS, SEQUENCES, LENGTH = 8, 256, 128
-BATCHES = (4, 8, 16, 32)
+MODEL = "llama-tiny,d_model=256,d_ff=704,num_layers=4,num_heads=4"
 TUNING_SEEDS = 2
 
 Counts = jax.Array | preference.PreferenceState
 """Of the top-1 tokens alone [V], or with what else the probe counts."""
 
 
-def config_of(model: str | None = None) -> ModelConfig:
-    """Return a preset, or the benchmark's own model of width 256 with 4 layers."""
-    default = preset("llama-tiny", d_model=256, d_ff=704, num_layers=4, num_heads=4)
-    return default if model is None else preset(model)
+def config_of(model: str) -> ModelConfig:
+    """Return a preset with changed fields."""
+    return open_checkpoint(f"seed:0@{model}").cfg
 
 
 def our_probe(cfg: ModelConfig, *, equal: bool = False) -> Probe:
@@ -77,7 +75,7 @@ def our_probe(cfg: ModelConfig, *, equal: bool = False) -> Probe:
     return Probe(init, update, finish)
 
 
-def run_ours(cfg: ModelConfig, probe: Probe, inputs: Inputs, batch_size: int, seeds: int = SEEDS) -> None:
+def run_jax(cfg: ModelConfig, probe: Probe, inputs: Inputs, batch_size: int, seeds: int) -> None:
     """Run one sweep over the seeds."""
     batches = list(stream(inputs, order_inputs(inputs, batch_size)))
     for _ in sweep(probe, initial_params(cfg, None), range(seeds), lambda: batches):
@@ -99,10 +97,8 @@ def torch_device() -> str:
     return "cuda"
 
 
-def run_torch(
-    cfg: ModelConfig, tokens_NT: np.ndarray, batch_size: int, seeds: int = SEEDS, device: str = "cpu"
-) -> np.ndarray:
-    """Run the user's loop; return the counts of its last seed."""
+def run_torch(cfg: ModelConfig, tokens_NT: np.ndarray, batch_size: int, seeds: int, device: str) -> None:
+    """Run the user's loop over the seeds."""
     import torch
     from transformers import LlamaConfig, LlamaModel
 
@@ -131,37 +127,31 @@ def run_torch(
             for start in range(0, len(tokens), batch_size):
                 last = model(tokens[start : start + batch_size]).last_hidden_state[:, -1]
                 counts += torch.bincount((last @ head.T).argmax(-1), minlength=cfg.vocab_size)
-    # What a GPU was asked for is awaited here.
-    return np.asarray(counts.cpu())
+        counts.cpu()  # what a GPU was asked for is awaited here
 
 
-def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: int = 3) -> int:
+def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: int) -> int:
     """Return the batch size with the fastest run: the least of several, after one that is not counted."""
-    timed = {}
+    least = {}
     for size in sizes:
         run(size)
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            run(size)
-            times.append(time.perf_counter() - start)
-        timed[size] = min(times)
-    return min(timed, key=timed.__getitem__)
+        least[size] = min(seconds(lambda size=size: run(size)) for _ in range(repeats))
+    return min(least, key=least.__getitem__)
 
 
 def measure(
-    model: str | None = None,
-    seeds: int | None = None,
-    sequences: int | None = None,
-    length: int | None = None,
-    batches: tuple[int, ...] = BATCHES,
+    model: str = MODEL,
+    seeds: int = 8,
+    sequences: int = 256,
+    length: int = 128,
+    batches: tuple[int, ...] = (4, 8, 16, 32),
     pairs: int = 5,
 ) -> Findings:
     """Measure the preference sweep against a PyTorch loop, taken in turn.
 
     Args:
-        model: A preset, in place of the benchmark's own small model.
-        seeds: What both loops do; this and the next two are the constants above unless given.
+        model: A preset, with changed fields after commas.
+        seeds: Models.
         sequences: For each seed.
         length: Tokens in a sequence.
         batches: Sizes of which each loop takes its fastest, by commas.
@@ -170,50 +160,42 @@ def measure(
     import torch
 
     torch.set_num_threads(hardware.cores())
-    device = torch_device()
-    cfg = config_of(model)
-    seeds, sequences, length = seeds or SEEDS, sequences or SEQUENCES, length or LENGTH
+    device, cfg = torch_device(), config_of(model)
     inputs = random_tokens(sequences, length, cfg.vocab_size)
     tokens_NT = inputs.batch(0, sequences)
     plain, equal = our_probe(cfg), our_probe(cfg, equal=True)
     tuning = min(seeds, TUNING_SEEDS)
     # A GPU takes the seeds together: two of them would tell nothing of all, and nothing else slows a single run.
-    ours_tuning, repeats = (tuning, 3) if device == "cpu" else (seeds, 1)
-    ours_at = best_batch(lambda size: run_ours(cfg, plain, inputs, size, ours_tuning), batches, repeats)
-    theirs_at = best_batch(lambda size: run_torch(cfg, tokens_NT, size, tuning, device), batches, repeats)
-    operations = seeds * sequences * needed_operations(cfg, length)
-    run_ours(cfg, plain, inputs, ours_at, seeds)
-    run_ours(cfg, equal, inputs, ours_at, seeds)
+    jax_tuning, repeats = (tuning, 3) if device == "cpu" else (seeds, 1)
+    jax_batch = best_batch(lambda size: run_jax(cfg, plain, inputs, size, jax_tuning), batches, repeats)
+    torch_batch = best_batch(lambda size: run_torch(cfg, tokens_NT, size, tuning, device), batches, repeats)
+    run_jax(cfg, plain, inputs, jax_batch, seeds)
+    run_jax(cfg, equal, inputs, jax_batch, seeds)
     # Sweep, loop and sweep with equal work take turns, so that other load hits all three.
-    turns, rates = [], []
+    jax_s, torch_s, equal_s, rates = [], [], [], []
     for _ in range(pairs):
-        start = time.perf_counter()
-        run_ours(cfg, plain, inputs, ours_at, seeds)
-        middle = time.perf_counter()
+        jax_s.append(seconds(lambda: run_jax(cfg, plain, inputs, jax_batch, seeds)))
         # The machine's own rate in the same seconds: it moves with what else the host is doing.
-        rates.append(matmul_rate(cfg, ours_at * length))
-        theirs_start = time.perf_counter()
-        run_torch(cfg, tokens_NT, theirs_at, seeds, device)
-        equal_start = time.perf_counter()
-        run_ours(cfg, equal, inputs, ours_at, seeds)
-        turns.append((middle - start, equal_start - theirs_start, time.perf_counter() - equal_start))
-    jax_seconds = statistics.median(jax_time for jax_time, _, _ in turns)
+        rates.append(matmul_rate(cfg, jax_batch * length))
+        torch_s.append(seconds(lambda: run_torch(cfg, tokens_NT, torch_batch, seeds, device)))
+        equal_s.append(seconds(lambda: run_jax(cfg, equal, inputs, jax_batch, seeds)))
+    operations = seeds * sequences * needed_operations(cfg, length)
     # Ratios within a turn.
-    fractions = [operations / jax_time / rate for (jax_time, _, _), rate in zip(turns, rates, strict=True)]
+    fractions = [operations / time / rate for time, rate in zip(jax_s, rates, strict=True)]
     return {
-        "seconds_ours": jax_seconds,
-        "seconds_ours_equal_work": statistics.median(equal_work for _, _, equal_work in turns),
-        "seconds_torch": statistics.median(torch_seconds for _, torch_seconds, _ in turns),
-        **median_and_range("speedup", [torch_seconds / jax_time for jax_time, torch_seconds, _ in turns]),
-        **median_and_range("speedup_equal_work", [torch_time / equal_work for _, torch_time, equal_work in turns]),
+        "seconds_ours": statistics.median(jax_s),
+        "seconds_ours_equal_work": statistics.median(equal_s),
+        "seconds_torch": statistics.median(torch_s),
+        **median_and_range("speedup", [loop / time for loop, time in zip(torch_s, jax_s, strict=True)]),
+        **median_and_range("speedup_equal_work", [loop / time for loop, time in zip(torch_s, equal_s, strict=True)]),
         "seeds": seeds,
         "sequences": sequences,
         "length": length,
         "device_torch": device,
-        "batch_ours": ours_at,
-        "batch_torch": theirs_at,
+        "batch_ours": jax_batch,
+        "batch_torch": torch_batch,
         "needed_gflop": operations / 1e9,
-        "gflops_ours": operations / jax_seconds / 1e9,
+        "gflops_ours": operations / statistics.median(jax_s) / 1e9,
         "gflops_matmul": statistics.median(rates) / 1e9,
         "share_of_matmul_rate": statistics.median(fractions),
         "share_range": [min(fractions), max(fractions)],
@@ -241,5 +223,5 @@ def main(arguments: Sequence[str] | None = None) -> Findings:
     """Measure and print; return the record."""
     import torch
 
-    about = lambda model, seeds, **_: {"config": config_of(model), "seeds": range(seeds or SEEDS)}  # noqa: E731
+    about = lambda model, seeds, **_: {"config": config_of(model), "seeds": range(seeds)}  # noqa: E731
     return command(measure, arguments, about, precision="float32 highest", torch=torch.__version__)

@@ -32,13 +32,13 @@ def test_equal_work_finds_the_same_tokens():
 
 
 @pytest.mark.slow
-def test_the_record_has_both_ratios(tmp_path, monkeypatch):
+def test_the_record_has_both_ratios(tmp_path):
     pytest.importorskip("transformers", exc_type=ImportError)
-    for name, value in {"config_of": lambda model: CFG, "SEEDS": 2, "SEQUENCES": 8, "LENGTH": 6}.items():
-        monkeypatch.setattr(sweep_vs_torch, name, value)
-    monkeypatch.setattr(sweep_vs_torch, "best_batch", lambda run, sizes, repeats: 4)
-    record = sweep_vs_torch.main(["--pairs", "1", "--json", str(tmp_path / "a.json")])
+    model = "llama-tiny,d_model=16,d_ff=24,num_layers=2,num_heads=2,vocab_size=64"
+    sizes = ["--seeds", "2", "--sequences", "8", "--length", "6", "--batches", "4,8", "--pairs", "1"]
+    record = sweep_vs_torch.main(["--model", model, *sizes, "--json", str(tmp_path / "a.json")])
     assert record == json.loads((tmp_path / "a.json").read_text())
+    assert record["provenance"]["config"]["d_model"] == 16 and record["batch_ours"] in (4, 8)
     for ratio, seconds in (("speedup", "seconds_ours"), ("speedup_equal_work", "seconds_ours_equal_work")):
         assert record[f"{ratio}_median"] == pytest.approx(record["seconds_torch"] / record[seconds])
         assert record[f"{ratio}_range"] == [record[f"{ratio}_median"]] * 2
