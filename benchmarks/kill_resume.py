@@ -78,51 +78,21 @@ def kill_once(out: Path, steps: int, after: int, during_write: bool) -> bool:
     """
     process = start(out, steps)
     fewest = lines(out)
-    try:
-        while process.poll() is None:
-            # A resumed run cuts its log back first, so count from the lowest seen.
-            logged = lines(out)
-            fewest = min(fewest, logged)
-            if logged - fewest >= after and (not during_write or is_writing(out)):
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                return True
-            time.sleep(POLL_SECONDS)
-        return False
-    finally:
-        if process.poll() is None:
+    while process.poll() is None:
+        # A resumed run cuts its log back first, so count from the lowest seen.
+        logged = lines(out)
+        fewest = min(fewest, logged)
+        if logged - fewest >= after and (not during_write or is_writing(out)):
             process.kill()
-        process.communicate()
+            break
+        time.sleep(POLL_SECONDS)
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
 
 
 def losses(out: Path) -> list[tuple[int, list[float]]]:
     """Read step and losses of every logged line."""
     return [(line["step"], line["loss"]) for line in read_metrics(out)]
-
-
-def compare(folder: Path, kills: int, steps: int, seed: int) -> Findings:
-    """Run the experiment; return the counts and whether both runs ended alike."""
-    calm = finish(folder / "calm", steps)
-    chance = random.Random(seed)
-    out = folder / "killed"
-    during_writes = []
-    for number in range(kills):
-        during_write = number % 2 == 1
-        after = chance.randint(0, max(1, 2 * (steps - lines(out)) // (kills - number + 1)))
-        if kill_once(out, steps, after, during_write):
-            during_writes.append(during_write)
-    last = finish(out, steps)
-    calm_losses, last_losses = losses(folder / "calm"), losses(out)
-    return {
-        "kills_asked_for": kills,
-        "kills": len(during_writes),
-        "kills_during_a_write": sum(during_writes),
-        "steps": steps,
-        "losses_equal": calm_losses == last_losses,
-        "lines": len(last_losses),
-        "digests_equal": calm["digests"] == last["digests"],
-        "digests": last["digests"],
-    }
 
 
 def measure(kills: int = 20, steps: int = 400, seed: int = 0) -> Findings:
@@ -133,8 +103,26 @@ def measure(kills: int = 20, steps: int = 400, seed: int = 0) -> Findings:
         steps: Of the run.
         seed: Of the random moments.
     """
+    chance = random.Random(seed)
+    during_writes = []
     with tempfile.TemporaryDirectory() as folder:
-        return compare(Path(folder), kills, steps, seed)
+        calm, killed = Path(folder) / "calm", Path(folder) / "killed"
+        expected = finish(calm, steps)
+        for number in range(kills):
+            during_write = number % 2 == 1
+            after = chance.randint(0, max(1, 2 * (steps - lines(killed)) // (kills - number + 1)))
+            if kill_once(killed, steps, after, during_write):
+                during_writes.append(during_write)
+        summary = finish(killed, steps)
+        are_losses_equal = losses(calm) == losses(killed)
+    return {
+        "kills": len(during_writes),
+        "kills_during_a_write": sum(during_writes),
+        "steps": steps,
+        "losses_equal": are_losses_equal,
+        "digests_equal": expected["digests"] == summary["digests"],
+        "digests": summary["digests"],
+    }
 
 
 tables = functools.partial(
