@@ -42,35 +42,39 @@ from bornbiased_jax.sweep import Probe, sweep
 MODEL = "llama-tiny,d_model=256,d_ff=704,num_layers=4,num_heads=4"
 TUNING_SEEDS = 2
 
-Counts = jax.Array | preference.PreferenceState
-"""Of the top-1 tokens alone [V], or with what else the probe counts."""
-
 
 def config_of(model: str) -> ModelConfig:
     """Return a preset with changed fields."""
     return open_checkpoint(f"seed:0@{model}").cfg
 
 
-def our_probe(cfg: ModelConfig, *, equal: bool = False) -> Probe:
-    """Count the top-1 tokens, as the loop does.
+def preference_probe(cfg: ModelConfig) -> Probe:
+    """Count the top-1 tokens, as the loop does."""
 
-    Args:
-        cfg: the architecture.
-        equal: compute every position of the last block too, as the loop does.
-    """
+    def update(
+        state: preference.PreferenceState, params: Params, batch: dict[str, jax.Array]
+    ) -> preference.PreferenceState:
+        return preference.update(state, observe(cfg, params, batch["x"]), batch["weight"])
 
-    def update(state: Counts, params: Params, batch: dict[str, jax.Array]) -> Counts:
-        if not equal:
-            return preference.update(state, observe(cfg, params, batch["x"]), batch["weight"])
+    def finish(state: preference.PreferenceState, _params: Params) -> dict[str, jax.Array]:
+        return {"counts": state.token_counts_V}
+
+    return Probe(functools.partial(preference.init, cfg), update, finish)
+
+
+def equal_work_probe(cfg: ModelConfig) -> Probe:
+    """Count the top-1 tokens, and compute every position of the last block too, as the loop does."""
+
+    def init() -> jax.Array:
+        return jnp.zeros(cfg.vocab_size, jnp.int32)
+
+    def update(counts_V: jax.Array, params: Params, batch: dict[str, jax.Array]) -> jax.Array:
         final_BD = apply(cfg, params, batch["x"], logits=False).final_BTD[:, -1]
         top_B = jnp.argmax(logits_of(cfg, params, final_BD), axis=-1)
-        return state.at[top_B].add(batch["weight"].astype(state.dtype))
+        return counts_V.at[top_B].add(batch["weight"].astype(counts_V.dtype))
 
-    def finish(state: Counts, _params: Params) -> dict[str, jax.Array]:
-        return {"counts": state if equal else state.token_counts_V}
-
-    def init() -> Counts:
-        return jnp.zeros(cfg.vocab_size, jnp.int32) if equal else preference.init(cfg)
+    def finish(counts_V: jax.Array, _params: Params) -> dict[str, jax.Array]:
+        return {"counts": counts_V}
 
     return Probe(init, update, finish)
 
@@ -135,7 +139,7 @@ def best_batch(run: Callable[[int], object], sizes: tuple[int, ...], repeats: in
     least = {}
     for size in sizes:
         run(size)
-        least[size] = min(seconds(lambda size=size: run(size)) for _ in range(repeats))
+        least[size] = min(seconds(functools.partial(run, size)) for _ in range(repeats))
     return min(least, key=least.__getitem__)
 
 
@@ -163,7 +167,7 @@ def measure(
     device, cfg = torch_device(), config_of(model)
     inputs = random_tokens(sequences, length, cfg.vocab_size)
     tokens_NT = inputs.batch(0, sequences)
-    plain, equal = our_probe(cfg), our_probe(cfg, equal=True)
+    plain, equal = preference_probe(cfg), equal_work_probe(cfg)
     tuning = min(seeds, TUNING_SEEDS)
     # A GPU takes the seeds together: two of them would tell nothing of all, and nothing else slows a single run.
     jax_tuning, repeats = (tuning, 3) if device == "cpu" else (seeds, 1)

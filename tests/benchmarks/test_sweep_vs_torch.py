@@ -18,14 +18,10 @@ CFG = preset("llama-tiny", d_model=16, d_ff=24, num_layers=2, num_heads=2, vocab
 def test_equal_work_finds_the_same_tokens():
     inputs = random_tokens(11, 6, CFG.vocab_size)
     batches = list(stream(inputs, order_inputs(inputs, 4)))
+    probes = sweep_vs_torch.preference_probe(CFG), sweep_vs_torch.equal_work_probe(CFG)
     counts = [
-        [
-            result["counts"]
-            for _, result in sweep(
-                sweep_vs_torch.our_probe(CFG, equal=equal), initial_params(CFG, None), [0, 1], lambda: batches
-            )
-        ]
-        for equal in (False, True)
+        [result["counts"] for _, result in sweep(probe, initial_params(CFG, None), [0, 1], lambda: batches)]
+        for probe in probes
     ]
     np.testing.assert_array_equal(*counts)
     assert np.sum(counts[0], axis=-1).tolist() == [11, 11]
