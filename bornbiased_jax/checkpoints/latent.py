@@ -10,7 +10,7 @@ import numpy as np
 from bornbiased_jax.checkpoints.names import NamedTensor
 from bornbiased_jax.checkpoints.roles import Axes, Part, Role
 from bornbiased_jax.checkpoints.sizes import Sizes
-from bornbiased_jax.checkpoints.tensors import NamedTensors, not_finite
+from bornbiased_jax.checkpoints.tensors import NamedTensors, check_finite
 from bornbiased_jax.parameters import Group
 
 
@@ -44,10 +44,8 @@ def latent_parts(parts: Mapping[str, NamedTensor], tensors: NamedTensors, sizes:
         return {}
 
     def load(kind: str) -> np.ndarray:
-        array = tensors.read(parts[kind].name).astype(np.float64)
-        if not np.all(np.isfinite(array)):
-            raise not_finite(parts[kind].name, tensors.where)
-        return array
+        name = parts[kind].name
+        return check_finite(tensors.read(name), name, tensors.where).astype(np.float64)
 
     def folded(kind: str) -> np.ndarray:
         """Return a first matrix [rank, D] with the norm's scale folded in, in float64."""

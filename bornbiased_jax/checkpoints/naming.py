@@ -25,7 +25,7 @@ from bornbiased_jax.checkpoints.names import NamedTensor, RoleRow, parse_names
 from bornbiased_jax.checkpoints.native_roles import LANGUAGE
 from bornbiased_jax.checkpoints.roles import Part, Role, RoleSource, Shape
 from bornbiased_jax.checkpoints.sizes import Json, config_of, measure, settle
-from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32, not_finite
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, as_float32, check_finite
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import cut
 
@@ -265,10 +265,7 @@ class NamedRoles(RoleSource):
         """Read a tensor of the files; the last is held, since experts are asked for one after the other."""
         if self._last is None or self._last[0] != name:
             self._last = None
-            array = as_float32(self._tensors.read(name))
-            if not np.all(np.isfinite(array)):
-                raise not_finite(name, self._tensors.where)
-            self._last = name, array
+            self._last = name, check_finite(as_float32(self._tensors.read(name)), name, self._tensors.where)
         return self._last[1]
 
     def _read_part(self, tensor: NamedTensor, index: int, expert: int | None) -> np.ndarray:

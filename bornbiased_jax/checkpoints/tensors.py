@@ -236,11 +236,6 @@ def wrong_type(name: str, where: str, kind: str) -> InputError:
     return InputError(f"tensor {name} of {where} is of type {kind}, not F64, F32, F16 or BF16: save it as a float")
 
 
-def not_finite(name: str, where: str) -> InputError:
-    """Return the error that refuses a tensor with NaN or infinity, for the caller to raise."""
-    return InputError(f"tensor {name} of {where} holds NaN or infinite values: train or export it again")
-
-
 def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None = None) -> np.ndarray:
     """Read one tensor of a file as the file has it.
 
@@ -255,16 +250,19 @@ def read_finite(source: NamedTensors, name: str, first: tuple[int, int] | None =
     if (kind := source.types.get(name, "F32")) not in FLOAT_TYPES:
         raise wrong_type(name, source.where, kind)
     tensor = source.read(name) if first is None else source.first(name, *first)
-    if not _is_finite(tensor):
-        raise not_finite(name, source.where)
-    return tensor
+    return check_finite(tensor, name, source.where)
 
 
-def _is_finite(tensor: np.ndarray) -> bool:
-    """Tell whether every number is finite, a few at a time: without an array of flags."""
+def check_finite(tensor: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Return a tensor of a file whose numbers are finite; they are looked at in parts, without an array of flags.
+
+    Raises:
+        InputError: it holds NaN or infinity.
+    """
     # A number of 16 bits whose exponent is all ones is infinite or none.
     infinity = tensor.dtype.type(np.inf).view(np.uint16) if tensor.dtype in _HALF else None
-    numbers = tensor.reshape(-1)
+    # As they lie in memory: a transposed matrix is not copied.
+    numbers = tensor.ravel(order="K")
     for start in range(0, len(numbers), _CHECKED):
         chunk = numbers[start : start + _CHECKED]
         if infinity is None:
@@ -272,8 +270,8 @@ def _is_finite(tensor: np.ndarray) -> bool:
         else:
             is_finite = bool((chunk.view(np.uint16) & 0x7FFF).max() < infinity)
         if not is_finite:
-            return False
-    return True
+            raise InputError(f"tensor {name} of {where} holds NaN or infinite values: train or export it again")
+    return tensor
 
 
 def as_float32(tensor: np.ndarray) -> np.ndarray:
