@@ -20,13 +20,8 @@ from bornbiased_jax.checkpoints.families import FAMILIES, GGUF, Family
 from bornbiased_jax.checkpoints.families.reading import Fields
 from bornbiased_jax.checkpoints.formats.gguf_file import GGUFFile, read_file, refuse_parts
 from bornbiased_jax.checkpoints.layout import FUSED, QKV, Biases, FileEntry, Form, Shapes, file_shapes, make_entries
-from bornbiased_jax.checkpoints.tensors import (
-    FLOAT_TYPES,
-    NamedTensors,
-    StoredModel,
-    check_entries,
-    file_pieces,
-)
+from bornbiased_jax.checkpoints.sizes import first_size
+from bornbiased_jax.checkpoints.tensors import FLOAT_TYPES, NamedTensors, StoredModel, check_entries, file_pieces
 from bornbiased_jax.config import FieldValue, ModelConfig
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.model.layers import HUGGING_FACE as ACTIVATIONS
@@ -56,7 +51,7 @@ _COMPARED: dict[str, FieldValue] = {
 
 def _compared_fields(file: GGUFFile) -> Fields:
     """Return the fields of a file that sizes and layouts depend on, with something sound in place of the others."""
-    fields, shapes, family = file.fields, file.shapes, GGUF[file.architecture]
+    fields, shapes, family = file.fields, file.tensors.shapes, GGUF[file.architecture]
     names = _SIZES if family.rope is None or family.rope.rotated is None else [*_SIZES, "rope.dimension_count"]
     values = {name: fields.values[name] for name in (fields.prefix + name for name in names) if name in fields.values}
     settings = dict(_COMPARED)
@@ -94,28 +89,26 @@ def read_named(path: Path) -> tuple[NamedTensors, dict[str, object], tuple[Path,
         InputError: it is corrupted, or one of several.
     """
     file = read_file(path)
-    fields, shapes = file.fields, file.shapes
+    fields = file.fields
     refuse_parts(fields)
-
-    def size(*names: str) -> int | None:
-        values = (fields.values.get(fields.prefix + name) for name in names)
-        return next((value for value in values if type(value) is int and value > 0), None)
-
-    head_dim, rotary_dim = size("attention.key_length_mla", "attention.key_length"), size("rope.dimension_count")
+    prefix = fields.prefix
+    settings = {name.removeprefix(prefix): value for name, value in fields.values.items() if name.startswith(prefix)}
+    head_dim = first_size(settings, "attention.key_length_mla", "attention.key_length")
+    rotary_dim = first_size(settings, "rope.dimension_count")
     config: dict[str, object] = {
         "model_type": f"{file.architecture} (GGUF)",
-        "num_attention_heads": size("attention.head_count"),
-        "num_key_value_heads": size("attention.head_count_kv"),
+        "num_attention_heads": first_size(settings, "attention.head_count"),
+        "num_key_value_heads": first_size(settings, "attention.head_count_kv"),
         "head_dim": head_dim,
-        "tie_word_embeddings": _NAMES["head"].format(leaf="weight") not in shapes,
+        "tie_word_embeddings": _NAMES["head"].format(leaf="weight") not in file.tensors.shapes,
     }
     # Latent attention: the rest of a head has no RoPE.
-    if head_dim and rotary_dim and size("attention.kv_lora_rank"):
+    if head_dim and rotary_dim and first_size(settings, "attention.kv_lora_rank"):
         config |= {"qk_rope_head_dim": rotary_dim, "qk_nope_head_dim": head_dim - rotary_dim}
     for name, field in ((_RMS_EPSILON, "rms_norm_eps"), ("attention.layer_norm_epsilon", "layer_norm_eps")):
-        if fields.prefix + name in fields.values:
+        if name in settings:
             config[field] = 1e-5
-    return NamedTensors(str(path), file.decoding(are_types_kept=True)), config, file.tokenizer_files
+    return file.tensors, config, file.tokenizer_files
 
 
 def read_headers(path: Path, window: int | None = None, *, is_compared: bool = False) -> StoredModel:
@@ -130,30 +123,37 @@ def read_headers(path: Path, window: int | None = None, *, is_compared: bool = F
         InputError: it is corrupted, of another family, split, or has a field, tensor or type that is not understood.
     """
     file = read_file(path)
-    fields, shapes, architecture = file.fields, file.shapes, file.architecture
+    fields, architecture = file.fields, file.architecture
     if architecture not in GGUF:
         raise InputError(f"{path} is of the family {architecture!r}, not one of {', '.join(sorted(GGUF))}")
     refuse_parts(fields)
     if is_compared:
         fields = _compared_fields(file)
-        shapes = {name: shape for name, shape in shapes.items() if name not in _ROPE_TABLES}
+    # What is read is float32, whatever the types of the file.
+    source = NamedTensors(
+        str(path),
+        {
+            name: tensor._replace(kind="F32")
+            for name, tensor in file.tensors.tensors.items()
+            if not is_compared or name not in _ROPE_TABLES
+        },
+    )
+    shapes = source.shapes
     _check_sizes(fields)
     # Mixtral calls itself llama.
     has_experts = fields.get("expert_count", 0) > 0
     family = FAMILIES["mixtral"] if architecture == "llama" and has_experts else GGUF[architecture]
     has_qkv_bias = "blk.0.attn_q.bias" in shapes or "blk.0.attn_qkv.bias" in shapes
     biases = Biases(has_qkv_bias, "blk.0.attn_output.bias" in shapes, "blk.0.ffn_up.bias" in shapes)
-    decoded = {name: tensor for name, tensor in file.decoding().items() if name in shapes}
     # The architecture, then where each of its parameters lies.
     cfg = _with_window(_config(fields, family, shapes, biases), fields, family, window)
     lacking = _lacking_window(fields, family, window)
     if lacking:
         progress.once(progress.warn, f"{path} {lacking}")
     if ROPE_DIVISORS in shapes:
-        cfg = _with_rope_divisors(cfg, decoded[ROPE_DIVISORS].read(), path)
+        cfg = _with_rope_divisors(cfg, source.read(ROPE_DIVISORS), path)
     own_shapes = file_shapes(cfg, biases)
     entries = _entries(family, own_shapes)
-    source = NamedTensors(str(path), decoded)
     check_entries(source, entries, own_shapes, {ROPE_DIVISORS}.__contains__)
     return StoredModel(
         cfg,
@@ -161,7 +161,7 @@ def read_headers(path: Path, window: int | None = None, *, is_compared: bool = F
         file_pieces(cfg, source, entries),
         files=(path,),
         tokenizer_files=file.tokenizer_files,
-        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in file.types})),
+        storage=" and ".join(sorted({FLOAT_TYPES.get(kind, kind) for kind in file.tensors.types.values()})),
         notes=(lacking,) if lacking else (),
     )
 

@@ -5,20 +5,18 @@ Source: the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md).
 
 from __future__ import annotations
 
-import dataclasses
 import struct
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import gguf
 import numpy as np
 
 from bornbiased_jax import hardware
 from bornbiased_jax.checkpoints.families.reading import Fields
-from bornbiased_jax.checkpoints.layout import Shapes
-from bornbiased_jax.checkpoints.tensors import Tensor
+from bornbiased_jax.checkpoints.tensors import NamedTensors, Tensor
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.schema import shown
 from bornbiased_jax.text.gguf_vocabulary import HOW_TO_CONVERT, unreadable
@@ -29,49 +27,23 @@ _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeDe
 _CHUNK = 1 << 20
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class GGUFFile:
+class GGUFFile(NamedTuple):
     """What stands in a file, before anything is made of it.
 
     Attributes:
-        path: of the file.
         fields: key-value pairs, but for the tokenizer's; names of the architecture are asked for alone.
-        tensors: by name.
-        shapes: of the tensors, slowest axis first.
-        has_tokenizer: whether it carries one.
+        tensors: of the file's types, dequantized when they are read, whole or their first rows or columns.
+        tokenizer_files: the file, if it carries a tokenizer.
     """
 
-    path: Path
     fields: Fields
-    tensors: Mapping[str, gguf.ReaderTensor]
-    shapes: Shapes
-    has_tokenizer: bool
+    tensors: NamedTensors
+    tokenizer_files: tuple[Path, ...]
 
     @property
     def architecture(self) -> str:
         """The name of the architecture."""
         return self.fields.prefix.removesuffix(".")
-
-    @property
-    def tokenizer_files(self) -> tuple[Path, ...]:
-        """The file, if it carries a tokenizer."""
-        return (self.path,) if self.has_tokenizer else ()
-
-    @property
-    def types(self) -> set[str]:
-        """The types of the tensors."""
-        return {tensor.tensor_type.name for tensor in self.tensors.values()}
-
-    def decoding(self, *, are_types_kept: bool = False) -> dict[str, Tensor]:
-        """Return tensors that are dequantized when they are read, whole or their first rows or columns.
-
-        Args:
-            are_types_kept: name the types of the file, and not those of the numbers that are read.
-        """
-        return {
-            name: _decoding(self.path, tensor, self.shapes[name], tensor.tensor_type.name if are_types_kept else "F32")
-            for name, tensor in self.tensors.items()
-        }
 
 
 def read_file(path: Path) -> GGUFFile:
@@ -82,15 +54,20 @@ def read_file(path: Path) -> GGUFFile:
     """
     try:
         reader = gguf.GGUFReader(path)
-        tensors = {tensor.name: tensor for tensor in reader.tensors}
+        stored = {tensor.name: tensor for tensor in reader.tensors}
     except _DAMAGE as error:
         raise unreadable(path) from error
-    # Shapes are written fastest axis first.
-    shapes = {name: tuple(int(size) for size in tensor.shape[::-1]) for name, tensor in tensors.items()}
-    # The gate of a shared expert, a matrix of one row, is written as a vector.
-    gates = [name for name in shapes if name.endswith(".ffn_gate_inp_shexp.weight") and len(shapes[name]) == 1]
-    shapes |= {name: (1, *shapes[name]) for name in gates}
-    return GGUFFile(path, _fields(reader, path), tensors, shapes, "tokenizer.ggml.model" in reader.fields)
+    tensors = {}
+    for name, tensor in stored.items():
+        # Shapes are written fastest axis first.
+        shape = tuple(int(size) for size in tensor.shape[::-1])
+        # The gate of a shared expert, a matrix of one row, is written as a vector.
+        if name.endswith(".ffn_gate_inp_shexp.weight") and len(shape) == 1:
+            shape = (1, *shape)
+        read = partial(_dequantized, path, tensor, shape)
+        tensors[name] = Tensor(tensor.tensor_type.name, shape, read, read)
+    tokenizer_files = (path,) if "tokenizer.ggml.model" in reader.fields else ()
+    return GGUFFile(_fields(reader, path), NamedTensors(str(path), tensors), tokenizer_files)
 
 
 def _fields(reader: gguf.GGUFReader, path: Path) -> Fields:
@@ -117,17 +94,10 @@ def refuse_parts(fields: Fields) -> None:
         )
 
 
-def _decoding(path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], kind: str) -> Tensor:
-    def first(axis: int, count: int) -> np.ndarray:
-        return _dequantized(path, tensor, shape, rows=count if axis == 0 else None, columns=axis * count)
-
-    return Tensor(kind, shape, partial(_dequantized, path, tensor, shape), first)
-
-
 def _dequantized(
-    path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], *, rows: int | None = None, columns: int = 0
+    path: Path, tensor: gguf.ReaderTensor, shape: tuple[int, ...], axis: int = 0, count: int | None = None
 ) -> np.ndarray:
-    """Read a tensor in float32, or its first rows, or its first columns; some rows at a time, on all cores.
+    """Read a tensor in float32, of a matrix so many rows (axis 0) or columns (1); some rows at a time, on all cores.
 
     The bytes are read from the file: a mapping of it would stay in the resident set.
     """
@@ -135,12 +105,10 @@ def _dequantized(
     if len(stored) != 2:
         numbers = np.fromfile(path, tensor.data.dtype, tensor.data.size, offset=tensor.data_offset)
         return _decoded(path, tensor, numbers.reshape(stored)).reshape(shape)
-    height, width = min(rows or stored[0], stored[0]), stored[1]
-    num_columns = min(columns or shape[1], shape[1])
-    if columns:
-        # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantized) as hold the columns.
-        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-        width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
+    height, num_columns = (min(count or size, size) if place == axis else size for place, size in enumerate(shape))
+    # Whole blocks: as many stored numbers (bytes, or floats where nothing is quantized) as hold the columns.
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    width = -(-num_columns // block) * block_bytes // tensor.data.dtype.itemsize
     decoded = np.empty((height, num_columns), np.float32)
 
     def decode(start: int) -> None:
