@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,31 +53,23 @@ class _Chunk(NamedTuple):
     length: int
 
 
-class _ShardedTensor(NamedTuple):
-    """A tensor by its parts."""
+def _read(name: str, kind: str, shape: tuple[int, ...], chunks: list[_Chunk]) -> np.ndarray:
+    """Read a tensor from all its parts.
 
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    chunks: tuple[_Chunk, ...]
-
-    def read(self) -> np.ndarray:
-        """Read the tensor from all its parts.
-
-        Raises:
-            InputError: a shard is cut short, or a part is of another shape or type.
-        """
-        tensor = np.empty(self.shape, TYPES[self.kind])
-        for chunk in self.chunks:
-            with chunk.path.open("rb") as stream:
-                stream.seek(chunk.start)
-                part = read_tensor(stream.read(chunk.length), f"{chunk.path} at tensor {self.name}")
-            if part.shape != chunk.sizes or part.dtype != tensor.dtype:
-                raise InputError(
-                    f"{chunk.path} has tensor {self.name} in another shape than {METADATA} says: save the model again"
-                )
-            tensor[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
-        return tensor
+    Raises:
+        InputError: a shard is cut short, or a part is of another shape or type.
+    """
+    tensor = np.empty(shape, TYPES[kind])
+    for chunk in chunks:
+        with chunk.path.open("rb") as stream:
+            stream.seek(chunk.start)
+            part = read_tensor(stream.read(chunk.length), f"{chunk.path} at tensor {name}")
+        if part.shape != chunk.sizes or part.dtype != tensor.dtype:
+            raise InputError(
+                f"{chunk.path} has tensor {name} in another shape than {METADATA} says: save the model again"
+            )
+        tensor[tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))] = part
+    return tensor
 
 
 def locate(path: Path) -> dict[str, Tensor]:
@@ -103,9 +96,7 @@ def locate(path: Path) -> dict[str, Tensor]:
     prefix = f"{next(iter(of_model)).partition('.')[0]}."
     if prefix not in _OF_MODEL or not all(name.startswith(prefix) for name in of_model):
         prefix = ""
-    return {
-        name.removeprefix(prefix): Tensor(tensor.kind, tensor.shape, tensor.read) for name, tensor in of_model.items()
-    }
+    return {name.removeprefix(prefix): tensor for name, tensor in of_model.items()}
 
 
 def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
@@ -115,7 +106,7 @@ def _rebuilt(function: Name, arguments: tuple[Any, ...]) -> object:
     return {} if function.name == "OrderedDict" else TorchRecord(function.name)
 
 
-def _tensors(content: object, path: Path) -> dict[str, _ShardedTensor]:
+def _tensors(content: object, path: Path) -> dict[str, Tensor]:
     """Return the tensors that a description holds."""
     state = _state(content, "Metadata")
     # Where each part lies, by name and offsets.
@@ -139,14 +130,14 @@ def _tensors(content: object, path: Path) -> dict[str, _ShardedTensor]:
             raise InputError(
                 f"{path} has {schema.cut(name)} of a type that is not read: save it as bfloat16 or float32"
             )
-        shape = _sizes(described.state["size"])
+        shape, type_name = _sizes(described.state["size"]), _KINDS[kind.name]
         chunks = []
         for chunk in described.state["chunks"]:
             entry = _state(chunk, "ChunkStorageMetadata")
             offsets, sizes = _sizes(entry["offsets"]), _sizes(entry["sizes"])
             chunks.append(_Chunk(offsets, sizes, *places[name, offsets]))
-        tensors[name] = _ShardedTensor(name, _KINDS[kind.name], shape, tuple(chunks))
-        _check_cover(tensors[name])
+        _check_cover(chunks, shape, TYPES[type_name].itemsize)
+        tensors[name] = Tensor(type_name, shape, partial(_read, name, type_name, shape, chunks))
     return tensors
 
 
@@ -170,20 +161,20 @@ def _check_shard(shard: Path, start: int, length: int) -> None:
         raise cut_short(str(shard))
 
 
-def _check_cover(tensor: _ShardedTensor) -> None:
+def _check_cover(chunks: list[_Chunk], shape: tuple[int, ...], itemsize: int) -> None:
     """Check whether parts lie inside a tensor and their shards, do not overlap, and are as many numbers as it has."""
-    for chunk in tensor.chunks:
+    for chunk in chunks:
         ends = [at + size for at, size in zip(chunk.offsets, chunk.sizes, strict=True)]
-        if any(end > size for end, size in zip(ends, tensor.shape, strict=True)):
+        if any(end > size for end, size in zip(ends, shape, strict=True)):
             raise ValueError("a part outside")
-        if math.prod(chunk.sizes) * TYPES[tensor.kind].itemsize > chunk.length:
+        if math.prod(chunk.sizes) * itemsize > chunk.length:
             raise ValueError("a part larger than its file")
-    if sum(math.prod(chunk.sizes) for chunk in tensor.chunks) != math.prod(tensor.shape):
+    if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
         raise ValueError("parts missing")
     # As many numbers as the tensor has, none counted twice: parts overlap where they do along every axis.
-    if len(tensor.chunks) > 1:
-        starts_PA = np.array([chunk.offsets for chunk in tensor.chunks], np.int64)
-        ends_PA = starts_PA + np.array([chunk.sizes for chunk in tensor.chunks], np.int64)
+    if len(chunks) > 1:
+        starts_PA = np.array([chunk.offsets for chunk in chunks], np.int64)
+        ends_PA = starts_PA + np.array([chunk.sizes for chunk in chunks], np.int64)
         overlaps_PP = np.all((starts_PA[:, None] < ends_PA) & (starts_PA < ends_PA[:, None]), axis=-1)
         np.fill_diagonal(overlaps_PP, val=False)
         if overlaps_PP.any():
