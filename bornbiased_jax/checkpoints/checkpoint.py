@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-import jax.numpy as jnp
 import numpy as np
 from annotated_types import Ge
 from jax.typing import DTypeLike
@@ -39,9 +38,6 @@ from bornbiased_jax.parameters import Params, parameter_table
 from bornbiased_jax.text.cache import cache_dir
 from bornbiased_jax.text.protocol import Tokenizer
 from bornbiased_jax.text.tokenizers import fits_vocabulary, load_tokenizer
-
-Form = tuple[DTypeLike | None, Shardings | None]
-"""Type of loaded parameters, and where they go."""
 
 MAKER = "bornbiased --stream"
 
@@ -80,7 +76,7 @@ class Checkpoint(StoredModel):
     dtype: DTypeLike | None = None
     sharding: Shardings | None = None
     scratch: Path | None = None
-    _loaded: tuple[Form, Params] | None = dataclasses.field(default=None, init=False)
+    _loaded: Params | None = dataclasses.field(default=None, init=False)
 
     @classmethod
     def from_seed(cls, config: ModelConfig, seed: int) -> Checkpoint:
@@ -107,7 +103,7 @@ class Checkpoint(StoredModel):
         checkpoint = cls(
             config, reference, pieces, seed=seed, is_initial=is_initial, reference=reference, kind="memory"
         )
-        checkpoint._loaded = (checkpoint._form(), params)
+        checkpoint._loaded = params
         return checkpoint
 
     @property
@@ -183,27 +179,17 @@ class Checkpoint(StoredModel):
         """
         return NativeRoles(self, observe)
 
-    def params(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Params:
-        """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep the last so loaded.
+    def params(self) -> Params:
+        """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep them.
 
         Weights go tensor by tensor to where they belong; there is never a second copy of them all.
-
-        Args:
-            dtype: as of :func:`open_checkpoint`; what the checkpoint was opened with by default.
-            sharding: likewise.
 
         Raises:
             InputError: a tensor is corrupted or not finite, or the weights do not fit in memory.
         """
-        form = self._form(dtype, sharding)
-        if self._loaded is None or self._loaded[0] != form:
-            self._loaded = None  # the former first, so that they are never there twice
-            self._loaded = (form, load_params(self, *form))
-        return self._loaded[1]
-
-    def _form(self, dtype: DTypeLike | None = None, sharding: Shardings | None = None) -> Form:
-        dtype = self.dtype if dtype is None else dtype
-        return None if dtype is None else jnp.dtype(dtype), self.sharding if sharding is None else sharding
+        if self._loaded is None:
+            self._loaded = load_params(self, self.dtype, self.sharding)
+        return self._loaded
 
     @property
     def weights(self) -> Weights:

@@ -329,7 +329,7 @@ def test_finite_weights_whose_sum_is_not_are_accepted(copy):
     edit_weights(folder, huge)
     assert np.all(np.asarray(open_checkpoint(folder).params()["final_norm"]["scale"]) == np.float32(3e38))
     with pytest.raises(InputError, match="does not fit in float16"):
-        open_checkpoint(folder).params(dtype="float16")
+        open_checkpoint(folder, dtype="float16").params()
 
 
 def test_bfloat16_nan_is_found(copy):
