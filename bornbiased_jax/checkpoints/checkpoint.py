@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -171,13 +171,9 @@ class Checkpoint(StoredModel):
         shape = row.block_shape
         return read_parameter(self.pieces(path), shape, layer, rows if len(shape) > 1 else None)
 
-    def by_role(self, observe: Callable[[str, np.ndarray], None] | None = None) -> NativeRoles:
-        """Return the tensors by role: what comparison and fingerprints read.
-
-        Args:
-            observe: called with name and numbers of each tensor that is read.
-        """
-        return NativeRoles(self, observe)
+    def by_role(self) -> NativeRoles:
+        """Return the tensors by role: what comparison and fingerprints read."""
+        return NativeRoles(self)
 
     def params(self) -> Params:
         """Load all parameters, as :func:`bornbiased_jax.model.init` lays them out, and keep them.

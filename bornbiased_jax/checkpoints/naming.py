@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -35,11 +35,9 @@ class NamedRoles(RoleSource):
 
     Attributes:
         unread: names that no convention understands, or whose tensors do not have the sizes of their roles.
-        observe: called with path and numbers of each tensor that is read for a role; None where nobody asks.
     """
 
     naming = "names"
-    observe: Callable[[str, np.ndarray], None] | None = None
 
     def __init__(
         self, tensors: NamedTensors, config: Json, *, rows: Sequence[RoleRow] = (), tokenizer_files: Sequence[Path] = ()

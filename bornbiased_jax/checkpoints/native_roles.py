@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,6 @@ class NativeRoles(RoleSource):
 
     Args:
         model: the checkpoint, or what its format stores of it.
-        observe: called with name and numbers of each tensor that is read for a role; experts come as one tensor.
         naming: "native", or what the file's names are where the configuration is not understood in full, so that the
             model is compared and not run.
 
@@ -34,18 +33,11 @@ class NativeRoles(RoleSource):
         ['language/embedding/embedding', 'language/head/kernel', 'language/final_norm/scale']
     """
 
-    def __init__(
-        self,
-        model: StoredModel,
-        observe: Callable[[str, np.ndarray], None] | None = None,
-        *,
-        naming: str = "native",
-    ) -> None:
+    def __init__(self, model: StoredModel, *, naming: str = "native") -> None:
         super().__init__(model.description, model.tokenizer_files, model.files, model.notes)
         self.naming = naming
         self.config = model.config if naming == "native" else None
         self._model = model
-        self._observe = observe
         self._table = parameter_table(model.config)
         # The last parameter that holds the experts of a block together: they are asked for one after the other.
         self._experts: tuple[str, np.ndarray] | None = None
@@ -90,8 +82,8 @@ class NativeRoles(RoleSource):
         if expert is not None:
             self._experts = None
         tensor = read_parameter(self._model.pieces(path), self._table[path].block_shape, layer)
-        if self._observe is not None:
-            self._observe(name, tensor)
+        if self.observe is not None:
+            self.observe(name, tensor)
         if expert is None:
             return tensor
         self._experts = name, tensor

@@ -144,10 +144,13 @@ class RoleSource:
         notes: what is not plain in the files, one clause each, without the name of the files: tensors left out,
             prefixes taken away, a stale index, a merged adapter, a tied or a missing table. Printed when the files
             are opened.
+        observe: called with the name and the numbers of each tensor that is read for a role (where this package runs
+            the model, experts come as one tensor); None where nobody asks.
     """
 
     naming = ""
     config: ModelConfig | None = None
+    observe: Callable[[str, np.ndarray], None] | None = None
 
     def __init__(
         self,

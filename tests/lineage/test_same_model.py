@@ -99,10 +99,8 @@ def test_tensors_that_are_known_to_be_equal_are_not_read():
         return leaf.astype(ml_dtypes.bfloat16).astype(np.float32) if path == "blocks/mlp/up/kernel" else leaf
 
     read = []
-    base, suspect = (
-        NativeRoles(reader(weights), observe=lambda name, _: read.append(name))
-        for weights in (model, edited(*model, edit))
-    )
+    base, suspect = (NativeRoles(reader(weights)) for weights in (model, edited(*model, edit)))
+    base.observe = suspect.observe = lambda name, _: read.append(name)
     whole = tensor_difference(base, suspect)
     assert whole.rounding == "bfloat16" and 0 < whole.largest < 0.05 and "up" in whole.path
     assert len(read) == 2 * len(base.roles)

@@ -74,7 +74,8 @@ def test_records_of_a_fingerprint_stand_for_tensors_that_are_not_read():
     for with_records in (False, True):
         readings = []
         for model in models:
-            source = NativeRoles(model, observe=lambda name, _: read.append(name))
+            source = NativeRoles(model)
+            source.observe = lambda name, _: read.append(name)
             records = {record.path: record for record in fingerprint(NativeRoles(model)).tensors}
             readings.append(read_model(source, model, ids_ST, records if with_records else {}))
         values.append(compare(*readings))

@@ -270,10 +270,9 @@ def _configuration_refusal(folder: Path) -> str:
 
 
 def _observed(opened: Checkpoint | NamedRoles, observe: Callable[[str, np.ndarray], None]) -> RoleSource:
-    if isinstance(opened, Checkpoint):
-        return opened.by_role(observe)
-    opened.observe = observe
-    return opened
+    source: RoleSource = opened.by_role() if isinstance(opened, Checkpoint) else opened
+    source.observe = observe
+    return source
 
 
 def frozen_digests(run: Path) -> frozenset[str]:
