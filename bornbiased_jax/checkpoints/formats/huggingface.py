@@ -96,8 +96,8 @@ def _refuse_quantized(folder: Path, content: Mapping[str, object], source: Named
         )
 
 
-def weight_files(folder: Path, file: str | None = None) -> list[Path]:
-    """Return the safetensors files of a directory, or of the set of weights that ``file`` names.
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a directory.
 
     Raises:
         InputError: there are none, there are two sets of weights, or the index names one that is not there.
@@ -106,7 +106,7 @@ def weight_files(folder: Path, file: str | None = None) -> list[Path]:
         for pattern in PICKLES:
             for path in sorted(folder.glob(pattern)):
                 raise InputError(f"{path} is a pickle, not safetensors: convert it")
-    return choose_weights(folder, file).paths
+    return choose_weights(folder).paths
 
 
 def _as_named_in(source: NamedTensors, read: Read, entries: list[FileEntry]) -> list[FileEntry]:
