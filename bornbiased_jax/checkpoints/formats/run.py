@@ -153,7 +153,6 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
         InputError: not a run, or no such seed or step (the sentence names those that exist).
     """
     place = _place_of(run_dir, seed, step)
-    step = place.steps[-1]
     adapter = place.adapter
     saved = _trained_tree(place) if adapter is None else frozen_tree(place.folder)
 
@@ -186,7 +185,7 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
     def pieces(get: Callable[[str], np.ndarray]) -> Callable[[str], list[Piece]]:
         return lambda path: [Piece(f"{path} of run {place.folder}", (), lambda _: get(path))]
 
-    description = f"run {run_dir}, seed {place.seed}, step {step}"
+    description = f"run {run_dir}, seed {place.seed}, step {place.step}"
     # Loaded all at once, no parameter is held alongside its copy on the device.
     load_all = functools.partial(load_params, StoredModel(place.cfg, description, pieces(load)))
     tokenizer = tokenizer_file(place.folder)
@@ -196,11 +195,11 @@ def read_headers(run_dir: Path | str, seed: int | None = None, step: int | None 
         pieces(read),
         tokenizer_files=() if tokenizer is None else (Path(tokenizer),),
         seed=place.seed,
-        is_initial=step == 0 and read_run(place.folder)["config"].get("init_from") is None,
+        is_initial=place.step == 0 and read_run(place.folder)["config"].get("init_from") is None,
         info={
             "run": str(place.folder),
             "seed": place.seed,
-            "step": step,
+            "step": place.step,
             "context": place.context,
             "tokenizer_file": tokenizer,
         },
@@ -220,9 +219,9 @@ def restore_adapter(run_dir: Path | str, seed: int | None = None, step: int | No
     return place, _trained_tree(place).load_all()
 
 
-def _trained_tree(place: RunPlace, step: int | None = None) -> SavedTree:
-    """Return what a run trained, of its seed at a step; by default its last located step."""
-    path = place.folder / FOLDER / str(place.steps[-1] if step is None else step)
+def _trained_tree(place: RunPlace) -> SavedTree:
+    """Return what a run trained, of its seed at its step."""
+    path = place.folder / FOLDER / str(place.step)
     shapes = flatten(trained_shapes(place.trained, place.adapter))
     refuse = functools.partial(_unreadable, place)
     return SavedTree(path, shapes, place.seeds, place.seeds.index(place.seed), refuse)
@@ -249,14 +248,14 @@ def _frozen_unreadable(folder: Path, error: Exception) -> InputError:
 
 def _unreadable(place: RunPlace, error: Exception) -> InputError:
     """Name a checkpoint that could not be read: its step, why, and the newest one that can be taken."""
-    folder, seed, step = place.folder, place.seed, place.steps[-1]
+    folder, seed, step = place.folder, place.seed, place.step
     where = f"the checkpoint of step {step} in {folder}"
     if may_pass(error):
         return InputError(f"{where} cannot be read now ({first_line(error)}): mend that, then try again")
     reason = f"{where} is corrupted ({first_line(error)})"
     for candidate in reversed(find_steps(folder)):
         if candidate != step:
-            saved = _trained_tree(place, candidate)
+            saved = _trained_tree(place._replace(step=candidate))
             try:
                 for name in saved.shapes:
                     saved.read(name)
@@ -273,7 +272,7 @@ class RunPlace(NamedTuple):
         folder: its folder.
         cfg: the architecture of what is read back.
         seeds, seed: all of the run, and the one that is meant.
-        steps: ascending; one alone where it was named.
+        step: the one that is meant.
         context: tokens a sequence.
         trained: the architecture that was trained, or whose adapter was.
         adapter: the adapter that was trained on it; None for the model itself.
@@ -283,7 +282,7 @@ class RunPlace(NamedTuple):
     cfg: ModelConfig
     seeds: tuple[int, ...]
     seed: int
-    steps: list[int]
+    step: int
     context: int
     trained: ModelConfig
     adapter: Adapter | None
@@ -307,13 +306,12 @@ def _place_of(run_dir: Path | str, seed: int | None = None, step: int | None = N
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}: it has {names}")
     steps = find_steps(folder)
-    have = ", ".join(map(str, steps))
     if not steps:
         raise InputError(f"{folder} has no checkpoint yet: let it run first")
-    if step is not None and step not in steps:
-        raise InputError(f"{folder} has no checkpoint of step {step}: it has {have}")
-    candidates = steps if step is None else [step]
-    return RunPlace(folder, adapted(cfg, adapter), seeds, seed, candidates, config["context"], cfg, adapter)
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        raise InputError(f"{folder} has no checkpoint of step {step}: it has {', '.join(map(str, steps))}")
+    return RunPlace(folder, adapted(cfg, adapter), seeds, seed, step, config["context"], cfg, adapter)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
