@@ -140,12 +140,13 @@ def _decoded(source: NamedTensors, settings: Settings, name: str) -> Iterator[tu
     if last == "qweight" and {sibling("qzeros"), sibling("scales")} <= shapes.keys():
         used = parts(name, sibling("qzeros"), sibling("scales"), sibling("g_idx"))
         bits = _checked_bits(source, settings, name, sibling("qzeros"), sibling("scales"))
-        settings, out = {**settings, "bits": bits}, shapes[sibling("scales")][-1]
-        is_gptq = shapes[name][1] == out
-        rows = shapes[name][0] * 32 // bits if is_gptq else shapes[name][0]
-        reader = _read_gptq if is_gptq else _read_awq
-        read = functools.partial(reader, source, base, settings)
-        yield sibling("weight"), (Tensor("GPTQ" if is_gptq else "AWQ", (out, rows), read), used)
+        (rows, width), out = shapes[name][:2], shapes[sibling("scales")][-1]
+        if width == out:
+            gptq = functools.partial(_read_gptq, source, base, bits, settings)
+            yield sibling("weight"), (Tensor("GPTQ", (out, rows * 32 // bits), gptq), used)
+        else:
+            awq = functools.partial(_read_awq, source, base, bits)
+            yield sibling("weight"), (Tensor("AWQ", (out, rows), awq), used)
     elif last.endswith("_blocks") and (scales := f"{name.removesuffix('_blocks')}_scales") in shapes:
         *lead, rows, groups, half = shapes[name]
         read = functools.partial(_read_mxfp4, source, name, scales)
@@ -258,8 +259,7 @@ def _unpack(words: np.ndarray, bits: int, axis: int) -> np.ndarray:
     return np.moveaxis(numbers, -1, axis).astype(np.int32)
 
 
-def _read_gptq(source: NamedTensors, base: str, settings: Settings) -> np.ndarray:
-    bits = _bits(settings, source.where, known=_GPTQ_BITS)
+def _read_gptq(source: NamedTensors, base: str, bits: int, settings: Settings) -> np.ndarray:
     numbers_IO = _unpack(source.read(f"{base}.qweight"), bits, 0)
     # The first format subtracted one from each zero before it was packed.
     offset = 0 if settings.get("checkpoint_format") == "gptq_v2" else 1
@@ -274,8 +274,7 @@ def _read_gptq(source: NamedTensors, base: str, settings: Settings) -> np.ndarra
     return np.asarray(scales_GO[group_I] * (numbers_IO - zeros_GO[group_I]).astype(np.float32), np.float32).T
 
 
-def _read_awq(source: NamedTensors, base: str, settings: Settings) -> np.ndarray:
-    bits = _bits(settings, source.where, known=_GPTQ_BITS)
+def _read_awq(source: NamedTensors, base: str, bits: int) -> np.ndarray:
     if bits != 4:
         raise InputError(f"{base}.qweight of {source.where} is AWQ of {bits} bits, of which only 4 are read")
 
