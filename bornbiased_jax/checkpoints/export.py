@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from bornbiased_jax.checkpoints.families.family import Want, text_of
 from bornbiased_jax.checkpoints.families.reading import write_rope
 from bornbiased_jax.checkpoints.formats.hf_config import initializer_range
 from bornbiased_jax.checkpoints.formats.huggingface import TRAINING_CONTEXT
+from bornbiased_jax.checkpoints.formats.safetensors import encode_header
 from bornbiased_jax.checkpoints.layout import FileEntry, Shapes, file_shapes, pack, shape_in_file
 from bornbiased_jax.checkpoints.weight_files import WEIGHTS
 from bornbiased_jax.config import ModelConfig
@@ -185,29 +185,13 @@ def config_json(cfg: ModelConfig, family: Family, *, dtype: str, tokenizer: Toke
 def _write_weights(
     path: Path, cfg: ModelConfig, flat: dict[str, jax.Array], entries: list[FileEntry], shapes: Shapes
 ) -> None:
-    """Write a safetensors file tensor by tensor: the library's own writer wants them all at once.
-
-    Source: the format's specification (github.com/huggingface/safetensors).
-    """
+    """Write a safetensors file tensor by tensor: the library's own writer wants them all at once."""
     dtype = np.asarray(flat["embed/embedding"][:1]).dtype
     if dtype.name not in _TYPES:
         raise InputError(f"weights of type {dtype.name} cannot be exported: cast them to float32")
-    # The header: every tensor's type, shape and place, padded to eight bytes.
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    position = 0
-    for entry in entries:
-        shape = shape_in_file(entry, shapes)
-        size = int(np.prod(shape)) * dtype.itemsize
-        header[entry.name] = {
-            "dtype": _TYPES[dtype.name],
-            "shape": list(shape),
-            "data_offsets": [position, position + size],
-        }
-        position += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    tensors = {entry.name: (_TYPES[dtype.name], shape_in_file(entry, shapes)) for entry in entries}
     with path.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.write(encode_header({"format": "pt"}, tensors))
         for entry in entries:
             parts = [
                 np.asarray(flat[path][entry.place])

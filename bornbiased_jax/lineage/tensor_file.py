@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bornbiased_jax.checkpoints.formats.safetensors import encode_header
+
 TYPES = {np.dtype(np.int8): "I8", np.dtype(np.uint8): "U8", np.dtype("<f2"): "F16", np.dtype("<f4"): "F32"}
 """Names of the types that fingerprints hold."""
 # Of a safetensors file, as its specification limits it.
@@ -15,22 +17,9 @@ _LARGEST_HEADER = 100_000_000
 
 
 def encode(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the bytes of a file: arrays in the order given, those of the largest numbers first.
-
-    The library's own writer has the metadata in another order each time. Source: the format's specification
-    (github.com/huggingface/safetensors).
-    """
-    header: dict[str, object] = {"__metadata__": metadata}
-    # Where each array begins and ends in the body.
-    offset = 0
-    for name, array in arrays.items():
-        ends = [offset, offset + array.nbytes]
-        header[name] = {"dtype": TYPES[array.dtype], "shape": list(array.shape), "data_offsets": ends}
-        offset = ends[1]
-    # The header is padded, so that the body is aligned.
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + b"".join(array.tobytes() for array in arrays.values())
+    """Return the bytes of a file: arrays in the order given, those of the largest numbers first."""
+    header = encode_header(metadata, {name: (TYPES[array.dtype], array.shape) for name, array in arrays.items()})
+    return header + b"".join(array.tobytes() for array in arrays.values())
 
 
 def has_format(path: Path | str, name: str) -> bool:

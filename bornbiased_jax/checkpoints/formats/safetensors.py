@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, read from the file when asked for, whole or in part.
+"""Tensors of safetensors files, read from the file when asked for, whole or in part; headers of such files.
 
 The library checks a file; the numbers are read by their place in it. A file that is mapped into memory, as the library
 maps it, stays in the resident set page by page, so that whoever reads one tensor after the other ends with all of them.
@@ -9,6 +9,8 @@ Source: the format's specification (github.com/huggingface/safetensors).
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,6 +84,28 @@ def locate(path: Path) -> dict[str, Tensor]:
         for name, entry in header.items()
     ]
     return {place.name: Tensor(place.kind, place.shape, place.read, place.first) for place in places}
+
+
+def encode_header(metadata: Mapping[str, str], tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """Return the beginning of a file, which the numbers of its tensors follow in the same order.
+
+    The library's own writer wants all tensors at once, and has the metadata in another order each time.
+
+    Args:
+        metadata: of the file.
+        tensors: type, as the format calls it, and shape of each by name.
+    """
+    header: dict[str, object] = {"__metadata__": metadata}
+    # Where each tensor begins and ends among the numbers.
+    start = 0
+    for name, (kind, shape) in tensors.items():
+        end = start + math.prod(shape) * TYPES[kind].itemsize
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
+        start = end
+    # The header is padded, so that the numbers are aligned.
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH)
+    return len(text).to_bytes(_LENGTH, "little") + text
 
 
 def _is_cut_short(path: Path) -> bool:
