@@ -41,7 +41,9 @@ class _Tree:
                 metadata: Any = self._reader.metadata(folder)
                 tree = getattr(metadata, "item_metadata", metadata)
                 leaves = jax.tree_util.tree_flatten_with_path(getattr(tree, "tree", tree))[0]
-                self.leaves = {tuple(_key(part) for part in path): leaf for path, leaf in leaves}
+                self.leaves = {
+                    tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves
+                }
         except _DAMAGE as error:
             raise InputError(f"{folder} is no Orbax tree that can be read: save it again") from error
 
@@ -61,10 +63,6 @@ class _Tree:
             raise InputError(f"array {'.'.join(path)} of {self.folder} cannot be read: save the tree again") from error
         self._last = path, array
         return array
-
-
-def _key(part: Any) -> str:  # noqa: ANN401 (of jax's paths)
-    return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
 
 def tree_of(folder: Path) -> Path | None:
