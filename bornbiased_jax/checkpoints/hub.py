@@ -98,7 +98,7 @@ def fetch(name: HubName) -> Path:
         for file in small:
             _fetch_file(api, name, commit, file, listed[file], _SILENT)
         weights = _weights(api, name, commit, listed)
-        missing = [file for file in weights if not _is_cached(api, name, commit, file)]
+        missing = [file for file in weights if _cached(api, name, commit, file) is None]
         needed = sum(listed[file].size for file in missing)
         check_room(str(name), needed)
         with progress.bar(needed // _MEGABYTE, f"fetching {name}", "MB", quiet=needed < _MEGABYTE) as advance:
@@ -114,19 +114,14 @@ def find_cached(name: HubName) -> Path | None:
     Raises:
         InputError: ``huggingface_hub`` is not installed.
     """
-    config = library(str(name)).try_to_load_from_cache(name.repository, _CONFIG, revision=name.revision)
-    if not isinstance(config, str):
+    config = _cached(library(str(name)), name, name.revision, _CONFIG)
+    if config is None:
         return None
     try:
-        weight_files(Path(config).parent)
+        weight_files(config.parent)
     except InputError:
         return None
-    return Path(config).parent
-
-
-def title(name: HubName, folder: Path) -> str:
-    """Return a title of a fetched checkpoint for readers: its name, and the commit that the name stood for."""
-    return str(name) if folder.name == name.revision else f"{name} (commit {folder.name[:10]})"
+    return config.parent
 
 
 def check_room(reference: str, needed: int) -> None:
@@ -175,8 +170,8 @@ def _weights(api: ModuleType, name: HubName, commit: str, listed: dict[str, Remo
 
 def _fetch_file(api: ModuleType, name: HubName, commit: str, file: str, listed: RemoteFile, bar: type) -> Path:
     """Fetch one file of a commit from the cache or the hub; what comes is what was listed, or is not kept."""
-    if _is_cached(api, name, commit, file):
-        return Path(api.try_to_load_from_cache(name.repository, file, revision=commit))
+    if (cached := _cached(api, name, commit, file)) is not None:
+        return cached
     path = Path(api.hf_hub_download(name.repository, file, revision=commit, tqdm_class=bar))
     if listed.sha256 is not None and io.sha256(path) != listed.sha256:
         path.resolve().unlink()
@@ -185,8 +180,10 @@ def _fetch_file(api: ModuleType, name: HubName, commit: str, file: str, listed: 
     return path
 
 
-def _is_cached(api: ModuleType, name: HubName, commit: str, file: str) -> bool:
-    return isinstance(api.try_to_load_from_cache(name.repository, file, revision=commit), str)
+def _cached(api: ModuleType, name: HubName, revision: str, file: str) -> Path | None:
+    """Return a file from the cache; None where it is not, or is known not to exist."""
+    path = api.try_to_load_from_cache(name.repository, file, revision=revision)
+    return Path(path) if isinstance(path, str) else None
 
 
 def _matches(file: str, patterns: Iterable[str]) -> bool:

@@ -60,10 +60,11 @@ class Reference(NamedTuple):
         return self if self.remote is None else self._replace(path=hub.fetch(self.remote))
 
     def describe(self, description: str) -> str:
-        """Describe what was opened, with the hub's name for it in place of a folder in the cache."""
+        """Describe what was opened; in place of a folder in the cache its name, and the commit that this stood for."""
         if self.remote is None or self.path is None:
             return description
-        return description.replace(str(self.path), hub.title(self.remote, self.path))
+        commit = "" if self.path.name == self.remote.revision else f" (commit {self.path.name[:10]})"
+        return description.replace(str(self.path), f"{self.remote}{commit}")
 
 
 def parse_ref(text: str | Path) -> Reference:
