@@ -292,6 +292,19 @@ def test_a_language_model_under_a_prefix_that_no_table_knows(rng):
     assert [role.path for role in source.roles] == [role.path for role in _source(_tiny(rng), {}).roles]
 
 
+@pytest.mark.parametrize("part", ["mlp.up_proj", "self_attn.kv_b_proj"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused_where_they_are_read(rng, part, value):
+    """A matrix of its own, and one of the two that keys and values of latent attention are products of."""
+    kind = next(names.kind for names in PUBLISHED.values() if names.kind.is_latent and not names.kind.has_experts)
+    tensors, name = llama_tensors(kind, rng), f"model.layers.0.{part}.weight"
+    tensors[name][1, 2] = value
+    source = _source(tensors, kind.config)
+    role = next(role for role in source.roles if name in role.name)
+    with pytest.raises(InputError, match=rf"tensor {re.escape(name)} of here holds NaN or infinite values"):
+        source.read(role)
+
+
 def test_an_encoder_beside_a_decoder_is_a_component_of_its_own(rng):
     tensors = {"model.shared.weight": np.ones((11, 8), np.float32)}
     for half in ("encoder", "decoder"):
