@@ -1,6 +1,7 @@
 """The run format read without a trainer: checksums and seeds of a checkpoint are held against its weights."""
 
 import gc
+import shutil
 import weakref
 
 import jax
@@ -94,6 +95,19 @@ def test_weights_that_do_not_match_their_checksums_are_refused(tmp_path, change)
     run = save_run(tmp_path / "run", change=change)
     with pytest.raises(InputError, match="step 1 .* is corrupted .the checksum of .* does not match"):
         open_checkpoint(f"{run}@seed=5,step=1").params()
+
+
+def test_the_last_step_is_read_unless_one_is_named(tmp_path):
+    run = save_run(tmp_path / "run")
+    for step in ("4", "20"):
+        shutil.copytree(run / FOLDER / "1", run / FOLDER / step)
+    steps = [open_checkpoint(f"{run}@{choice}").info["step"] for choice in ("seed=5", "seed=5,step=4")]
+    assert steps == [20, 4]
+    with pytest.raises(InputError, match="no checkpoint of step 5: it has 1, 4, 20"):
+        open_checkpoint(f"{run}@seed=5,step=5")
+    shutil.rmtree(run / FOLDER / "20" / "params" / "d")
+    with pytest.raises(InputError, match="step 20 in .* is corrupted .*: the newest whole one is .*@seed=5,step=4$"):
+        open_checkpoint(f"{run}@seed=5").params()
 
 
 @pytest.mark.parametrize("seeds", [(3, 5), (5, 4)])
