@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
-from bornbiased_jax.lineage.audit.finding import INFORMATION, FindingKind, RunRow
+from bornbiased_jax.lineage.audit.finding import INFORMATION, FindingKind
 from bornbiased_jax.lineage.verdict import LEAST_P, format_p
 from bornbiased_jax.report import lineage_figures
 from bornbiased_jax.report.tables import Panel
@@ -169,7 +171,7 @@ def _p(value: float | None) -> str:
     return f" ({format_p(math.log10(value) if value > LEAST_P else -math.inf)})"
 
 
-def _run_row(run: RunRow) -> str:
+def _run_row(run: Mapping[str, Any]) -> str:
     steps = run["steps"]
     span = f"{len(steps)} from {steps[0]} to {steps[-1]}" if len(steps) > 1 else str(steps[0])
     sharing = run.get("shares_data_with", "not known")

@@ -24,56 +24,23 @@ FindingKind = Literal[
 ]
 INFORMATION: tuple[FindingKind, ...] = ("inconclusive", "shared-birth", "idle-step")
 """Kinds that a reader should know of, and that are no defect."""
-
-
-class FindingRow(TypedDict):
-    """JSON of a finding."""
-
-    kind: FindingKind
-    subjects: list[str]
-    text: str
-    p_value: float | None
-    nearest_scheme: NotRequired[dict[str, list[str]]]
-
-
-class PairRow(TypedDict):
-    """JSON of a tested pair."""
-
-    checkpoints: list[str]
-    tied: bool
-    identical: bool
-    p_value: float | None
-    log10_p: float | None
-    log10_p_adjusted: float | None
-    z: float | None
-    reason: str
-
-
-# JSON of a run: its steps, and which other runs had the same data.
-RunRow = TypedDict(  # noqa: UP013 (a class would need the name of a frozen key)
-    "RunRow",
-    {
-        "name": str,
-        "steps": list[int],
-        "data": Mapping[str, object] | str,
-        "shares_data_with": NotRequired[list[str] | str],
-    },
-)
+Row = dict[str, object]
+"""JSON of a finding, a checkpoint, a tested pair, a run or an edge."""
 
 
 class AuditResult(TypedDict):
     """JSON of an audit; without weights there is no level."""
 
     clean: bool
-    findings: list[FindingRow]
-    checkpoints: list[dict[str, object]]
-    pairs: list[PairRow]
-    runs: list[RunRow]
-    graph: dict[str, list[str] | list[dict[str, object]]]
+    findings: list[Row]
+    checkpoints: list[Row]
+    pairs: list[Row]
+    runs: list[Row]
+    graph: dict[str, list[str] | list[Row]]
     source: str
     basis: str
     alpha: NotRequired[float]
-    listing: NotRequired[list[FindingRow]]
+    listing: NotRequired[list[Row]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +61,9 @@ class Finding:
     p_value: float | None = None
     nearest_scheme: Mapping[str, tuple[str, ...]] | None = None
 
-    def to_dict(self) -> FindingRow:
+    def to_dict(self) -> Row:
         """Return the finding as JSON has it."""
-        row = FindingRow(kind=self.kind, subjects=list(self.subjects), text=self.text, p_value=self.p_value)
+        row: Row = {"kind": self.kind, "subjects": list(self.subjects), "text": self.text, "p_value": self.p_value}
         if self.nearest_scheme is not None:
             row["nearest_scheme"] = {group: list(names) for group, names in self.nearest_scheme.items()}
         return row
