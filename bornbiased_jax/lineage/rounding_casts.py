@@ -22,14 +22,10 @@ def _rounded(numbers: np.ndarray, dtype: type) -> np.ndarray:
     return numbers.astype(dtype).astype(np.float32)
 
 
-def bfloat16(numbers: np.ndarray) -> np.ndarray:
-    """Round to 8 significant bits."""
-    return _rounded(numbers, ml_dtypes.bfloat16)
-
-
-def float16(numbers: np.ndarray) -> np.ndarray:
-    """Round to 11 significant bits, infinite where too large."""
-    return _rounded(numbers, np.float16)
+bfloat16 = cast_to(ml_dtypes.bfloat16)
+"""Rounds to 8 significant bits."""
+float16 = cast_to(np.float16)
+"""Rounds to 11 significant bits, infinite where too large."""
 
 
 def int8(numbers: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ noise could leave in place, have a common divisor (17 of 4 bits).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -84,38 +84,26 @@ def _sources_of_steps(unused: int) -> list[_Source]:
         lambda other_GN, steps: (other_GN - steps.low_G1) / steps.scale_G1,
         lambda other_GN, steps: other_GN / steps.own_scale(np.asarray) + steps.zeros(),
     ]
-    # Of a copy in 16 bits, and divided in them.
     for cast in (bfloat16, float16):
-        sources += [
-            functools.partial(_of_16_bits, cast=cast),
-            functools.partial(_by_own_scale, cast=cast),
-            functools.partial(_divided_in_16_bits, cast=cast),
-        ]
-        # Some add the zero point in 16 bits too, to codes from 0 to 255 or from −128 to 127.
-        for first in (np.float32(lowest + cut) for lowest in (0, -128) for cut in range(unused + 1)):
-            sources.append(functools.partial(_added_in_16_bits, cast=cast, first=first))
+        sources += _sources_in_16_bits(cast, unused)
     return sources
 
 
-def _of_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: Cast) -> np.ndarray:
-    numbers_GN: np.ndarray = cast(other_GN) / steps.scale_G1 + steps.zeros()
-    return numbers_GN
+def _sources_in_16_bits(cast: Cast, unused: int) -> Iterator[_Source]:
+    """Yield the numbers of a copy in 16 bits over the scale, as they are, and divided in 16 bits too."""
 
+    def quotients(other_GN: np.ndarray, steps: _Steps) -> np.ndarray:
+        return cast(cast(other_GN) / steps.scale_G1)
 
-def _by_own_scale(other_GN: np.ndarray, steps: _Steps, *, cast: Cast) -> np.ndarray:
-    numbers_GN: np.ndarray = cast(other_GN) / steps.own_scale(cast) + steps.zeros()
-    return numbers_GN
+    # Some add the zero point in 16 bits too, to codes from 0 to 255 or from −128 to 127.
+    def sums(other_GN: np.ndarray, steps: _Steps, first: np.float32) -> np.ndarray:
+        return cast(quotients(other_GN, steps) + (steps.zeros() + first)) - first
 
-
-def _divided_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: Cast) -> np.ndarray:
-    numbers_GN: np.ndarray = cast(cast(other_GN) / steps.scale_G1) + steps.zeros()
-    return numbers_GN
-
-
-def _added_in_16_bits(other_GN: np.ndarray, steps: _Steps, *, cast: Cast, first: np.float32) -> np.ndarray:
-    quotient_GN = cast(cast(other_GN) / steps.scale_G1)
-    numbers_GN: np.ndarray = cast(quotient_GN + (steps.zeros() + first)) - first
-    return numbers_GN
+    yield lambda other_GN, steps: cast(other_GN) / steps.scale_G1 + steps.zeros()
+    yield lambda other_GN, steps: cast(other_GN) / steps.own_scale(cast) + steps.zeros()
+    yield lambda other_GN, steps: quotients(other_GN, steps) + steps.zeros()
+    for first in (np.float32(lowest + cut) for lowest in (0, -128) for cut in range(unused + 1)):
+        yield functools.partial(sums, first=first)
 
 
 def lies_on_steps(grid_GN: np.ndarray, other_GN: np.ndarray) -> bool:
