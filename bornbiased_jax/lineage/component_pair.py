@@ -28,7 +28,7 @@ from bornbiased_jax.lineage.evidence import (
     EvidenceError,
     Term,
     TraceFacts,
-    z_from,
+    total,
     z_of,
 )
 from bornbiased_jax.lineage.fingerprints import Component, Fingerprint, Neurons, RepeatLabels
@@ -409,4 +409,4 @@ def _has_repeated_blocks(component: Component) -> bool:
 
     with ThreadPoolExecutor(cores()) as pool:
         results = list(pool.map(facts, [pair for pair in pairs if pair[0].total == pair[1].total]))
-    return z_from(result for result in results if result is not None) >= REPEATING
+    return total(result for result in results if result is not None).z >= REPEATING

@@ -142,24 +142,17 @@ class Term:
         is_nested = self.num_groups is not None and 1 < self.num_groups < len(self.scores_nn)
         return self.num_groups if is_nested else None
 
-    @property
-    def trace(self) -> float:
-        """The score of every label with itself, summed."""
-        return float(np.trace(self.scores_nn, dtype=np.float64))
-
-    @_Cached
-    def moments(self) -> tuple[float, float]:
-        """Mean and variance of the trace over all permutations."""
-        if self.nested_groups is not None:
-            return nested_moments(self.scores_nn, self.nested_groups)
-        mean, variance = moments(self.scores_nn)
-        return float(mean), float(variance)
-
     @_Cached
     def facts(self) -> TraceFacts:
-        """Return the numbers of the term that z needs."""
+        """Return the trace, its moments over all permutations, and what they are large against."""
+        if self.nested_groups is not None:
+            mean, variance = nested_moments(self.scores_nn, self.nested_groups)
+        else:
+            mean, variance = map(float, moments(self.scores_nn))
         squares = float(np.vdot(self.scores_nn, self.scores_nn))
-        return TraceFacts(self.trace, *self.moments, squares / len(self.scores_nn))
+        return TraceFacts(
+            float(np.trace(self.scores_nn, dtype=np.float64)), mean, variance, squares / len(self.scores_nn)
+        )
 
     @_Cached
     def rows(self) -> Rows:
@@ -191,25 +184,29 @@ class Term:
 
 
 class TraceFacts(NamedTuple):
-    """One term as z needs it: its trace, mean and variance of it over permutations, and the sum of squares over n."""
+    """The score of every label with itself, summed: its mean and variance over permutations, sum of squares over n."""
 
     trace: float
     mean: float
     variance: float
     mean_square: float
 
+    @property
+    def z(self) -> float:
+        """Standard deviations by which the trace lies above its mean; NaN where nothing varies."""
+        # Rounding leaves a little variance where every score is the same.
+        is_varying = self.variance > 1e-12 * self.mean_square
+        return (self.trace - self.mean) / math.sqrt(self.variance) if is_varying else math.nan
+
+
+def total(facts: Iterable[TraceFacts]) -> TraceFacts:
+    """Sum the facts of terms that are permuted each on its own, and that need not be there together."""
+    return TraceFacts(*map(math.fsum, list(zip(*facts, strict=True)) or [()] * len(TraceFacts._fields)))
+
 
 def z_of(terms: Sequence[Term]) -> float:
     """Compute how many standard deviations the summed traces lie above their mean; NaN where nothing varies."""
-    return z_from(term.facts for term in terms)
-
-
-def z_from(facts: Iterable[TraceFacts]) -> float:
-    """Compute the z of summed traces as :func:`z_of` does, from facts of terms that need not be there together."""
-    columns = list(zip(*facts, strict=True)) or [()] * len(TraceFacts._fields)
-    statistic, mean, variance, scale = map(math.fsum, columns)
-    # Rounding leaves a little variance where every score is the same.
-    return (statistic - mean) / math.sqrt(variance) if variance > 1e-12 * scale else math.nan
+    return total(term.facts for term in terms).z
 
 
 def bound_of(terms: Sequence[Term], *, is_quick: bool = False) -> float:
@@ -249,18 +246,17 @@ def certified_sum(terms: Sequence[Term], num_permutations: int, seed: int = 0) -
         num_permutations: how many are counted.
         seed: of the permutations.
     """
-    statistic = math.fsum(term.trace for term in terms)
-    mean = math.fsum(term.moments[0] for term in terms)
-    std = math.sqrt(math.fsum(term.moments[1] for term in terms))
+    facts = total(term.facts for term in terms)
     # Without variation every permutation gives the same sum.
-    if not math.isfinite(z_of(terms)):
-        return constant_sum(statistic, mean, num_permutations)
+    if not math.isfinite(facts.z):
+        return constant_sum(facts.trace, facts.mean, num_permutations)
     # Draw permutations for all terms together.
     sums_P = np.zeros(num_permutations)
     for stream, term in enumerate(join_terms(terms)):
         sums_P += term.permuted_traces(num_permutations, seed, stream)
     bound = Bound(bound_of(terms), 0.0, "rows")
-    return certify_sums(statistic, mean, std, sums_P, bound, log_order=math.fsum(term.log_order for term in terms))
+    orders = math.fsum(term.log_order for term in terms)
+    return certify_sums(facts.trace, facts.mean, math.sqrt(facts.variance), sums_P, bound, log_order=orders)
 
 
 def join_terms(terms: Sequence[Term], *, is_joint: bool = False) -> list[Term]:

@@ -334,8 +334,8 @@ def test_terms_are_added_and_narrow_ones_permuted_independently():
     terms = [Term(rng.standard_normal((n, n))) for n in (20, 20, 23)]
     result = certified_sum(terms, 4000)
     assert result.statistic == pytest.approx(sum(np.trace(each.scores_nn) for each in terms))
-    assert result.mean == pytest.approx(sum(each.moments[0] for each in terms))
-    assert result.std == pytest.approx(math.sqrt(sum(each.moments[1] for each in terms)))
+    assert result.mean == pytest.approx(sum(each.facts.mean for each in terms))
+    assert result.std == pytest.approx(math.sqrt(sum(each.facts.variance for each in terms)))
     sums = [each.permuted_traces(4000, 0, stream) for stream, each in enumerate(terms)]
     assert result.exceedances == (np.sum(sums, axis=0) >= result.statistic).sum()
     # One permutation for both would give correlated sums: two equal matrices show it.

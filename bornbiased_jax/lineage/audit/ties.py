@@ -275,9 +275,7 @@ def find_shared_initializations(
     return findings
 
 
-def edges(
-    summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[frozenset[str], Tie]
-) -> list[Row]:
+def edges(summaries: Mapping[str, CheckpointSummary], runs: Runs, ties: Mapping[frozenset[str], Tie]) -> list[Row]:
     """List the edges of the lineage graph: tied pairs that say something.
 
     These are an initialization and its descendants, neighbors and copies. A direction is known of a run of this package
