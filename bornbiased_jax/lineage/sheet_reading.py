@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,12 +33,16 @@ Records = Mapping[str, TensorRecord]
 _SEQUENCES, _LENGTH = 8, 16
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class SheetReading:
     """The numbers of one model that the statistics need, from one read of it, tensor by tensor.
 
     Attributes:
         source: the model.
+        settings: by this package's fields; None where it does not run the model.
+        fields: of the ``config.json`` next to its weights; None without one.
+        outputs: on random tokens; None where it is not run on any.
+        tokenizer_file: of its tokenizer, if it has one.
         embedding: the role of its embedding; None where it has none.
         vectors: norm scales and biases of queries, keys and values, by path.
         stds: standard deviations of Q, K, V, O, by path.
@@ -46,23 +50,19 @@ class SheetReading:
         products: sorted values of both products of attention, block by block of the sample, by the key of the method
             (:data:`bornbiased_jax.lineage.spectra.SPECTRA`).
         digests: of all tensors that are not constant, by path.
-        settings: by this package's fields; None where it does not run the model.
-        fields: of the ``config.json`` next to its weights; None without one.
-        outputs: on random tokens; None where it is not run on any.
-        tokenizer_file: of its tokenizer, if it has one.
     """
 
     source: RoleSource
-    embedding: Role | None
-    vectors: Mapping[str, np.ndarray]
-    stds: Mapping[str, float]
-    spectra: Mapping[str, np.ndarray]
-    products: Mapping[str, Sequence[VectorPair]]
-    digests: Mapping[str, str]
     settings: Fields | None
     fields: Fields | None
     outputs: ProbeOutputs | None
     tokenizer_file: Path | None
+    embedding: Role | None = None
+    vectors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    stds: dict[str, float] = dataclasses.field(default_factory=dict)
+    spectra: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    products: dict[str, list[VectorPair]] = dataclasses.field(default_factory=lambda: {key: [] for key in SPECTRA})
+    digests: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def vocabulary(self) -> TokenVocabulary | None:
@@ -109,13 +109,12 @@ def read_model(
             where its numbers are asked for.
         sample: the matrices and blocks that spectra are taken of; of all by default.
     """
-    vectors: dict[str, np.ndarray] = {}
-    stds: dict[str, float] = {}
-    spectra: dict[str, np.ndarray] = {}
+    settings = None if checkpoint is None else checkpoint.config.to_dict()
+    outputs = None if checkpoint is None or ids_ST is None else probe_outputs(checkpoint, ids_ST)
+    fields, tokenizer_file = config_fields(source.files), _tokenizer_file(source, checkpoint)
+    reading = SheetReading(source, settings, fields, outputs, tokenizer_file)
     attention: dict[str, np.ndarray] = {}
-    products: dict[str, list[VectorPair]] = {key: [] for key in SPECTRA}
-    digests: dict[str, str] = {}
-    embedding, block = None, None
+    block = None
     for role in source.roles:
         if role.component != LANGUAGE:
             continue
@@ -130,38 +129,24 @@ def read_model(
         tensor = source.read(role) if is_read else np.empty(0, np.float32)
         is_constant = tensor.min() == tensor.max() if record is None else record.minimum == record.maximum
         if math.prod(source.array_shape(role)) > 1 and not is_constant:
-            digests[role.path] = tensor_digest(tensor) if record is None else record.digest
+            reading.digests[role.path] = tensor_digest(tensor) if record is None else record.digest
         if role.group == "embedding":
-            embedding = role
+            reading.embedding = role
         if role.leaf == "kernel" and role.block is not None and role.group in MATRICES:
-            stds[role.path] = float(tensor.std()) if record is None else record.std
+            reading.stds[role.path] = float(tensor.std()) if record is None else record.std
         if is_vector:
-            vectors[role.path] = tensor.reshape(-1).astype(np.float64)
+            reading.vectors[role.path] = tensor.reshape(-1).astype(np.float64)
         if has_spectrum:
-            spectra[role.path] = singular_values(tensor)
+            reading.spectra[role.path] = singular_values(tensor)
         if has_product:
             # Blocks follow one another: of each the products, once its four matrices are there.
             attention = {**(attention if role.block == block else {}), role.group: tensor}
             block = role.block
             if attention.keys() >= set(MATRICES):
                 for key, values in _product_spectra(source, attention).items():
-                    products[key].append(values)
+                    reading.products[key].append(values)
                 attention = {}
-    settings = None if checkpoint is None else checkpoint.config.to_dict()
-    outputs = None if checkpoint is None or ids_ST is None else probe_outputs(checkpoint, ids_ST)
-    return SheetReading(
-        source,
-        embedding,
-        vectors,
-        stds,
-        spectra,
-        products,
-        digests,
-        settings,
-        config_fields(source.files),
-        outputs,
-        _tokenizer_file(source, checkpoint),
-    )
+    return reading
 
 
 def _product_spectra(source: RoleSource, kernels: Mapping[str, np.ndarray]) -> dict[str, VectorPair]:
