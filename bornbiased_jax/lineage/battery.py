@@ -73,7 +73,7 @@ class Cell:
     """One member of the family: a piece of evidence over a component.
 
     Attributes:
-        evidence: a key of :data:`.evidence.KINDS`, or "outputs".
+        evidence: a key of :data:`.evidence.KINDS`.
         component: "all", "embedding", "up", "blocks/3", "quarters/2", "experts/5" …; of a component of the model other
             than its first one with the name before it: "vision/all".
         z: of the summed traces; None where undefined.

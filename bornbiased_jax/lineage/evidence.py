@@ -49,7 +49,7 @@ class EvidenceKind:
 
 COORDINATES, SIGNLESS = "coordinates", "coordinates up to sign"
 RAW_NEURONS, TOKEN_NEURONS, TOKEN_HEADS = "neurons in coordinates", "neurons in token space", "heads in token space"
-MATCHED = "matched neurons"
+MATCHED, OUTPUTS = "matched neurons", "outputs"
 _BLOCK_CHANGES = ("inserted, dropped and repeated blocks", "the order of heads")
 _ROTATIONS = ("rotations, permutations and signs of the residual stream", "scales moved between norms and matrices")
 _VOCABULARY = "a vocabulary that was cut, extended or, with its tokenizer, reordered"
@@ -90,14 +90,14 @@ KINDS: Mapping[str, EvidenceKind] = {
         (*_ROTATIONS, "the order, scales and signs of neurons", *_BLOCK_CHANGES),
         "splitting, merging or retraining neurons",
     ),
+    # The permutation test of outputs, where it joins the family.
+    OUTPUTS: EvidenceKind(
+        "coordinates",
+        "the residual coordinates",
+        ("what the outputs do not show",),
+        "rotating, permuting or negating the residual coordinates",
+    ),
 }
-
-_OUTPUTS = dataclasses.replace(KINDS[COORDINATES], invariant_to=("what the outputs do not show",))
-
-
-def kind_of(evidence: str) -> EvidenceKind:
-    """Return the kind of a piece of evidence: of :data:`KINDS`, or the permutation test of outputs."""
-    return KINDS.get(evidence, _OUTPUTS)
 
 
 class EvidenceError(Exception):

@@ -13,13 +13,13 @@ from bornbiased_jax.lineage.battery import ALL, Cell, WeightsComparison
 from bornbiased_jax.lineage.component_pair import TABLES
 from bornbiased_jax.lineage.evidence import (
     COORDINATES,
+    KINDS,
     MATCHED,
+    OUTPUTS,
     RAW_NEURONS,
     SIGNLESS,
     TOKEN_HEADS,
     TOKEN_NEURONS,
-    EvidenceKind,
-    kind_of,
 )
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.matching import Matching
@@ -137,15 +137,16 @@ def _test_row(comparison: WeightsComparison, cell: Cell, null: str) -> Detail:
         "log10_p_adjusted": log10_p,
         "null": null,
         "align": "none",
-        **kind_keys(kind_of(cell.evidence)),
+        **kind_keys(cell.evidence),
         "agreement": None,
         "log10_p_bound": None if cell.certified is None else cell.certified.log10_p_bound,
         "log10_p_moments": None if cell.certified is None else cell.certified.log10_p_moments,
     }
 
 
-def kind_keys(kind: EvidenceKind) -> Detail:
+def kind_keys(evidence: str) -> Detail:
     """Return the JSON of a kind of evidence: labels, permuted, invariant_to, evaded_by."""
+    kind = KINDS[evidence]
     return {**dataclasses.asdict(kind), "invariant_to": list(kind.invariant_to)}
 
 
@@ -198,7 +199,7 @@ def write_notes(
         notes.append(compared)
     else:
         notes.append(f"{compared} The verdict's p-value is corrected for that number by Holm's method.")
-        kind = kind_of(deciding.evidence)
+        kind = KINDS[deciding.evidence]
         notes.append(
             f"The smallest p-value is that of {deciding.evidence}. "
             f"{rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)}"
@@ -301,7 +302,7 @@ def evaded_by(comparison: WeightsComparison, *, has_strings: bool) -> str:
     defined = {cell.evidence for cell in comparison.cells if cell.log10_p is not None}
     is_matched = comparison.matching is not None
     rotating = "rotating or permuting the residual coordinates"
-    needed = [rotating] if defined & {COORDINATES, SIGNLESS, RAW_NEURONS, "outputs"} else []
+    needed = [rotating] if defined & {COORDINATES, SIGNLESS, RAW_NEURONS, OUTPUTS} else []
     hidden = []
     if defined & {RAW_NEURONS, TOKEN_NEURONS} or is_matched:
         hidden.append("splitting, merging or retraining neurons" if is_matched else "permuting neurons")

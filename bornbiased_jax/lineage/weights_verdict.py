@@ -14,7 +14,7 @@ from bornbiased_jax.lineage.battery import (
     single_cell,
 )
 from bornbiased_jax.lineage.component_pair import TABLES
-from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, SIGNLESS, kind_of
+from bornbiased_jax.lineage.evidence import COORDINATES, KINDS, MATCHED, OUTPUTS, SIGNLESS
 from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.same_model import SAME_WEIGHTS, Identity
 from bornbiased_jax.lineage.verdict import Decision, Detail, Verdict, certified_keys, probability, rests_on
@@ -78,7 +78,7 @@ def auto_verdict(
         # An undefined verdict may come with numbers, as on vectors that both models shared: they are no evidence.
         is_defined = outputs.verdict != "undefined"
         z, log10_p = (outputs.z, outputs.log10_p) if is_defined else (None, None)
-        further = [Cell("outputs", ALL, z, log10_p, outputs.reason)]
+        further = [Cell(OUTPUTS, ALL, z, log10_p, outputs.reason)]
     # Run the battery; equal tensors are an identity of their own.
     comparison = compare_weights(base, suspect, options, further=further)
     if comparison.is_identical and (identity is None or identity.kind == "logits"):
@@ -149,13 +149,13 @@ def single_verdict(
     # One piece of evidence over the whole model, without correction.
     pair = main_pair(base, suspect)
     cell = single_cell(pair, evidence, options)
-    kind = kind_of(evidence)
+    kind = KINDS[evidence]
     null = _null(base, suspect, options)
     rests = rests_on(kind.permuted, kind.invariant_to, kind.evaded_by)
     detail: Detail = {
         "null": null,
         "align": "none",
-        **kind_keys(kind),
+        **kind_keys(evidence),
         "statistic_form": "squares" if evidence == SIGNLESS else "trace",
         "by_module": module_rows(pair.by_module()),
         "num_tokens": min(_num_tokens(base), _num_tokens(suspect)),
@@ -242,7 +242,7 @@ def _kinds_alone(comparison: WeightsComparison) -> list[str]:
     """Return the one or two tables or kinds of block matrices in which alone the models agree; [] if others do too."""
     kinds = {module.rpartition("/")[2] for module in comparison.by_module if module.startswith("blocks/")}
     agreeing = [cell for cell in comparison.cells if comparison.is_significant(cell.log10_adjusted)]
-    if any(cell.evidence in (*BLOCK_LABELS, "outputs") for cell in agreeing):
+    if any(cell.evidence in (*BLOCK_LABELS, OUTPUTS) for cell in agreeing):
         return []
     components = {cell.component for cell in agreeing}
     alone = sorted(components & {*kinds, *TABLES})
@@ -286,10 +286,10 @@ def _evidence_keys(
     """Return the keys of the evidence that decides."""
     detail: Detail = {"null": null, "align": "none"}
     if deciding is not None:
-        detail |= {**kind_keys(kind_of(deciding.evidence)), **_certified_keys(deciding)}
+        detail |= {**kind_keys(deciding.evidence), **_certified_keys(deciding)}
     elif decision == "same-lineage":
         # Matchings are held against unrelated models: no labels are permuted.
-        detail |= {**kind_keys(KINDS[MATCHED]), "null": "population", "permuted": "nothing"}
+        detail |= {**kind_keys(MATCHED), "null": "population", "permuted": "nothing"}
     if decision == "unrelated":
         detail["evaded_by"] = evaded_by(comparison, has_strings=has_strings)
     return detail
