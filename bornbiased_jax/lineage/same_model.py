@@ -11,6 +11,7 @@ import dataclasses
 import filecmp
 import functools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -261,31 +262,23 @@ def _root_mean_square(parts: Iterable[np.ndarray]) -> float:
 
 def _differing_vectors(base: RoleSource, suspect: RoleSource) -> list[str]:
     """Name biases and per-head norms that no rotation and no other order explains, as one item for each kind."""
-    differing: dict[str, set[str]] = {}
-    sizes = [_vector_sizes(source) for source in (base, suspect)]
-    for path, (kind, size) in sizes[0].items() | sizes[1].items():
-        least = min(model.get(path, (kind, 0.0))[1] for model in sizes)
-        if not math.isclose(size, least, rel_tol=_SAME_SIZE):
-            differing.setdefault(kind, set()).add(path)
-    return [f"{kind} differ: {', '.join(sorted(paths))}" for kind, paths in sorted(differing.items())]
+    sizes = [_vector_squares(source) for source in (base, suspect)]
+    differing: dict[str, list[str]] = defaultdict(list)
+    for kind, name in sorted(sizes[0].keys() | sizes[1].keys()):
+        if not math.isclose(*(math.sqrt(squares[kind, name]) for squares in sizes), rel_tol=_SAME_SIZE):
+            differing[kind].append(name)
+    return [f"{kind} differ: {', '.join(names)}" for kind, names in differing.items()]
 
 
-def _vector_sizes(source: RoleSource) -> dict[str, tuple[str, float]]:
-    """Measure the norm of every bias and of every scale of heads, by module over all blocks."""
-    squares: dict[str, tuple[str, float]] = {}
+def _vector_squares(source: RoleSource) -> Counter[tuple[str, str]]:
+    """Sum the squares of every bias and of every scale of heads, by kind and module over all blocks."""
+    squares = Counter[tuple[str, str]]()
     for role in source.roles:
-        kind = _vector_kind(role)
-        if kind is not None:
-            name = role.module or role.group
-            total = squares.get(name, (kind, 0.0))[1] + float(np.square(source.read(role), dtype=np.float64).sum())
-            squares[name] = kind, total
-    return {name: (kind, math.sqrt(total)) for name, (kind, total) in squares.items()}
-
-
-def _vector_kind(role: Role) -> str | None:
-    if role.leaf == "bias" or role.group == "bias":
-        return "biases"
-    return "norms of heads" if role.module in ("query_norm", "key_norm") else None
+        is_bias = "bias" in (role.leaf, role.group)
+        if is_bias or role.module in ("query_norm", "key_norm"):
+            key = "biases" if is_bias else "norms of heads", role.module or role.group
+            squares[key] += float(np.square(source.read(role), dtype=np.float64).sum())  # type: ignore[assignment]
+    return squares
 
 
 # ---------------------------------------------------------------------------------------------------------------------
