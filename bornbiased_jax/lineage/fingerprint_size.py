@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 from bornbiased_jax.checkpoints.roles import Role, RoleSource
@@ -81,21 +82,19 @@ def fitted(source: RoleSource, settings: Settings, max_bytes: int) -> Settings:
     Raises:
         InputError: nothing fits.
     """
-    predicted = predicted_bytes(source, settings)
-    if predicted <= max_bytes:
+    if predicted_bytes(source, settings) <= max_bytes:
         return settings
-    largest = max((size for role in source.roles for size in source.array_shape(role)), default=_LEAST)
-    # Search between the fewest and all neurons.
-    low, high = _LEAST, settings.neurons or largest
-    smallest = predicted_bytes(source, dataclasses.replace(settings, neurons=low))
+
+    def size(neurons: int) -> int:
+        return predicted_bytes(source, dataclasses.replace(settings, neurons=neurons))
+
+    smallest = size(_LEAST)
     if smallest > max_bytes:
         raise InputError(
-            f"with {low} neurons of each MLP a fingerprint still has {smallest:,} bytes, above the limit of "
+            f"with {_LEAST} neurons of each MLP a fingerprint still has {smallest:,} bytes, above the limit of "
             f"{max_bytes:,}: raise --max-bytes, or lower --dim below {settings.dim}"
         )
-    # The largest number that fits.
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = predicted_bytes(source, dataclasses.replace(settings, neurons=middle)) <= max_bytes
-        low, high = (middle, high) if fits else (low, middle)
-    return dataclasses.replace(settings, neurons=low)
+    # The largest number that fits, of those up to all neurons.
+    largest = max(size for role in source.roles for size in source.array_shape(role))
+    numbers = range(_LEAST, settings.neurons or largest)
+    return dataclasses.replace(settings, neurons=numbers[bisect.bisect_right(numbers, max_bytes, key=size) - 1])
