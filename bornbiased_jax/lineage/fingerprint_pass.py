@@ -23,7 +23,7 @@ from bornbiased_jax import progress
 from bornbiased_jax.checkpoints.buffers import reused_memory
 from bornbiased_jax.checkpoints.by_role import read_by_role
 from bornbiased_jax.checkpoints.digests import combine
-from bornbiased_jax.checkpoints.roles import Role, RoleSource, canonical_key
+from bornbiased_jax.checkpoints.roles import Role, RoleSource
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.lineage import sketches
 from bornbiased_jax.lineage.component_sketches import ComponentSketches, TensorMeasurement
@@ -83,19 +83,18 @@ def fingerprint(
         >>> print_of_seed.components["language"].neurons[0].token["up"].shape
         (352, 16)
     """
-    # Settings, labels of tokens, and roles in canonical order.
+    # Settings and labels of tokens; roles of a source are in canonical order.
     source = read_by_role(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     settings = settings or Settings()
     if max_bytes is not None:
         settings = fitted(source, settings, max_bytes)
     labels = source.token_labels() if settings.token_labels == "strings" else None
-    roles = sorted(source.roles, key=canonical_key)
-    if not roles:
+    if not source.roles:
         raise InputError(f"{source.description} has no tensor that any convention of names understands")
-    names = dict.fromkeys(role.component for role in roles)
+    names = dict.fromkeys(role.component for role in source.roles)
     components = {name: ComponentSketches(source, name, settings, labels) for name in names}
     # Slices of one tensor, as of experts, follow each other.
-    groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
+    groups = [(name, list(group)) for name, group in itertools.groupby(source.roles, key=source.digest_name)]
 
     # Read on this thread, measure on others; the token space is made once the first block is asked for.
     def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str], list[TensorMeasurement]]]]]:
@@ -127,7 +126,7 @@ def fingerprint(
         source=FingerprintSource(
             description=source.description,
             naming=source.naming,
-            storage=dict(sorted(Counter(source.stored_as(role) for role in roles).items())),
+            storage=dict(sorted(Counter(source.stored_as(role) for role in source.roles).items())),
             unread=tuple(source.unread),
         ),
     )
@@ -139,8 +138,7 @@ def weights_digests(source: RoleSource) -> WeightsDigests:
     Raises:
         InputError: the files cannot be read.
     """
-    roles = sorted(source.roles, key=canonical_key)
-    groups = [(name, list(group)) for name, group in itertools.groupby(roles, key=source.digest_name)]
+    groups = [(name, list(group)) for name, group in itertools.groupby(source.roles, key=source.digest_name)]
 
     def jobs() -> Iterator[tuple[int, Callable[[], tuple[str, list[str]]]]]:
         for _, group in groups:
