@@ -201,7 +201,8 @@ class ComponentPair:
         self._check_repeats("coordinates")
         base, suspect = [], []
         for name in parts:
-            if name == "blocks" and (self._skips_blocks or any(kind in self.left_out for kind in self.kinds)):
+            is_cut = self._included_kinds < set(self.kinds) or any(block is not None for block, _ in self._skipped)
+            if name == "blocks" and is_cut:
                 # Blocks matrix by matrix, so that a kind can be left out.
                 first, second = self._map_sketches(self._included_kinds, None, limit=None)
                 base += first
@@ -241,10 +242,6 @@ class ComponentPair:
                 z = math.nan
             rows[_module(block, kind)] = z if math.isfinite(z) else None
         return rows
-
-    @property
-    def _skips_blocks(self) -> bool:
-        return any(block is not None for block, _ in self._skipped)
 
     @property
     def _included_kinds(self) -> set[str]:

@@ -155,16 +155,12 @@ def scaled_down(tensor: np.ndarray, limit: float = LARGEST) -> np.ndarray:
     return scaled
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def moments(tensor: np.ndarray) -> Moments:
     """Compute the statistics of a tensor in one pass over chunks that fit in the cache.
 
     Sums of squares are infinite where float32 does not hold them; those of :func:`scaled_down` are not.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _moments(tensor)
-
-
-def _moments(tensor: np.ndarray) -> Moments:
     matrix_nm = tensor if tensor.ndim == 2 else tensor.reshape(1, -1)
     n, m = matrix_nm.shape
     squares_row, squares_column = np.zeros(n), np.zeros(m)
