@@ -325,6 +325,9 @@ def test_limit_of_bytes_lowers_the_neurons():
     free = len(encode(fingerprint(opened)))
     limited = fingerprint(opened, max_bytes=free // 2)
     assert 8 < limited.settings.neurons < 1024
+    # No larger number is predicted to fit.
+    one_more = dataclasses.replace(limited.settings, neurons=limited.settings.neurons + 1)
+    assert predicted_bytes(opened, limited.settings) <= free // 2 < predicted_bytes(opened, one_more)
     assert 0.8 * free // 2 < len(encode(limited)) <= free // 2
     assert limited.components["language"].neurons[0].stored == limited.settings.neurons
     with pytest.raises(InputError, match="raise --max-bytes"):
