@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 import statistics
+import time
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,13 @@ def run(work: Callable[[], Findings], path: Path | str | None, **facts: object) 
     if path is not None:
         io.write_json(path, record)
     return record
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the wall time of work."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def command(

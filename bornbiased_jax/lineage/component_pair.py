@@ -37,13 +37,13 @@ from bornbiased_jax.lineage.pairing import (
     BlockPair,
     FurtherBlock,
     NeuronPair,
+    Space,
     by_block,
     nearest_blocks,
     pair_blocks,
     pair_neurons,
 )
 from bornbiased_jax.lineage.scores import (
-    Space,
     coordinate_terms,
     head_terms,
     neuron_scores,

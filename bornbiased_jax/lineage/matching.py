@@ -18,8 +18,8 @@ from scipy.optimize import linear_sum_assignment
 
 from bornbiased_jax.checkpoints.roles import Shape
 from bornbiased_jax.lineage.evidence import EvidenceError, Term
-from bornbiased_jax.lineage.pairing import NeuronPair
-from bornbiased_jax.lineage.scores import NeuronScores, Space, neuron_scores
+from bornbiased_jax.lineage.pairing import NeuronPair, Space
+from bornbiased_jax.lineage.scores import NeuronScores, neuron_scores
 
 AGREEMENT = 0.5
 """Agreement of two matchings that means a shared initialization in MLPs narrower than all in the calibration."""
