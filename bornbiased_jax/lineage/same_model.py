@@ -11,7 +11,7 @@ import dataclasses
 import filecmp
 import functools
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -270,14 +270,14 @@ def _differing_vectors(base: RoleSource, suspect: RoleSource) -> list[str]:
     return [f"{kind} differ: {', '.join(names)}" for kind, names in differing.items()]
 
 
-def _vector_squares(source: RoleSource) -> Counter[tuple[str, str]]:
+def _vector_squares(source: RoleSource) -> defaultdict[tuple[str, str], float]:
     """Sum the squares of every bias and of every scale of heads, by kind and module over all blocks."""
-    squares = Counter[tuple[str, str]]()
+    squares: defaultdict[tuple[str, str], float] = defaultdict(float)
     for role in source.roles:
         is_bias = "bias" in (role.leaf, role.group)
         if is_bias or role.module in ("query_norm", "key_norm"):
             key = "biases" if is_bias else "norms of heads", role.module or role.group
-            squares[key] += float(np.square(source.read(role), dtype=np.float64).sum())  # type: ignore[assignment]
+            squares[key] += float(np.square(source.read(role), dtype=np.float64).sum())
     return squares
 
 
