@@ -7,7 +7,7 @@ import pytest
 
 from bornbiased_jax.checkpoints import export_hugging_face
 from bornbiased_jax.cli.main import run
-from bornbiased_jax.lineage.evidence import KINDS
+from bornbiased_jax.lineage.evidence import KINDS, OUTPUTS
 from tests.lineage.descendants import config, descend, everything
 
 SIZES = dict(num_layers=2, d_model=48, d_ff=64, vocab_size=96)
@@ -78,7 +78,8 @@ def test_auto_needs_nothing_but_two_models(seedprint, suspect):
     verdict = seedprint(f"seed:7{INITIAL}", suspect)
     assert verdict["test"] == "auto"
     assert (verdict["verdict"], verdict["null"], verdict["identity"]) == ("same-lineage", "exact", None)
-    assert [row["name"] for row in verdict["tests"]] == list(KINDS)
+    # Every piece of evidence in the weights; outputs are asked for.
+    assert [row["name"] for row in verdict["tests"]] == [name for name in KINDS if name != OUTPUTS]
     assert {"component", "z", "log10_p", "verdict"} <= set(verdict["components"][0])
     assert {"test", "labels", "z", "log10_p_bound"} <= set(verdict["evidence"][0])
     for row in verdict["tests"]:
