@@ -139,6 +139,7 @@ def test_theory_needs_neither_jax_nor_another_room(module):
     assert "jax" not in loaded and rooms == {"__init__", "theory"}
 
 
+@pytest.mark.slow
 def test_training_and_sinks_wait_for_no_torch():
     """tensorboardX imports PyTorch where that is installed: only a run that writes event files does."""
     code = "import sys, bornbiased_jax.training, bornbiased_jax.evaluation; print(*sys.modules)"

@@ -69,6 +69,7 @@ def term(base, suspect, shape=GATED, periods=None):
     return single
 
 
+@pytest.mark.slow
 def test_p_of_unrelated_neurons_is_uniform():
     """KS of the counted p over 400 pairs, and 1% within its binomial interval."""
     p_values = []
@@ -296,6 +297,7 @@ def test_a_part_with_few_labels_takes_none_from_the_others():
         coordinate_terms([pruned], [base[0] - pruned], None)
 
 
+@pytest.mark.slow
 def test_p_of_pruned_coordinates_is_uniform():
     """Of 600 unrelated pairs with one text in common.
 

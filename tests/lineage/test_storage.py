@@ -53,6 +53,7 @@ def test_a_file_of_bfloat16_is_held_exactly_in_half_the_memory(model):
     assert compare(*prints).verdict == "same-lineage"
 
 
+@pytest.mark.slow
 def test_products_are_float32_of_the_rounded_weights():
     """Rounding happens once, to the weights: the same numbers held as float32 give the same outputs."""
     initial = open_checkpoint(f"seed:5@{SMALL}")

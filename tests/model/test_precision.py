@@ -78,6 +78,7 @@ def test_the_precision_of_outputs_reaches_their_products(half):
     assert 1e-5 < np.abs(exact_ND - half_ND).max() < 1e-1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["finding2", "table4a_llama_16"])
 def test_the_precision_of_an_experiment_reaches_its_products(half, name, tmp_path):
     results = []
@@ -104,6 +105,7 @@ def test_a_device_without_such_products_is_named():
     assert precision_named("highest") == PRECISIONS["highest"] == "highest"
 
 
+@pytest.mark.slow
 def test_a_record_says_its_precision_and_is_made_again_for_another(tmp_path):
     for precision, ran in (("bf16x3", True), ("bf16x3", False), ("highest", True)):
         outcome = reproduce(["finding2"], "smoke", tmp_path, quiet=True, computing=Computing(precision=precision))
