@@ -131,6 +131,7 @@ def test_deep_stacks_near_certainty_fit_in_memory(changes: dict) -> None:
     assert 0.9 * prediction["top1_share_p10"] <= prediction["top1_share_mean"] <= 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_takes_less_than_ten_seconds() -> None:
     """At nano size and T = 1,024, start-up included, on a core that imports the libraries in three seconds and a third.

@@ -19,6 +19,7 @@ def test_relatives_alone_pass_the_screen_of_the_benchmark(tmp_path):
     assert "2 of 2 relatives" in table.note
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_peer_is_timed_on_the_pair_that_seedprint_compares(tmp_path):
     """A program with the name and the output of the peer, which notes what it was given."""

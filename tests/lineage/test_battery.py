@@ -179,6 +179,7 @@ def test_coordinates_negated_at_random_are_not_taken_for_common_ones():
         assert sum(_have_one_sign(terms(num_labels, strength, negated)) for _ in range(50)) >= 48
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_p_of_matched_neurons_is_calibrated_where_tables_are_copied():
     """Tables choose where neurons are matched, and tell nothing of which neuron is which."""

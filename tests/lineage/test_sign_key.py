@@ -69,6 +69,7 @@ def test_replaced_public_directions_are_missed_by_public_signs_and_found_under_a
     assert keyed.verdict == "same-lineage" and keyed.log10_p < -1_000 and keyed.p_value == 1e-300
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_replaced_public_directions_cost_a_trained_model_its_loss(reference_model):
     """Of 64 directions 4 are replaced on both sides of every matrix: 1.2 nats become 7.0 on the model's own text."""

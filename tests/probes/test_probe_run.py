@@ -116,6 +116,7 @@ print(json.dumps(peaks))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_memory_grows_neither_with_inputs_nor_with_seeds():
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
