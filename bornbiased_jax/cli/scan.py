@@ -22,7 +22,7 @@ from bornbiased_jax.ranges import Count, Entries, Level
     help="Checkpoints, stored fingerprints, folders of them, or builtin.",
 )
 @click.option("--alpha", type=options.Ranged(Level), help="Level of all decisions together.  [default: 1e-4]")
-@click.option("--num-permutations", type=options.Ranged(Count), help="Relabelings drawn for each base that is tested.")
+@click.option("--num-permutations", type=options.Ranged(Count), help="Relabelings drawn where bounds do not decide.")
 @click.option(
     "--mixture", is_flag=True, help="Also fit the suspect as a mixture of the bases, which must be checkpoints."
 )

@@ -154,14 +154,14 @@ def scan(
     """Compare one model with many.
 
     A base none of whose evidence reaches a z (:func:`screening_threshold`), estimated from few pairs of labels, counts
-    as p = 1, which is valid and conservative; the others are tested in full. Neurons in another order are not matched
-    here: that needs two checkpoints.
+    as p = 1, which is valid and conservative; the others are tested, by permutations and close bounds where quick
+    bounds do not decide. Neurons in another order are not matched here: that needs two checkpoints.
 
     Args:
         suspect: a checkpoint or a file of a fingerprint.
         bases: see :func:`find_bases`.
         alpha: level of all decisions together: Holm's correction counts every base.
-        num_permutations: of the tests.
+        num_permutations: of the tests that quick bounds do not decide.
         advance: called with the number of bases done since the last call.
 
     Raises:
@@ -175,7 +175,7 @@ def scan(
     threshold = screening_threshold(alpha, len(bases))
     compared: list[tuple[str, str, WeightsComparison | None, dict[str, float]]] = []
     for base, stored, of_suspect, screening in _screen(bases, suspect_as):
-        # Test in full where the screen lets through.
+        # Test where the screen lets through.
         z_by_evidence = screening.result()
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
@@ -195,7 +195,7 @@ def scan(
 
 
 def screening_threshold(alpha: float, num_bases: int) -> float:
-    """Return the estimated z from which on a base is tested in full.
+    """Return the estimated z from which on a base is tested.
 
     Corrected for so many bases, a z that is smaller by one standard deviation or more is not found: the proven bound on
     p is no less than the normal tail, but for exact copies in fewer than twenty labels.
@@ -208,9 +208,12 @@ def screening_threshold(alpha: float, num_bases: int) -> float:
 
 def _compared(base: Fingerprint, suspect: Fingerprint, options: Options) -> WeightsComparison:
     """Test a base by quick bounds, and where these do not decide by close ones and permutations."""
-    comparison = compare_weights(base, suspect, dataclasses.replace(options, is_quick=True))
-    if comparison.is_identical or comparison.is_significant(comparison.adjusted()):
-        return comparison
+    # Every bound is above the p of all permutations, so that the smaller of two is valid; a count of some is not. Where
+    # a count alone could reach the level, it is what decides.
+    if options.alpha * (options.num_permutations + 1) <= 1:
+        comparison = compare_weights(base, suspect, dataclasses.replace(options, is_quick=True))
+        if comparison.is_identical or comparison.is_significant(comparison.adjusted()):
+            return comparison
     return compare_weights(base, suspect, options)
 
 

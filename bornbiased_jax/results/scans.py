@@ -225,7 +225,7 @@ def scan(
         suspect: a checkpoint or a file of a stored fingerprint.
         bases: checkpoints, stored fingerprints, or folders of fingerprints.
         alpha: level of all decisions together; 10⁻⁴ by default.
-        num_permutations: of the tests of those bases that pass the screen.
+        num_permutations: of the tests of those bases that pass the screen and that quick bounds do not decide.
         mixture_base: a checkpoint: also fit the suspect's difference from it by those of the bases.
 
     Raises:

@@ -44,11 +44,11 @@ def test_the_related_base_is_found_and_the_others_are_screened(store):
 
 
 def test_close_bounds_decide_where_quick_ones_do_not(store):
-    """At a level between the two p, and at one that the quick bound reaches: what it finds is no stronger."""
+    """At a level between the two p, at one that the quick bound reaches, and at one that a count of orders reaches."""
     base, suspect = load_fingerprint(store / "store" / "seed-3.fingerprint"), fingerprint(str(store / "suspect"))
     quick, close = (compare_weights(base, suspect, Options(is_quick=is_quick)).adjusted() for is_quick in (True, False))
     assert -300 < close < quick < -50
-    for log10_alpha, expected in (((close + quick) / 2, close), (quick + 1, quick)):
+    for log10_alpha, expected in (((close + quick) / 2, close), (quick + 1, quick), (-2.0, close)):
         bases = find_bases([str(store / "store" / "seed-3.fingerprint")])
         (match,) = scan(str(store / "suspect"), bases, alpha=10.0**log10_alpha).matches
         assert (match.verdict, match.log10_p) == ("same-lineage", pytest.approx(expected))
