@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -77,9 +78,11 @@ def permutations(width: int, count: int, *, seed: int, group: int = 0, batch: in
     for start in range(0, count, batch):
         rows = min(batch, count - start)
         words = stream.random_raw(rows * width).reshape(rows, width)
-        words = (words & ~mask) | np.arange(width, dtype=np.uint64)[None, :]
+        words &= ~mask
+        words |= np.arange(width, dtype=np.uint64)[None, :]
         words.sort(axis=1)
-        yield (words & mask).astype(np.int64)
+        words &= mask
+        yield words.view(np.int64)
 
 
 def all_permutations(width: int) -> np.ndarray:
@@ -90,14 +93,16 @@ def all_permutations(width: int) -> np.ndarray:
 def permuted_sums(cross_DD: np.ndarray, permutations_PD: np.ndarray) -> np.ndarray:
     """Compute Σ_j R[j, π(j)] for each permutation: [..., D, D] and [P, D] -> [..., P] float64.
 
-    Gathers run within one row of R at a time, which fits the nearest cache at any width.
+    Gathers run within a few rows of R at a time, which fit a near cache at any width.
     """
-    by_row_DP = np.ascontiguousarray(permutations_PD.T)
-    if cross_DD.ndim == 2:
-        return np.asarray(np.take_along_axis(cross_DD, by_row_DP, axis=1).sum(axis=0, dtype=np.float64))
+    width = cross_DD.shape[-1]
     sums_P = np.zeros((*cross_DD.shape[:-2], len(permutations_PD)))
-    for row, places_P in enumerate(by_row_DP):
-        sums_P += np.take(cross_DD[..., row, :], places_P, axis=-1)
+    step = max(1, _CHUNK // width)
+    for start in range(0, width, step):
+        rows_rD = cross_DD[..., start : start + step, :]
+        places_Pr = permutations_PD[:, start : start + step] + width * np.arange(rows_rD.shape[-2])
+        scores_Pr = np.take(rows_rD.reshape(*cross_DD.shape[:-2], -1), places_Pr, axis=-1)
+        sums_P += scores_Pr.sum(axis=-1, dtype=np.float64)
     return sums_P
 
 
@@ -105,8 +110,15 @@ def drawn_sums(cross_DD: np.ndarray, num_permutations: int, *, seed: int, group:
     """Compute Σ_j R[j, π(j)] of random permutations: [..., D, D] -> [..., P] float64."""
     sums = [np.zeros((*cross_DD.shape[:-2], 0))]
     few = num_permutations < SHOWN
-    with progress.bar(num_permutations, "permutations", unit="permutations", quiet=few) as advance:
-        for permutations_PD in permutations(cross_DD.shape[-1], num_permutations, seed=seed, group=group):
+    batches = permutations(cross_DD.shape[-1], num_permutations, seed=seed, group=group)
+    with (
+        progress.bar(num_permutations, "permutations", unit="permutations", quiet=few) as advance,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        # One batch is summed while the next one is drawn.
+        following = pool.submit(next, batches, None)
+        while (permutations_PD := following.result()) is not None:
+            following = pool.submit(next, batches, None)
             sums.append(permuted_sums(cross_DD, permutations_PD))
             advance(len(permutations_PD))
     return np.concatenate(sums, axis=-1)
