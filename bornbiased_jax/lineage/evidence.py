@@ -161,7 +161,7 @@ class Term:
 
     @_Cached
     def quick_rows(self) -> Rows:
-        """Rows as they are, for a bound that is as certain, larger, and takes a fifth of the time."""
+        """Rows as they are, for a bound that is as certain, larger, and takes a quarter of the time."""
         return sorted_rows(self.scores_nn, top=self._top, scale=False, columns=False)
 
     @property

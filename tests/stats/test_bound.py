@@ -151,25 +151,58 @@ def test_wide_groups_take_the_top_by_themselves(monkeypatch):
     assert sorted_rows(scores).atoms_nA.shape[1] == 150
 
 
+@pytest.fixture
+def sorts(monkeypatch):
+    """What is sorted: whether columns, and whether scaled."""
+    calls, sort = [], bound._sort
+
+    def watched(centered, moved_n, top):
+        calls.append((centered.orientation, moved_n is not None))
+        return sort(centered, moved_n, top)
+
+    monkeypatch.setattr(bound, "_sort", watched)
+    return calls
+
+
 @pytest.mark.parametrize("is_wide", [True, False])
-def test_wide_copies_are_sorted_once_where_no_bound_is_much_smaller(monkeypatch, is_wide):
+def test_wide_copies_are_sorted_once_where_no_bound_is_much_smaller(monkeypatch, sorts, is_wide):
     """1/n! is the least p of any statistic: what columns and scaling could win is known beforehand."""
     units = np.random.default_rng(5).standard_normal((200, 64))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     every = sorted_rows(units @ units.T, top=200)
-    monkeypatch.setattr(bound, "FULL_WIDTH", 100 if is_wide else 200)
-    sorts = []
-    sort = bound._sort
-    monkeypatch.setattr(bound, "_sort", lambda *args, **options: sorts.append(args) or sort(*args, **options))
+    monkeypatch.setattr(bound, "_WIDE", 200 if is_wide else 201)
+    sorts.clear()
     rows = sorted_rows(units @ units.T, top=200)
     assert len(sorts) == 1 if is_wide else len(sorts) > 1
     floor = -math.lgamma(201) / LN10
     least, result = joint_bound([every]).log10_p, joint_bound([rows]).log10_p
     assert floor <= least <= result <= floor + 0.05 / LN10
-    # Half of the copy's own score leaves all of it to be tried.
+    # Half of the copy's own score leaves more to be tried: of a wide group one scaling.
     sorts.clear()
     weak = sorted_rows(units @ units.T - 0.8 * np.eye(200), top=200)
-    assert len(sorts) > 2 and joint_bound([weak]).log10_p > floor + 1
+    assert len(sorts) == (3 if is_wide else 4) and joint_bound([weak]).log10_p > floor + 1
+
+
+@pytest.mark.parametrize("better", ["rows", "columns"])
+def test_of_a_wide_group_the_better_orientation_is_scaled(monkeypatch, sorts, better):
+    """Its bound is that of all four, or a larger one; on several cores the same to the last bit."""
+    rng = np.random.default_rng(6)
+    scores = rng.standard_normal((150, 150)) * np.exp(rng.standard_normal((1, 150))) + 3 * np.eye(150)
+    scores = scores if better == "columns" else scores.T.copy()
+    every = sorted_rows(scores, top=64)
+    monkeypatch.setattr(bound, "_WIDE", 150)
+    monkeypatch.setattr(bound, "_CHUNK", 7 * 150)
+    results = []
+    for num_cores in (1, 3):
+        monkeypatch.setattr(bound, "cores", lambda num_cores=num_cores: num_cores)
+        sorts.clear()
+        results.append(sorted_rows(scores, top=64))
+        assert sorts == [("rows", False), ("columns", False), (better, True)]
+    first, second = results
+    assert first.statistic == second.statistic and first.orientation == every.orientation == better
+    np.testing.assert_array_equal(first.atoms_nA, second.atoms_nA)
+    np.testing.assert_array_equal(first.weights_nA, second.weights_nA)
+    assert joint_bound([first]).log10_p == pytest.approx(joint_bound([every]).log10_p, rel=1e-6)
 
 
 def test_constants_of_rows_and_columns_change_nothing():
@@ -182,10 +215,11 @@ def test_constants_of_rows_and_columns_change_nothing():
 def test_a_transposed_view_has_the_rows_of_its_copy():
     """Columns are the rows of a view: strips of it are copied in the order of memory, and hold the same numbers."""
     scores = np.random.default_rng(0).standard_normal((700, 700), dtype=np.float32)
-    centered = [_Centered(view) for view in (scores.T, np.ascontiguousarray(scores.T))]
-    for (span, chunk), (other_span, other) in zip(*(c.chunks(np.arange(700.0)) for c in centered), strict=True):
-        assert span == other_span and chunk.flags.c_contiguous
-        np.testing.assert_array_equal(chunk, other)
+    views = [_Centered(view) for view in (scores.T, np.ascontiguousarray(scores.T))]
+    for span in (slice(0, 90), slice(690, 700)):
+        strip, other = (view.strip(span, np.arange(700.0)) for view in views)
+        assert strip.flags.c_contiguous
+        np.testing.assert_array_equal(strip, other)
 
 
 def test_both_orientations_are_tried():
