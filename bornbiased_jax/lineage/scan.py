@@ -12,7 +12,7 @@ import functools
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from bornbiased_jax.lineage.battery import ALPHA, Options, WeightsComparison, co
 from bornbiased_jax.lineage.evidence import SCREEN
 from bornbiased_jax.lineage.fingerprint_file import is_fingerprint, load_fingerprint, payload_digest
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
-from bornbiased_jax.lineage.fingerprints import Fingerprint, Settings
+from bornbiased_jax.lineage.fingerprints import Fingerprint
 from bornbiased_jax.lineage.verdict import Decision, probability
 from bornbiased_jax.lineage.weights_report import ComponentRow, component_rows
 from bornbiased_jax.stats.multiple import holm_log10
@@ -173,25 +173,35 @@ def scan(
     suspect_as = functools.cache(lambda settings: stored_suspect or fingerprint(suspect, settings))
     options = Options(alpha / len(bases), num_permutations, matches_neurons=False)
     threshold = screening_threshold(alpha, len(bases))
-    compared: list[tuple[str, str, WeightsComparison | None, dict[str, float]]] = []
-    for base, stored, of_suspect, screening in _screen(bases, suspect_as):
+
+    def compared(base: Base, stored: Fingerprint, of_suspect: Fingerprint) -> _Compared:
         # Test where the screen lets through.
-        z_by_evidence = screening.result()
+        z_by_evidence = screening_z(stored, of_suspect)
         is_same = stored.weights_digest == of_suspect.weights_digest
         passes = is_same or max(z_by_evidence.values(), default=-math.inf) >= threshold
-        comparison = _compared(stored, of_suspect, options) if passes else None
-        compared.append((base.name, stored.weights_digest, comparison, z_by_evidence))
-        advance(1)
+        comparison = _tested(stored, of_suspect, options) if passes else None
+        return _Compared(base.name, stored.weights_digest, of_suspect.weights_digest, z_by_evidence, comparison)
+
+    # A base for each core at once; files are read by this thread, and so many are in memory.
+    results: list[_Compared] = []
+    pending: deque[Future[_Compared]] = deque()
+    with ThreadPoolExecutor(cores()) as pool:
+        for base in bases:
+            stored = _load(base)
+            pending.append(pool.submit(compared, base, stored, suspect_as(stored.settings)))
+            if len(pending) > cores():
+                results.append(pending.popleft().result())
+                advance(1)
+        for future in pending:
+            results.append(future.result())
+            advance(1)
     # Holm over all bases, each with the least p of its own corrected cells.
-    log10_p_values = [0.0 if comparison is None else comparison.adjusted() for *_, comparison, _ in compared]
+    log10_p_values = [0.0 if result.comparison is None else result.comparison.adjusted() for result in results]
     adjusted = holm_log10(log10_p_values)
-    matches = [
-        _match(name, digest, comparison, z_by_evidence, float(log10_p), alpha)
-        for (name, digest, comparison, z_by_evidence), log10_p in zip(compared, adjusted, strict=True)
-    ]
+    matches = [_match(result, float(log10_p), alpha) for result, log10_p in zip(results, adjusted, strict=True)]
     order = sorted(matches, key=lambda match: (not match.is_identical, match.log10_p or 0.0, -(match.z or 0.0)))
-    num_tested = sum(comparison is not None for *_, comparison, _ in compared)
-    return ScanResult(suspect, of_suspect.weights_digest, alpha, tuple(order), num_tested)
+    num_tested = sum(result.comparison is not None for result in results)
+    return ScanResult(suspect, results[-1].suspect_digest, alpha, tuple(order), num_tested)
 
 
 def screening_threshold(alpha: float, num_bases: int) -> float:
@@ -206,7 +216,7 @@ def screening_threshold(alpha: float, num_bases: int) -> float:
     return max(SCREEN, float(norm.isf(alpha / max(1, num_bases))) - 1.0)
 
 
-def _compared(base: Fingerprint, suspect: Fingerprint, options: Options) -> WeightsComparison:
+def _tested(base: Fingerprint, suspect: Fingerprint, options: Options) -> WeightsComparison:
     """Test a base by quick bounds, and where these do not decide by close ones and permutations."""
     # Every bound is above the p of all permutations, so that the smaller of two is valid; a count of some is not. Where
     # a count alone could reach the level, it is what decides.
@@ -217,37 +227,19 @@ def _compared(base: Fingerprint, suspect: Fingerprint, options: Options) -> Weig
     return compare_weights(base, suspect, options)
 
 
-class _Screening(NamedTuple):
-    """A base and the suspect as fingerprints with one setting, and the z that a thread estimates for them."""
+class _Compared(NamedTuple):
+    """A base and what came of it: the estimated z, and its comparison where it was tested."""
 
-    base: Base
-    fingerprint: Fingerprint
-    suspect: Fingerprint
-    z_by_evidence: Future[dict[str, float]]
-
-
-def _screen(bases: Sequence[Base], suspect_as: Callable[[Settings], Fingerprint]) -> Iterator[_Screening]:
-    """Screen bases by moments, a thread a core, and yield them in order; so many are in memory at once."""
-    pending: deque[_Screening] = deque()
-    with ThreadPoolExecutor(cores()) as pool:
-        for base in bases:
-            stored = _load(base)
-            of_suspect = suspect_as(stored.settings)
-            pending.append(_Screening(base, stored, of_suspect, pool.submit(screening_z, stored, of_suspect)))
-            if len(pending) > cores():
-                yield pending.popleft()
-        yield from pending
+    name: str
+    digest: str
+    suspect_digest: str
+    z_by_evidence: dict[str, float]
+    comparison: WeightsComparison | None
 
 
-def _match(
-    name: str,
-    digest: str,
-    comparison: WeightsComparison | None,
-    z_by_evidence: dict[str, float],
-    log10_p: float,
-    alpha: float,
-) -> Match:
+def _match(result: _Compared, log10_p: float, alpha: float) -> Match:
     # The strongest evidence of the screen is shown, whether or not it was tested.
+    name, digest, z_by_evidence, comparison = result.name, result.digest, result.z_by_evidence, result.comparison
     best = max(z_by_evidence, key=lambda evidence: z_by_evidence[evidence], default=None)
     z = None if best is None else z_by_evidence[best]
     is_identical = comparison is not None and comparison.is_identical
