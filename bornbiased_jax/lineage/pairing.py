@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -204,6 +205,21 @@ def nearest_blocks(base: Component, suspect: Component, pairs: Sequence[BlockPai
         *(("base", BlockPair(n, suspect_numbers[near])) for n, near in zip(free_base, of_base, strict=True)),
         *(("suspect", BlockPair(base_numbers[near], n)) for n, near in zip(free_suspect, of_suspect, strict=True)),
     ]
+
+
+def nearest_mlps(mlps: Sequence[Neurons], most: int) -> list[tuple[Neurons, Neurons]]:
+    """Pair MLPs of one model with the ones among the others whose Grams are nearest, where they may be copies.
+
+    Args:
+        mlps: of the blocks, or the experts of one block.
+        most: so many of them are paired at most, evenly spaced.
+    """
+    if len(mlps) < 2:
+        return []
+    chosen = range(0, len(mlps), math.ceil(len(mlps) / most))
+    distance_CM = _distances([[mlps[place]] for place in chosen], [[mlp] for mlp in mlps], tokens_only=False)
+    distance_CM[np.arange(len(chosen)), chosen] = np.inf
+    return [(mlps[place], mlps[near]) for place, near in zip(chosen, distance_CM.argmin(axis=1), strict=True)]
 
 
 def by_block(component: Component) -> dict[int, list[Neurons]]:

@@ -18,7 +18,7 @@ from bornbiased_jax.derive.derive import derive
 from bornbiased_jax.errors import InputError
 from bornbiased_jax.init import init_seed
 from bornbiased_jax.lineage.battery import ALL, Options, compare_weights, screening_z
-from bornbiased_jax.lineage.component_pair import _have_one_sign
+from bornbiased_jax.lineage.component_pair import ComponentPair, _have_one_sign
 from bornbiased_jax.lineage.evidence import KINDS, MATCHED, RAW_NEURONS, SIGNLESS, TOKEN_NEURONS, Term
 from bornbiased_jax.lineage.evidence import z_of as joint_z
 from bornbiased_jax.lineage.fingerprint_pass import fingerprint
@@ -408,6 +408,26 @@ def test_untrained_models_whose_shards_repeat_are_never_called_related(is_one_dr
     # A repeating model against a sound one is exact as it is.
     cfg, arrays = drawn(0, d_ff=d_ff)
     assert auto_verdict(prints[1], of_params(cfg, models.unflatten(arrays)), QUICK).verdict == "unrelated"
+
+
+@pytest.mark.parametrize("repeated", ["experts", "some experts", "far blocks", ""])
+def test_mlps_that_repeat_in_both_models_are_permuted_jointly(repeated):
+    """Experts that began as one MLP, each model's own, and blocks that come again behind others, in no period."""
+    pair = []
+    for seed in (3, 4):
+        sizes = dict(num_layers=6) if repeated == "far blocks" else dict(num_layers=2, num_experts=8, d_ff=64)
+        cfg, arrays = drawn(seed, "llama-tiny" if repeated == "far blocks" else "qwen3moe-tiny", **sizes)
+        for path, leaf in arrays.items():
+            if repeated == "far blocks" and path.startswith("blocks/"):
+                leaf[4:] = leaf[1:3]
+            if repeated and path.split("/")[-2] in ("gate", "up", "down") and leaf.ndim == 4:
+                copies = [1, 3, 4, 6] if repeated == "some experts" else slice(None)
+                leaf[:, copies] = leaf[:, 1:2]
+        pair.append(of_params(cfg, models.unflatten(arrays)))
+    assert ComponentPair(*pair, "language").is_joint == bool(repeated)
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "unrelated", verdict.reason
+    assert max(abs(row["z"]) for row in verdict.detail["tests"] if row["z"] is not None) < 4
 
 
 @pytest.mark.slow
