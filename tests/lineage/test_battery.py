@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 
@@ -363,18 +364,59 @@ def test_a_structure_without_a_name_decides_nothing():
     assert "agree in value alone" in verdict.reason
 
 
-def test_sinusoidal_positions_are_no_copied_tensor():
+POSITIONS = ("interleaved", "cosines first", "grid", "grid and class token", "unknown")
+
+
+def positions_of(layout):
+    """A table of positions by formula, [positions, 64]."""
     angle = np.arange(128)[:, None] * 10_000.0 ** (-2 * np.arange(32) / 64)
-    table = np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(128, 64).astype(np.float32)
+    if layout == "interleaved":
+        table = np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(128, 64)
+    elif layout == "cosines first":
+        table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+    elif layout == "unknown":
+        table = np.concatenate([np.sin(3 * angle), np.sin(angle**2)], axis=1)
+    else:
+        place = np.arange(8)[:, None] * 10_000.0 ** (-np.arange(16) / 16)
+        waves = np.concatenate([np.sin(place), np.cos(place)], axis=1)
+        table = np.concatenate([np.tile(waves, (8, 1)), np.repeat(waves, 8, axis=0)], axis=1)
+        if layout != "grid":
+            table = np.concatenate([np.zeros((1, 64)), table])
+    return table.astype(np.float32)
+
+
+@pytest.mark.parametrize("layout", POSITIONS)
+def test_sinusoidal_positions_are_no_copied_tensor(layout):
+    table = positions_of(layout)
     pair = []
     for seed in (1, 2):
-        cfg, arrays = drawn(seed, "gpt2-tiny", max_seq_len=128, positions="learned")
+        cfg, arrays = drawn(seed, "gpt2-tiny", max_seq_len=len(table), positions="learned")
         arrays["positions/embedding"] = table.copy()
         pair.append(of_params(cfg, models.unflatten(arrays)))
     verdict = auto_verdict(*pair, QUICK)
+    if layout == "unknown":
+        assert verdict.verdict == "undefined" and "agree in positions alone" in verdict.reason
+        return
     assert verdict.verdict == "unrelated", verdict.reason
-    assert verdict.detail["left_out"] == {"positions": "sinusoids"}
+    assert verdict.detail["left_out"] == {"positions": "sinusoids over a grid" if "grid" in layout else "sinusoids"}
     assert verdict.detail["identical_tensors"] == 0
+
+
+def test_positions_that_alone_agree_in_a_tower_decide_nothing():
+    """Towers of images with one table of positions by a formula without a name, frozen in both models."""
+    pair = []
+    for seed in (1, 2):
+        cfg, arrays = drawn(seed + 10, "gpt2-tiny", max_seq_len=128, positions="learned")
+        arrays["positions/embedding"] = positions_of("unknown")
+        language, tower = untrained(seed), of_params(cfg, models.unflatten(arrays))
+        renamed = [
+            dataclasses.replace(record, path=record.path.replace("language/", "vision/")) for record in tower.tensors
+        ]
+        vision = dataclasses.replace(tower.components["language"], name="vision")
+        components = {**language.components, "vision": vision}
+        pair.append(dataclasses.replace(language, components=components, tensors=(*language.tensors, *renamed)))
+    verdict = auto_verdict(*pair, QUICK)
+    assert verdict.verdict == "undefined" and "agree in positions of the vision tower alone" in verdict.reason
 
 
 @pytest.mark.slow
